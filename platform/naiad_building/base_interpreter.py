@@ -9,7 +9,6 @@ simpler, because its builds are relocatable, but it downloads from GitHub; build
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -24,6 +23,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.config.server.store_location import find_store
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError, without_frames
+from naiad.core.foreign_json import read_json
 from naiad.environments.bytecode import bytecode_path, is_fresh
 from naiad.environments.elf import read_dynamic_section
 from naiad.environments.store.opening import open_store
@@ -112,7 +112,7 @@ def inspect_base(python: Path) -> BaseInterpreter:
         output = subprocess.run(
             [python, "-I", "-S", "-c", _QUERY], capture_output=True, text=True, check=True, timeout=30
         ).stdout
-        facts: dict[str, Any] = json.loads(output)
+        facts: dict[str, Any] = read_json(output)
     except subprocess.CalledProcessError as error:
         raise ExecutionEnvironmentError(f"{python} does not work: {error.stderr.strip()[-500:]}") from error
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:

@@ -25,6 +25,7 @@ from packaging.version import Version
 
 from naiad.config.server.store_location import find_store
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.core.real_paths import real_path
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.bytecode import compile_environment
 from naiad.environments.elf import newest_glibc
@@ -173,7 +174,7 @@ def _unlocked(declaration: Declaration) -> Requirements:
         )
     _reject_editable(declaration.file, set())
     # By path, because included files are relative to it.
-    return Requirements(f"-r {declaration.file.resolve()}\n", declaration.file, complete=False, hashed=False)
+    return Requirements(f"-r {real_path(declaration.file)}\n", declaration.file, complete=False, hashed=False)
 
 
 def _reject_editable(file: Path, seen: set[Path]) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 import conda_pack
 from conda_pack.core import Packer
 
+from naiad.core.foreign_json import read_json
 from naiad.environments.archives.archive_writer import MTIME, OutputMember
 from naiad.environments.bytecode import HEADER, CompileJob, compile_files
 from naiad.environments.installed_packages import normalize_record
@@ -160,7 +161,7 @@ def _normalize_records(collector: _MemberCollector, prefix: Path) -> None:
 def _without_results(record: bytes) -> bytes:
     """A conda record without digests and sizes of files that contain the prefix."""
     try:
-        value = json.loads(record)
+        value = read_json(record)
         for path in value["paths_data"]["paths"]:
             made = path.get("path_type") in _MADE_HERE and path.pop("sha256", None) is not None
             if path.pop("sha256_in_prefix", None) is not None or made:

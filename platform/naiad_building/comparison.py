@@ -6,7 +6,6 @@ import contextlib
 import difflib
 import hashlib
 import importlib.metadata
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from naiad.core.errors import Code, ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
 from naiad.environments.archives.extraction import damaged_archive_error
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, detect_format, iterate_members
 from naiad.environments.archives.member import MemberKind
@@ -229,7 +229,7 @@ def _packed(archive: Path) -> Iterator[tuple[str, str, Iterable[str]]]:
 
 def _conda(record: bytes) -> Iterator[tuple[str, str, Iterable[str]]]:
     with contextlib.suppress(KeyError, TypeError, ValueError):
-        value = json.loads(record)
+        value = read_json(record)
         yield str(value["name"]), str(value["version"]), [str(one) for one in value.get("depends") or ()]
 
 

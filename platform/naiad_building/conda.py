@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.core.real_paths import real_path
+from naiad_building.network_failures import NetworkFailureError, network_cause
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -78,7 +80,7 @@ def read_environment_yml(file: Path) -> EnvironmentYml:
 
 def _channel_uri(channel: str, file: Path) -> str:
     """A channel as rattler takes it. Paths are relative to the file that names them, which may be beside a channel."""
-    return (file.parent / channel).resolve().as_uri() if channel.startswith((".", "/")) else channel
+    return real_path(file.parent / channel).as_uri() if channel.startswith((".", "/")) else channel
 
 
 class _EnvironmentYmlReader:
@@ -119,7 +121,7 @@ class _EnvironmentYmlReader:
 
     def _pip_line(self, line: str) -> str:
         option, _, path = line.partition(" ")
-        return f"{option} {(self._file.parent / path.strip()).resolve()}" if option in _INCLUDES else line
+        return f"{option} {real_path(self._file.parent / path.strip())}" if option in _INCLUDES else line
 
     def _error(self, what: str) -> ConfigError:
         return ConfigError(f"{self._file} is not a valid environment.yml: {what}")
@@ -195,9 +197,10 @@ def _errors(file: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # rattler's errors have no common base class
-        raise ExecutionEnvironmentError(
-            f"cannot install the conda packages named in {file}: {str(error).strip()}"
-        ) from error
+        why = str(error).strip()
+        message = f"cannot install the conda packages named in {file}: {why}"
+        cause = network_cause(why.splitlines(), file)
+        raise (NetworkFailureError(message, cause) if cause else ExecutionEnvironmentError(message)) from error
 
 
 def require_local(channels: Iterable[str], file: Path) -> None:

@@ -16,18 +16,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from virtualenv.seed.wheels.embed import get_embed_wheel
 
 from naiad.config.server.access import SERVER_SECRETS
+from naiad.core import blocking
 from naiad.core.child_processes import ended_with_group
 from naiad.core.errors import ExecutionEnvironmentError, OptionError
+from naiad.core.real_paths import real_path
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.indexes import NO_INDEXES, PackageIndexes
+from naiad_building.network_failures import NetworkFailureError, network_cause
 from naiad_building.pip_program import find_pip, unpacked_pip
 from naiad_building.requirements import Requirements
 
@@ -177,21 +183,34 @@ def run_installer(
     with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
         file = Path(folder, "requirements.txt")
         file.write_text(requirements.text, encoding="utf-8")
+        where = {**environ, "TMPDIR": folder}, real_path(requirements.named_in).parent
         flags = [
             *(["--no-deps"] if requirements.complete else []),
             *(["--require-hashes"] if requirements.hashed else []),
         ]
         listed = ["-r", str(file)] if has_file else []
-        lines: list[str] = []
-        directory = requirements.named_in.resolve().parent
-        with _running([*command, *flags, *listed], {**environ, "TMPDIR": folder}, directory) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                if line.startswith(_STEPS):
-                    progress(line.partition(" (from ")[0].strip())
-    if process.returncode:
-        raise _failure(name, requirements, Path(command[0]).name, lines)
+        code, lines = _run([*command, *flags, *listed], where, progress)
+        said = lines
+        if code and _STRATEGY in command and any(_NOT_FOUND in line for line in lines):
+            # Of an index that refuses access, uv tells only with its default strategy.
+            first = ["first-index" if each == _STRATEGY else each for each in command]
+            _, said = _run([*first, *flags, *listed], where, lambda _: None)
+    if code:
+        raise _failure(name, requirements, Path(command[0]).name, lines, said)
+
+
+def _run(
+    command: list[str], where: tuple[dict[str, str], Path], progress: Callable[[str], None]
+) -> tuple[int, list[str]]:
+    """The exit code of an installer and its last lines; *where* is its environment and working directory."""
+    lines: deque[str] = deque(maxlen=_KEPT_LINES)
+    with _running(command, *where) as process:
+        assert process.stdout is not None
+        for line in iter(partial(process.stdout.readline, _LINE_LENGTH), ""):
+            lines.append(line.rstrip())
+            if line.startswith(_STEPS):
+                progress(line.partition(" (from ")[0].strip())
+    return process.returncode, list(lines)
 
 
 def find_failed_requirement(lines: list[str]) -> str | None:
@@ -235,19 +254,26 @@ def with_sources(command: list[str], options: InstallOptions, uv: Path | None) -
         *command,
         *own,
         *(argument for argument in only if argument not in command),
-        *(f"--find-links={folder.resolve()}" for folder in options.wheels),
+        *(f"--find-links={real_path(folder)}" for folder in options.wheels),
     ]
 
 
-def _failure(name: str, requirements: Requirements, program: str, lines: list[str]) -> ExecutionEnvironmentError:
+def _failure(
+    name: str, requirements: Requirements, program: str, lines: list[str], said: list[str]
+) -> ExecutionEnvironmentError:
     what = find_failed_requirement(lines) or "the requirements"
     # Warnings would displace the relevant lines.
     relevant = [line for line in lines if line.strip() and not line.startswith("WARNING:")]
-    last = "\n  ".join(relevant[-_LAST_LINES:])
+    relevant = relevant[-_LAST_LINES:]
+    last = "\n  ".join(relevant)
     installer = "uv" if program.startswith("uv") else "pip"
-    return ExecutionEnvironmentError(
+    message = (
         f"cannot install {what} for '{name}', named in {requirements.named_in}; last lines of {installer}:\n  {last}"
     )
+    if refused := next((line for line in said if _REFUSED.search(line)), ""):
+        message += f"\n  An index refuses access, so check its user and password: {refused.partition(': ')[2]}"
+    cause = network_cause(relevant, requirements.named_in)
+    return NetworkFailureError(message, cause) if cause else ExecutionEnvironmentError(message)
 
 
 # Settings of the user that would install packages elsewhere.
@@ -259,6 +285,24 @@ _QUIET = (
     *("--no-input", "--disable-pip-version-check", "--root-user-action", "ignore", "--no-warn-script-location"),
     *("--no-compile", "--no-user"),
 )
+_PROXIES = "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"
+_OF_NETWORK = {
+    "cert": ("SSL_CERT_FILE",),
+    "client-cert": ("SSL_CLIENT_CERT",),
+    "timeout": ("UV_HTTP_TIMEOUT",),
+    # In both spellings: programs differ in which one they prefer.
+    "proxy": (*_PROXIES, *map(str.lower, _PROXIES)),
+}
+"""Settings of pip, and the variables that uv has for them."""
+_KEPT_LINES = 2000
+_LINE_LENGTH = 4096
+_at_once = threading.Semaphore(4)
+"""Installers that run at a time: a load that waits for one holds no slot of loading."""
+_finding_uv = threading.Lock()
+"""uv's function calls `sysconfig.get_config_vars`: up to Python 3.11, a second thread gets a dict that is not full."""
+_STRATEGY = "unsafe-best-match"
+_NOT_FOUND = "not found in the package registry"
+_REFUSED = re.compile(r"^(?:hint|WARNING): .*(?:\b40[13] (?:Unauthorized|Forbidden|Error|Client Error))")
 _SETTING = re.compile(r"^[\w:.]+\.([\w-]+)=(.*)$")
 
 
@@ -280,9 +324,11 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def run_to_end(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
-    """Run a command of an installer; `stdout` has what it printed to stderr as well."""
+    """Run a command of an installer; `stdout` has the end of what it printed, to stderr as well."""
     with _running(command, clean_environ(os.environ)) as process:
-        output, _ = process.communicate()
+        assert process.stdout is not None
+        output = "".join(deque(iter(partial(process.stdout.readline, _LINE_LENGTH), ""), maxlen=_KEPT_LINES))
+        process.wait()
     return subprocess.CompletedProcess(command, process.returncode, output)
 
 
@@ -291,25 +337,26 @@ def _running(
     command: Sequence[str | Path], environ: Mapping[str, str], directory: Path | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """An installer with all its output on `stdout`; it ends with the context, and with this process."""
-    # Nothing is written to this pipe. The script reads its end when this process has ended, however that happened.
-    watched, held = os.pipe()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_SCRIPT), *map(str, command)],
-            env=environ,
-            cwd=directory,
-            stdin=watched,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        )
-        with ended_with_group(process):
-            yield process
-    finally:
-        os.close(watched)
-        os.close(held)
+    with blocking.held(_at_once):
+        # Nothing is written to this pipe. The script reads its end when this process has ended, however that happened.
+        watched, held = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_SCRIPT), *map(str, command)],
+                env=environ,
+                cwd=directory,
+                stdin=watched,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            with ended_with_group(process):
+                yield process
+        finally:
+            os.close(watched)
+            os.close(held)
 
 
 def pip_settings() -> dict[str, list[str]]:
@@ -349,7 +396,8 @@ def find_uv() -> Path | None:
     if found is not None:
         return Path(found)
     try:
-        return Path(importlib.import_module("uv").find_uv_bin())
+        with _finding_uv:
+            return Path(importlib.import_module("uv").find_uv_bin())
     except (ImportError, AttributeError, FileNotFoundError):
         return None
 
@@ -393,11 +441,16 @@ def _as_pip(settings: Mapping[str, list[str]]) -> list[str]:
         indexes.append("--no-index")
     # pip searches all indexes for the best version; uv's default stops at the first index with the package.
     quiet = ("--no-config", "--no-progress", "--color", "never", "--no-python-downloads")
-    return [*quiet, "--index-strategy", "unsafe-best-match", *indexes]
+    return [*quiet, "--index-strategy", _STRATEGY, *indexes]
 
 
 def uv_environ(environ: Mapping[str, str], settings: Mapping[str, list[str]]) -> dict[str, str]:
-    """The environment for uv, with pip's certificates."""
-    certificates = settings.get("cert")
+    """The environment for uv, with pip's settings of the network that uv reads from variables alone."""
     kept = {name: value for name, value in environ.items() if name not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
-    return {**kept, "SSL_CERT_FILE": certificates[-1]} if certificates else kept
+    given = {
+        variable: settings[name][-1]
+        for name, variables in _OF_NETWORK.items()
+        if settings.get(name)
+        for variable in variables
+    }
+    return {**kept, **given}

@@ -12,7 +12,8 @@ import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,7 +22,8 @@ from packaging.markers import InvalidMarker, Marker, default_environment
 from packaging.pylock import Package, Pylock, PylockUnsupportedVersionError, PylockValidationError
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from naiad.core.errors import ConfigError
 from naiad.core.toml_errors import explain_toml_error
@@ -53,19 +55,37 @@ class Pin:
     Attributes:
         name: Name of the package.
         version: Version of the package.
-        digests: SHA-256 of the files that may be installed.
+        digests: SHA-256 of the files that may be installed; of a file without one, another of pip's digests, with its
+            name, such as `sha512:...`.
+        files: Their names, as far as the lock has them.
     """
 
     name: str
     version: str
     digests: tuple[str, ...]
+    files: tuple[str, ...] = field(default=(), compare=False)
+
+    def has_file_for(self, python: str) -> bool:
+        """Whether one of the files can be installed on this machine for a version of CPython; True if none is known."""
+        if not self.files:
+            return True
+        usable = _usable_tags(*map(int, python.split(".")[:2]))
+        return any(tags is None or not usable.isdisjoint(tags) for tags in map(_tags, self.files))
+
+
+@cache
+def _usable_tags(major: int, minor: int) -> frozenset[Tag]:
+    """The tags of wheels for a version of CPython on this machine: some thousand, so they are made once."""
+    return frozenset({*cpython_tags((major, minor)), *compatible_tags((major, minor), f"cp{major}{minor}")})
 
 
 def pin_lines(pins: Iterable[Pin]) -> str:
     """The pins as a requirements file with digests."""
     return "".join(
         f"{pin.name}=={pin.version}"
-        + "".join(f" \\\n    --hash=sha256:{digest}" for digest in sorted(pin.digests))
+        + "".join(
+            f" \\\n    --hash={digest if ':' in digest else f'sha256:{digest}'}" for digest in sorted(pin.digests)
+        )
         + "\n"
         for pin in pins
     )
@@ -270,9 +290,34 @@ def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str]) -> Ite
             )
         selected[package.name] = package
     for package in selected.values():
+        if place := _place_without_index(package):
+            raise ConfigError(
+                f"{lock} takes '{package.name}' from {place}, and locked packages come from an index; build a wheel of "
+                "it, name the folder of that with --wheels (for a server, --env-wheels), require its version, and lock "
+                "again"
+            )
         files = [*(package.wheels or ()), *([package.sdist] if package.sdist is not None else ())]
         version = "" if package.version is None else str(package.version)
-        yield _pin(lock, package.name, version, [file.hashes.get("sha256", "") for file in files])
+        names = [file.filename for file in files]
+        yield _pin(lock, package.name, version, [_digest(file.hashes) for file in files], names)
+
+
+def _place_without_index(package: Package) -> str:
+    """Where a package comes from that does not come from an index; empty for one that does."""
+    if package.directory is not None:
+        return f"the folder {package.directory.path}"
+    if package.vcs is not None:
+        return f"the repository {package.vcs.url or package.vcs.path}"
+    if package.archive is not None:
+        return f"the archive {package.archive.url or package.archive.path}"
+    return ""
+
+
+def _digest(hashes: Mapping[str, str]) -> str:
+    """The digest of a file as in `Pin.digests`; empty without one that pip takes."""
+    return hashes.get("sha256") or next(
+        (f"{name}:{hashes[name]}" for name in ("sha384", "sha512") if name in hashes), ""
+    )
 
 
 def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels: tuple[Path, ...]) -> Iterator[Pin]:
@@ -292,7 +337,8 @@ def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels
             pinned.add(key[:2])
             files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
             digests = [_uv_digest(lock, package, file, wheels) for file in files]
-            yield _pin(lock, package["name"], package.get("version", ""), digests)
+            names = [urlsplit(file.get("url") or file.get("path") or "").path.rpartition("/")[2] for file in files]
+            yield _pin(lock, package["name"], package.get("version", ""), digests, [*map(unquote, filter(None, names))])
         dependencies = (
             package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
         )
@@ -339,10 +385,19 @@ def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str
     return not markers or any(Marker(marker).evaluate(environment) for marker in markers)
 
 
-def _pin(lock: Path, name: str, version: str, digests: list[str]) -> Pin:
+def _pin(lock: Path, name: str, version: str, digests: list[str], files: list[str]) -> Pin:
     if not all(digests) or not digests or not version:
         raise ConfigError(
-            f"{lock} has '{name}' without version and digest, as from a folder, a repository, or an index that states "
-            "no digests; build a wheel of it, and name the folder of that in place of the index"
+            f"{lock} has '{name}' without version or digest (sha256, sha384 or sha512), as from a folder, a "
+            "repository, or an index that states no digests; build a wheel of it, and name the folder of that in place "
+            "of the index"
         )
-    return Pin(name, version, tuple(digests))
+    return Pin(name, version, tuple(digests), tuple(files))
+
+
+def _tags(file: str) -> frozenset[Tag] | None:
+    """The tags of a wheel; None for another file, or a name that cannot be read: it may be for any Python."""
+    try:
+        return parse_wheel_filename(file)[3]
+    except InvalidWheelFilename:
+        return None

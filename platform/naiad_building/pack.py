@@ -7,7 +7,6 @@ other kinds are first copied into a self-contained one (`self_contained`). The f
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,8 @@ import conda_pack
 from naiad_stub.process_limits import usable_processors
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
+from naiad.core.real_paths import real_path
 from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
 from naiad.environments.archives.manifest import MANIFEST_NAME, RECIPE_FOLDER, Manifest, content_digest, host_platform
 from naiad.environments.elf import newest_glibc
@@ -84,7 +85,7 @@ def pack(
     Raises:
         ExecutionEnvironmentError: If it cannot be packed.
     """
-    prefix = prefix.resolve()
+    prefix = real_path(prefix)
     chosen = _format(output)
     if not prefix.is_dir():
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: the folder does not exist")
@@ -178,7 +179,7 @@ def _built_at(prefix: Path) -> Path | None:
     """The folder where `naiad env build` built an environment; None if it was created otherwise."""
     for record in (prefix / "conda-meta").glob("python-*.json"):
         try:
-            known = json.loads(record.read_text(encoding="utf-8"))
+            known = read_json(record.read_text(encoding="utf-8"))
             if known["channel"] == CHANNEL and known["link"]["source"]:
                 return Path(known["link"]["source"])
         except (KeyError, TypeError, ValueError):

@@ -49,10 +49,11 @@ def unpacked_pip(wheel: Path) -> Path:
         if not marker.exists():
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder.with_name(f"{name}.lock")):
-                # Without the marker, files of a process that was killed may be there: they are written again.
-                with zipfile.ZipFile(wheel) as archive:
-                    archive.extractall(folder)
-                marker.touch()
+                if not marker.exists():  # another thread or process may have written them meanwhile, and runs them now
+                    # Files of a process that was killed may be there: they are written again.
+                    with zipfile.ZipFile(wheel) as archive:
+                        archive.extractall(folder)
+                    marker.touch()
     except (OSError, NotImplementedError):  # the latter on file systems without locks
         return wheel
     return folder

@@ -76,7 +76,7 @@ def recipe(tmp_path: Path, channel: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_conda_packages_and_wheels_come_together_and_are_packed_alike_from_two_places(
     recipe: Path, tmp_path: Path
 ) -> None:
@@ -107,7 +107,7 @@ def test_conda_packages_and_wheels_come_together_and_are_packed_alike_from_two_p
     }
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 @pytest.mark.parametrize(
     ("yml", "said"),
     [

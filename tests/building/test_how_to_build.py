@@ -16,7 +16,7 @@ from naiad.environments.archives.manifest import read_manifest
 from naiad_building.build import build
 from naiad_building.pack import pack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(600)]
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "build-an-environment.md"
 _MODEL = """

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from naiad_building import installers
 from naiad_building.installers import run_to_end
 
 # Starts a compiler, as an installer does, and waits for it. Both have the fifo open as long as they live.
@@ -66,3 +68,15 @@ def test_a_command_has_its_own_exit_code_and_output(command: list[str], code: in
     run = run_to_end(command)
 
     assert (run.returncode, sorted(run.stdout.splitlines())) == (code, sorted(output.splitlines()))
+
+
+def test_the_installed_uv_is_looked_for_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its function initializes global state of `sysconfig`, which a second thread would see half filled."""
+
+    def find_uv_bin() -> str:
+        return "/uv" if installers._finding_uv.locked() else "/unguarded"
+
+    monkeypatch.setattr(installers.shutil, "which", lambda _: None)
+    monkeypatch.setitem(sys.modules, "uv", SimpleNamespace(find_uv_bin=find_uv_bin))
+
+    assert installers.find_uv() == Path("/uv")

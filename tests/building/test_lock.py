@@ -11,10 +11,11 @@ from environments.packages import offer_greeter, write_recipe
 
 from naiad.cli.commands import naiad_group
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad_building import lockfiles
 from naiad_building.build import build, requirements_to_install
 from naiad_building.declared.declaration import is_locked
 from naiad_building.installers import InstallOptions
-from naiad_building.lockfiles import Pin, open_foreign_lock
+from naiad_building.lockfiles import Pin, open_foreign_lock, pin_lines
 from naiad_building.recipe import read_recipe
 
 _ENVS = Path(__file__).parents[2] / "envs"
@@ -213,6 +214,35 @@ def test_all_files_of_a_package_may_be_installed_also_those_for_other_pythons(tm
     assert pin.digests == (_A, _B)
 
 
+@pytest.mark.parametrize(
+    ("files", "has_some"),
+    [
+        ((), True),
+        (("adder-1.0-py3-none-any.whl",), True),
+        (("adder-1.0.tar.gz", "adder-1.0-cp39-cp39-linux_x86_64.whl"), True),
+        (("adder-1.0-cp310-cp310-linux_x86_64.whl", "adder-1.0-cp312-cp312-win_amd64.whl"), False),
+        (("adder-1.0-cp312-cp312-linux_x86_64.whl",), True),
+        (("adder-1.0-cp38-abi3-linux_x86_64.whl",), True),
+    ],
+)
+def test_a_package_has_a_file_for_a_python_of_this_machine_or_not(monkeypatch, files, has_some):
+    monkeypatch.setattr("packaging.tags.platform_tags", lambda: iter(["linux_x86_64"]))
+    monkeypatch.setattr(lockfiles, "_usable_tags", lockfiles._usable_tags.__wrapped__)
+    assert Pin("adder", "1.0", ("0",), files).has_file_for("3.12.1") is has_some
+
+
+def test_a_file_may_have_another_digest_of_pips(tmp_path: Path) -> None:
+    hashes = ("sha512 = 'cd'", f"sha512 = 'cd', sha256 = '{_A}'", "md5 = '0', sha384 = 'ef'")
+    wheels = ", ".join(
+        f"{{ path = 'adder-1.0-py3{n}-none-any.whl', hashes = {{ {each} }} }}" for n, each in enumerate(hashes)
+    )
+    text = _pylock(f"name = 'adder'\nversion = '1.0'\nwheels = [{wheels}]")
+    (pin,) = open_foreign_lock(_file(tmp_path, "pylock.toml", text)).pins("3.12.1")
+    assert (
+        pin_lines([pin]) == f"adder==1.0 \\\n    --hash=sha256:{_A} \\\n    --hash=sha384:ef \\\n    --hash=sha512:cd\n"
+    )
+
+
 @pytest.mark.parametrize(("python", "version"), [("3.12.1", "2.2.6"), ("3.8.18", "1.24.4")])
 def test_a_uv_lock_is_followed_from_the_project_on_without_its_extras(
     tmp_path: Path, python: str, version: str
@@ -226,13 +256,23 @@ def test_a_uv_lock_is_followed_from_the_project_on_without_its_extras(
     [
         (
             "pylock.toml",
-            _pylock("name = 'x'\ndirectory = { path = 'x' }"),
-            "has 'x' without version and digest, as from a folder",
+            _pylock("name = 'x'\ndirectory = { path = '../x' }"),
+            r"takes 'x' from the folder ../x, and locked packages come from an index; build a wheel of it, name the folder",
         ),
         (
             "pylock.toml",
-            _pylock("name = 'x'\nversion = '1'\nsdist = { path = 'x-1.tar.gz', hashes = { sha512 = 'ab' } }"),
-            "has 'x' without version and digest, as from a folder",
+            _pylock("name = 'x'\nvcs = { type = 'git', url = 'https://h/x.git', commit-id = 'ab' }"),
+            "takes 'x' from the repository https://h/x.git, and",
+        ),
+        (
+            "pylock.toml",
+            _pylock("name = 'x'\narchive = { url = 'https://h/x.zip', hashes = { sha256 = 'ab' } }"),
+            "takes 'x' from the archive https://h/x.zip, and",
+        ),
+        (
+            "pylock.toml",
+            _pylock("name = 'x'\nversion = '1'\nsdist = { path = 'x-1.tar.gz', hashes = { md5 = 'ab' } }"),
+            r"has 'x' without version or digest \(sha256, sha384 or sha512\), as from a folder",
         ),
         (
             "pylock.toml",
@@ -347,7 +387,7 @@ def _naiad(*arguments: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_exactly_the_locked_files_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer_greeter(tmp_path / "wheels", monkeypatch)
     recipe = write_recipe(tmp_path / "recipe", "greeter\n", more="")

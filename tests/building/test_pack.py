@@ -116,7 +116,7 @@ def test_an_archive_is_as_readable_as_other_files(tmp_path: Path) -> None:
     assert stat.S_IMODE(packed.archive.stat().st_mode) == 0o644
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 @pytest.mark.parametrize("suffix", ["tar.gz", "tar.zst"])
 def test_a_packed_environment_runs_elsewhere_after_the_original_is_gone(
     tmp_path: Path, prefix: Path, suffix: str
@@ -152,7 +152,7 @@ def test_an_unpacked_archive_is_packed_again_with_one_manifest_and_any_name(tmp_
     assert "damaged" not in _problem(packed.archive, tmp_path / "store")
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 @pytest.mark.parametrize("suffix", ["tar", "tar.zst"])
 def test_one_changed_byte_of_an_archive_is_found(tmp_path: Path, prefix: Path, suffix: str) -> None:
     archive = tmp_path / f"e.{suffix}"
@@ -174,7 +174,7 @@ def test_one_changed_byte_of_an_archive_is_found(tmp_path: Path, prefix: Path, s
         )
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_an_environment_moved_after_building_is_refused(tmp_path: Path, prefix: Path) -> None:
     moved = tmp_path / "moved"
     shutil.copytree(prefix / "conda-meta", moved / "conda-meta")

@@ -122,7 +122,7 @@ def _venv(folder: Path, base: Path, wheels: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_a_virtual_environment_is_packed_with_its_interpreter_alike_from_two_places(
     tmp_path: Path, base: Path, minor: str
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_virtual_environment_is_packed_with_its_interpreter_alike_from_two_pla
     assert str(tmp_path / "deep down").encode() not in (into / "bin" / "conda-unpack").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_one_recipe_built_in_two_places_gives_one_archive(
     tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,7 +179,7 @@ def test_one_recipe_built_in_two_places_gives_one_archive(
         ("__editable___mine_finder.py", "", "__editable___mine_finder.py refers to code outside of it"),
     ],
 )
-@pytest.mark.slow
+@pytest.mark.builds
 def test_code_outside_of_a_virtual_environment_is_refused(
     tmp_path: Path, base: Path, minor: str, name: str, text: str, said: str
 ) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from environments import makers
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.builds
 
 
 def packed(folder: Path, minor: str, extension: str) -> tuple[Path, Path]:
@@ -19,7 +19,13 @@ def packed(folder: Path, minor: str, extension: str) -> tuple[Path, Path]:
     return archive, made
 
 
-@pytest.mark.parametrize("minor", makers.base_interpreters())
+MINORS = tuple(makers.base_interpreters())
+
+
+@pytest.mark.parametrize(
+    "minor",
+    [*{MINORS[0], MINORS[-1]}, *(pytest.param(minor, marks=pytest.mark.endurance) for minor in MINORS[1:-1])],
+)
 def test_a_packed_environment_of_any_python_runs_after_the_original_is_gone(minor, manager, tmp_path):
     archive, _ = packed(tmp_path, minor, "tar.gz")
 
@@ -32,7 +38,7 @@ def test_a_packed_environment_of_any_python_runs_after_the_original_is_gone(mino
     assert printed.count(str(ready.prefix)) == 2
 
 
-@pytest.mark.parametrize("extension", ["tar.bz2", "tar.zst", "tar", "zip"])
+@pytest.mark.parametrize("extension", [pytest.param("tar.bz2", marks=pytest.mark.endurance), "tar.zst", "tar", "zip"])
 def test_every_archive_format_of_conda_pack_is_accepted(extension, manager, tmp_path, minor):
     archive, _ = packed(tmp_path, minor, extension)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from naiad_building import pip_program
 from naiad_building.pip_program import unpacked_pip
 
 
@@ -67,3 +68,31 @@ def test_without_a_cache_the_wheel_is_run(cache: Path, wheel: Path) -> None:
     cache.parent.parent.write_text("a file in its place")
 
     assert unpacked_pip(wheel) == wheel
+
+
+def test_files_that_another_thread_writes_meanwhile_are_not_written_again(
+    cache: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pip runs already: models that build together would fail at half a module."""
+    folder = unpacked_pip(wheel)
+    program = folder / "pip" / "__main__.py"
+    written = program.stat().st_mtime_ns
+    marker = folder / "UNPACKED"
+    marker.unlink()
+
+    class OtherHolder:
+        """A lock that is free once its other holder has unpacked."""
+
+        def __init__(self, _: Path) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            marker.touch()
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(pip_program, "FileLock", OtherHolder)
+
+    assert unpacked_pip(wheel) == folder
+    assert program.stat().st_mtime_ns == written

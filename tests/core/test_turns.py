@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import perf_counter
 
 import pytest
+from fakes.connections import Loop
 
 from naiad.core.turns import TURN_SECONDS, LoopTurns
-
-
-class Loop:
-    """Keeps what is scheduled until `run_turn`."""
-
-    def __init__(self) -> None:
-        self.ready: list[Callable[[], None]] = []
-
-    def call_soon(self, callback) -> None:
-        self.ready.append(callback)
-
-    def run_turn(self) -> None:
-        ready, self.ready = self.ready, []
-        for callback in ready:
-            callback()
 
 
 def test_deferred_connections_are_resumed_once_each_in_their_order():

@@ -8,9 +8,10 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 
 @dataclass
@@ -20,12 +21,14 @@ class Indexes:
     Attributes:
         folder: A folder for each.
         address: Where they are.
-        requests: The paths that were asked for.
+        requests: The paths that were asked for; with the address, if this was asked as a proxy.
+        locked: The indexes that refuse access.
     """
 
     folder: Path
     address: str = ""
     requests: list[str] = field(default_factory=list)
+    locked: set[str] = field(default_factory=set)
 
 
 def add_to_index(index: Path, wheel: Path) -> None:
@@ -46,8 +49,14 @@ def serving_indexes(folder: Path) -> Iterator[Indexes]:
     indexes = Indexes(folder)
 
     class Handler(SimpleHTTPRequestHandler):
-        def log_request(self, *_: object) -> None:
+        def do_GET(self) -> None:
+            path = urlsplit(self.path).path
+            if path.split("/")[1] in indexes.locked:
+                self.send_error(HTTPStatus.UNAUTHORIZED)
+                return
             indexes.requests.append(self.path)
+            self.path = path
+            super().do_GET()
 
         def log_message(self, *_: object) -> None:
             pass

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import psutil
 import pytest
 from environments import makers
 
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments import activation
 from naiad.environments.activation import NOT_ACTIVATED, Activation, Activations, activate
 from naiad.environments.manager import EnvironmentManager
@@ -88,6 +90,34 @@ def test_variables_of_packages_come_before_those_of_the_environment_and_scripts_
     found = activate(prefix, tmp_path / "record.json", where="e", watches=False)
 
     assert applied(found, D="the server's") == {"PATH": "/usr/bin", "A": "package", "B": "own", "C": "package-own-none"}
+
+
+@pytest.mark.parametrize("place", ["conda-meta/state", "etc/conda/env_vars.d/one.json"])
+@pytest.mark.parametrize(
+    ("variables", "why"),
+    [
+        ("[" * 300_000, "malformed JSON: it is nested too deeply"),
+        ("7", "malformed JSON: it is not an object"),
+        ("{", "malformed JSON: Expecting property name"),
+        ('{"A": ' + "1" * 5000 + "}", "malformed JSON: a number has thousands of digits"),
+        ('{"D=E": "x"}', "cannot use the variable 'D=E' in "),
+        ('{"": "x"}', "cannot use the variable '' in "),
+        ('{"A\\u0000": "x"}', r"cannot use the variable 'A\x00' in "),
+        ('{"A": "x\\u0000"}', "cannot use the variable 'A' in "),
+        ('{"A": "\\ud800"}', "cannot use the variable 'A' in "),
+    ],
+)
+def test_variables_that_no_process_can_have_are_refused_with_their_file(tmp_path, place, variables, why):
+    file = conda_environment(tmp_path / "env") / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    is_state = place.endswith("state") and variables.startswith('{"')
+    file.write_text(f'{{"env_vars": {variables}}}' if is_state else variables)
+
+    with pytest.raises(ExecutionEnvironmentError) as raised:
+        activate(tmp_path / "env", tmp_path / "record.json", where="e", watches=False)
+
+    assert why in raised.value.message
+    assert str(file) in raised.value.message
 
 
 def test_shell_options_of_one_script_do_not_break_the_next(tmp_path, monkeypatch):
@@ -201,6 +231,7 @@ def runs(folder: Path) -> int:
     return (folder / "log").read_text().count("ran")
 
 
+@pytest.mark.server
 def test_an_entry_of_an_older_naiad_is_activated_when_it_is_next_used(tmp_path, packed):
     ready = EnvironmentManager(tmp_path / "store").prepare(packed)
     first = runs(tmp_path)
@@ -227,3 +258,48 @@ def test_models_that_share_an_environment_run_its_scripts_once_where_nothing_can
     assert [record.message.partition(" failed")[0] for record in caplog.records] == [
         "the environment: the activation script etc/conda/activate.d/a.sh"
     ]
+
+
+def test_processes_with_a_session_of_their_own_are_ended_too(tmp_path):
+    pids = tmp_path / "pids"
+    found = run(
+        tmp_path, a=f"setsid sleep 4324 & echo $! >> {pids}; (setsid sh -c 'echo $$ >> {pids}; sleep 4325' &) ; A=1"
+    )
+
+    assert found.problems[0].startswith("the activation scripts left processes running, which were ended: ")
+    assert not [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [])[1:] in (["4324"], ["4325"])
+    ]
+
+
+def test_of_what_scripts_print_the_end_is_kept(tmp_path, monkeypatch):
+    """100 MB of lines: as much memory would be held, and all of it searched for lines."""
+    seen = []
+    add = activation._ScriptOutput.add
+    monkeypatch.setattr(
+        activation._ScriptOutput, "add", lambda self, data: (add(self, data), seen.append(len(self.last)))
+    )
+
+    found = run(
+        tmp_path, a="yes many words | head -c 100000000; echo; export A=1; echo the end; (exit 3)", b="export B=1"
+    )
+
+    assert applied(found) == {"PATH": "/usr/bin", "A": "1", "B": "1"}
+    assert max(seen) <= 4096
+    assert "a.sh failed, exit status 3: many words | many words | " in found.problems[0]
+    assert "| the end; models may" in found.problems[0]
+
+
+@pytest.mark.parametrize("name", ["conda-meta/state", "etc/conda/env_vars.d/more.json"])
+def test_a_pipe_in_place_of_a_file_of_variables_is_refused_or_left_out(tmp_path, name):
+    """A read of it would never end."""
+    (tmp_path / name).parent.mkdir(parents=True)
+    os.mkfifo(tmp_path / name)
+
+    if name == "conda-meta/state":
+        with pytest.raises(ExecutionEnvironmentError, match="conda-meta/state: it is not a regular file"):
+            activate(tmp_path, tmp_path / "record", where="e", watches=True)
+    else:
+        assert activate(tmp_path, tmp_path / "record", where="e", watches=True) == NOT_ACTIVATED

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import platform
-import shutil
 import struct
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from naiad_stub.native.elf import TABLE_SYMBOL, ElfError, read_shared_object, write_library
+from support.system_packages import needs
 
 NAMES = [f"function_{number}" for number in range(300)]
 
@@ -69,7 +69,7 @@ def test_a_compiled_library_is_read_with_its_needs_and_symbols():
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.skipif(shutil.which("readelf") is None, reason="binutils are not installed")
+@needs("readelf")
 def test_readelf_finds_nothing_wrong_with_it(machine, tmp_path):
     path = tmp_path / "made.so"
     path.write_bytes(write_library(NAMES, "libmade.so", machine))
@@ -115,10 +115,7 @@ def test_the_code_for_aarch64_jumps_to_the_entries_of_the_table():
         assert jump_target(data, at + 20) == table + 8 * len(NAMES)
 
 
-@pytest.mark.skipif(
-    not (shutil.which("aarch64-linux-gnu-gcc") and shutil.which("qemu-aarch64")),
-    reason="there is no emulator and compiler for aarch64: install qemu-user and gcc-aarch64-linux-gnu",
-)
+@needs("qemu-aarch64")
 def test_a_program_for_aarch64_loads_and_calls_it_in_an_emulator(tmp_path):
     library, program = tmp_path / "libmade.so", tmp_path / "calls_all"
     library.write_bytes(write_library(NAMES, "libmade.so", "aarch64"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -269,7 +270,7 @@ def test_a_missing_dynamic_loader_is_named(manager, tmp_path):
     assert "needs the dynamic loader /lib64/ld-m_sl_" in refusal(manager, archive)
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_a_damaged_standard_library_is_reported_with_the_last_lines_of_the_interpreter(manager, whole, tmp_path):
     broken = shutil.copytree(whole, tmp_path / "broken", symlinks=True)
     shutil.rmtree(next(broken.glob("lib/python3*")) / "encodings")
@@ -282,7 +283,7 @@ def test_a_damaged_standard_library_is_reported_with_the_last_lines_of_the_inter
     assert not stored(manager)
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_an_environment_without_numpy_is_refused_with_the_cure(manager, tmp_path, minor):
     bare = makers.make_environment(tmp_path / "bare", minor, numpy=False)
 
@@ -294,7 +295,7 @@ def test_an_environment_without_numpy_is_refused_with_the_cure(manager, tmp_path
         assert cure in message
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_an_archive_that_uses_a_standard_library_elsewhere_is_refused(manager, whole, tmp_path):
     """As a venv whose interpreter was copied instead of linked."""
     subprocess.run(
@@ -316,7 +317,7 @@ def test_an_environment_of_another_version_than_asked_for_is_refused(manager, wh
     assert "model 'm' asks for Python ==2.7" in message
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_an_interpreter_that_does_not_find_its_libpython_gets_a_library_path(manager, minor, tmp_path):
     """A plain copy of an interpreter looks for libpython where it was built."""
     base = makers.base_interpreters()[minor]
@@ -331,6 +332,7 @@ def test_an_interpreter_that_does_not_find_its_libpython_gets_a_library_path(man
         assert ready.environ({})["LD_LIBRARY_PATH"] == str(ready.prefix / "lib")
 
 
+@pytest.mark.server
 def test_an_archive_of_a_venv_runs_with_the_interpreter_it_was_made_from(manager, tmp_path):
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "e"], check=True)
     site_packages = next((tmp_path / "e" / "lib").glob("python3*/site-packages"))
@@ -344,3 +346,11 @@ def test_an_archive_of_a_venv_runs_with_the_interpreter_it_was_made_from(manager
     assert ready.version == sys.version_info[:3]
     assert ready.prefix.is_relative_to(manager.store_root)
     assert ready.numpy_version == np.__version__
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_pipe_or_a_device_is_refused_without_reading_it(manager, tmp_path, make):
+    make(tmp_path / "env")
+
+    with pytest.raises(ExecutionEnvironmentError, match=r"/env: it is neither a regular file nor a directory; name an"):
+        manager.prepare(tmp_path / "env")

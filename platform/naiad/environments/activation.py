@@ -12,11 +12,14 @@ The values of the server's own variables are put in place of the mark when a gue
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
+import secrets
 import select
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -29,7 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core import json_cache
-from naiad.core.child_processes import kill_group
+from naiad.core.child_processes import ended_with_group, kill_group
+from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
 from naiad.core.quantities import counted
 
 __all__ = ["NOT_ACTIVATED", "RECORD_NAME", "Activation", "Activations", "activate", "activation_scripts"]
@@ -48,6 +53,13 @@ _MARK = "/naiad-inherited"
 _PREFIX_MARK = "\0prefix\0"
 """Stands for the environment's folder in records, so that a store may be moved."""
 _SHOWN_LINES = 6
+_MARKED = "NAIAD_ACTIVATION"
+"""The variable by which processes are known that scripts have started, also those with a session of their own."""
+_KEPT_BYTES = 4096
+_READ_BYTES = 1 << 16
+_MOST_READS = 16
+_MOST_ROUNDS = 100
+_ROUND_SECONDS = 0.02
 _SYSTEM_PATH = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 # Of the shell itself.
 _IGNORED = ("_", "SHLVL", "PWD", "OLDPWD", "PS[1-4]", "IFS", "BASH*", "SHELLOPTS", "PATH", "COLUMNS", "LINES")
@@ -206,14 +218,57 @@ def _replaced(value: Any, old: str, new: str) -> Any:
 
 
 def _fixed_variables(prefix: Path) -> dict[str, str | None]:
-    """The variables that conda or the recipe stored: those of packages, then those of the environment's own."""
-    stored = [json_cache.read(path) or {} for path in sorted(_files(prefix / "etc/conda/env_vars.d", ".json"))]
-    state = json_cache.read(prefix / "conda-meta" / "state")
-    own = state.get("env_vars") if state is not None else None
-    stored.append(own if isinstance(own, dict) else {})
-    return {
-        str(name): None if value == _UNSET else str(value) for variables in stored for name, value in variables.items()
-    }
+    """The variables that conda or the recipe stored: those of packages, then those of the environment's own.
+
+    Raises:
+        ExecutionEnvironmentError: If a file is malformed, or names a variable that no process can have.
+    """
+    found: dict[str, str | None] = {}
+    for file in sorted(_files(prefix / "etc/conda/env_vars.d", ".json")):
+        found.update(_stored_variables(file, _object_in(file)))
+    state = prefix / "conda-meta" / "state"
+    own = _object_in(state).get("env_vars")
+    return {**found, **_stored_variables(state, own if isinstance(own, dict) else {})}
+
+
+def _object_in(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is no such file."""
+    if file.exists() and not file.is_file():  # a pipe or a device: a read of it may never end
+        raise ExecutionEnvironmentError(
+            f"cannot read the variables in {file}: it is not a regular file; conda cannot read it either: remove it"
+        )
+    try:
+        value = read_json(file.read_bytes())
+        why = "" if isinstance(value, dict) else "it is not an object"
+    except OSError:
+        return {}
+    except ValueError as error:
+        value, why = {}, str(error)
+    if why:
+        raise ExecutionEnvironmentError(
+            f"cannot read the variables in {file}: malformed JSON: {why}; conda cannot read it either: "
+            "mend or remove it"
+        )
+    found: dict[str, Any] = value
+    return found
+
+
+def _stored_variables(file: Path, variables: Mapping[str, Any]) -> dict[str, str | None]:
+    for name, value in variables.items():
+        if not name or "=" in name or not all(map(_is_passable, (name, str(value)))):
+            raise ExecutionEnvironmentError(
+                f"cannot use the variable {name!r} in {file}: a name must not be empty or have '=', and neither name "
+                "nor value may have NUL or half a surrogate pair; change or remove it"
+            )
+    return {name: None if value == _UNSET else str(value) for name, value in variables.items()}
+
+
+def _is_passable(text: str) -> bool:
+    """Whether a text can be in the environment of a process."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def _apply_fixed(fixed: Mapping[str, str | None], environ: dict[str, str]) -> None:
@@ -324,55 +379,111 @@ class _Run:
     def _run_shell(
         self, shell: str, scripts: Sequence[Path], variables: Mapping[str, str], scratch: Path
     ) -> _ShellOutcome:
-        dump, output = scratch / "variables", scratch / "output"
+        dump = scratch / "variables"
         dump.write_bytes(b"")
         options = ["--noprofile", "--norc"] if Path(shell).name == "bash" else []
-        # Into a file: a process that a script leaves running would keep a pipe open.
-        with output.open("wb") as file:
-            process = subprocess.Popen(
-                [shell, *options, "-c", _commands(scripts, dump, output)],
-                env=dict(variables),
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-            has_ended = _wait_until_ended(process.pid, self._deadline)
-            left = [*_others_in_session(process.pid)] if has_ended else []
-            kill_group(process.pid)
-            status = process.wait()
+        mark = secrets.token_hex(16)
+        reading, writing = os.pipe()
+        output = _ScriptOutput(mark.encode())
+        with io.FileIO(reading) as pipe:
+            try:
+                process = subprocess.Popen(
+                    [shell, *options, "-c", _commands(scripts, dump, mark)],
+                    env={**variables, _MARKED: mark},
+                    cwd="/",
+                    stdin=subprocess.DEVNULL,
+                    stdout=writing,
+                    stderr=writing,
+                    start_new_session=True,
+                )
+            finally:
+                os.close(writing)
+            with ended_with_group(process):
+                has_ended = _wait_until_ended(process.pid, pipe, output, self._deadline)
+                if not has_ended:
+                    kill_group(process.pid)  # before the others: the shell would go on to the next script
+                left = _end_marked(mark, process.pid)
+                kill_group(process.pid)
+                status = process.wait()
+            output.read_rest(pipe)
         how = f"it ended the shell with status {status}"
         if not has_ended:
             how = f"it did not end within {TIME_LIMIT:g} s, the limit for all scripts of an environment"
-        printed = output.read_bytes()
-        failures, found, until = _read_dump(dump.read_bytes(), printed)
+        failures, found = _read_dump(dump.read_bytes(), output.of_scripts)
         return _ShellOutcome(
             dict(variables) if found is None else found,
             failures,
-            _with_output(how, _last_lines(printed[until:])),
-            _left_problems(left),
+            _with_output(how, _last_lines(output.last)),
+            _left_problems(left if has_ended else []),
         )
 
 
-def _wait_until_ended(pid: int, deadline: float) -> bool:
-    """Wait for a child process, which stays to be reaped; False if it has not ended by the deadline."""
+class _ScriptOutput:
+    """What scripts print, split at a mark that the shell prints after each; the last few KiB of each part are kept.
+
+    Attributes:
+        of_scripts: The output of each script that ended.
+        last: What was printed after these.
+    """
+
+    def __init__(self, mark: bytes) -> None:
+        self._mark = mark
+        self.of_scripts: list[bytes] = []
+        self.last = b""
+
+    def add(self, data: bytes) -> None:
+        """Add what was read."""
+        *ended, rest = (self.last + data).split(self._mark)
+        self.of_scripts += [each[-_KEPT_BYTES:] for each in ended]
+        self.last = rest[-_KEPT_BYTES:]
+
+    def read_rest(self, pipe: io.FileIO) -> None:
+        """Add what is in a pipe, which a process that nobody could end may keep open."""
+        os.set_blocking(pipe.fileno(), False)
+        for _ in range(_MOST_READS):
+            if data := pipe.read(_READ_BYTES):
+                self.add(data)
+            else:
+                break
+
+
+def _wait_until_ended(pid: int, pipe: io.FileIO, output: _ScriptOutput, deadline: float) -> bool:
+    """Wait for a child process, which stays to be reaped, and read its output; False if it ends after the deadline."""
     descriptor = os.pidfd_open(pid)
+    waiting: list[io.FileIO | int] = [descriptor, pipe]
     try:
-        ready, _, _ = select.select([descriptor], [], [], max(0.1, deadline - time.monotonic()))
+        while True:
+            remaining = max(0.1, deadline - time.monotonic())
+            ready, _, _ = select.select(waiting, [], [], remaining)
+            if descriptor in ready:
+                return True
+            if not ready or time.monotonic() > deadline:
+                return False
+            data = pipe.read(_READ_BYTES)
+            output.add(data)
+            if not data:
+                waiting.remove(pipe)
     finally:
         os.close(descriptor)
-    return bool(ready)
 
 
-def _others_in_session(leader: int) -> Iterator[str]:
-    """The names of processes of a session, but for its leader."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            head, _, rest = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")
-            state, _, _, session = rest.split()[:4]
-            if int(session) == leader != int(folder.name) and state != "Z":
-                yield head.partition("(")[2]
+def _end_marked(mark: str, leader: int) -> list[str]:
+    """End all processes that have inherited a mark, in whatever session they are; the names of those but the leader."""
+    names: dict[int, str] = {}
+    entry = f"{_MARKED}={mark}".encode()
+    for _ in range(_MOST_ROUNDS):  # they may start others meanwhile
+        found = False
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                pid = int(folder.name)
+                if pid != leader and entry in (folder / "environ").read_bytes():
+                    found = True
+                    names[pid] = (folder / "comm").read_text(encoding="utf-8", errors="replace").strip()
+                    os.kill(pid, signal.SIGKILL)
+        if not found:
+            break
+        time.sleep(_ROUND_SECONDS)
+    return list(names.values())
 
 
 def _find_shell() -> str | None:
@@ -394,52 +505,54 @@ def _base_variables(prefix: Path) -> dict[str, str]:
     }
 
 
-def _commands(scripts: Sequence[Path], dump: Path, output: Path) -> str:
+def _commands(scripts: Sequence[Path], dump: Path, mark: str) -> str:
     """The shell's program: sources each script, and writes its status and the variables after it.
 
-    A script may leave options such as `set -eu`, which would end the shell in the next one.
+    A script may leave options such as `set -eu`, which would end the shell in the next one, and may redirect
+    its output.
     """
-    # By their paths: a script may set PATH to anything.
-    env, count = (shlex.quote(shutil.which(name, path=os.pathsep.join(_SYSTEM_PATH)) or name) for name in ("env", "wc"))
-    target, size = shlex.quote(str(dump)), shlex.quote(str(output))
-    lines = []
+    # By its path: a script may set PATH to anything.
+    env = shlex.quote(shutil.which("env", path=os.pathsep.join(_SYSTEM_PATH)) or "env")
+    target = shlex.quote(str(dump))
+    lines = ["exec 9>&1"]
     for path in scripts:
         report = f"command printf 'naiad:status:%s\\0' \"$?\" >> {target}"
         lines += [
-            f"command . {shlex.quote(str(path))}",
+            f"command . {shlex.quote(str(path))} 9>&-",
             report,
             "command set +eux",
-            f"{{ {env} -0; command printf 'naiad:end:%s\\0' \"$({count} -c < {size})\"; }} >> {target}",
+            f"{{ {env} -0; command printf 'naiad:end\\0'; }} >> {target}",
+            f"command printf '%s' {mark} >&9",
         ]
     return "\n".join(lines) + "\n"
 
 
-def _read_dump(dump: bytes, output: bytes) -> tuple[tuple[str, ...], dict[str, str] | None, int]:
+def _read_dump(dump: bytes, outputs: Sequence[bytes]) -> tuple[tuple[str, ...], dict[str, str] | None]:
     """What a shell has reported.
 
     Returns:
-        How each script that ended has failed; the variables after the last of them, None without one; and how much of
-        the output these scripts have printed.
+        How each script that ended has failed; the variables after the last of them, None without one.
     """
     failures: list[str] = []
     found: dict[str, str] | None = None
     current: dict[str, str] = {}
-    status, printed = 0, 0
+    status = 0
     for part in dump.split(b"\0"):
         text = part.decode("utf-8", "surrogateescape")
-        if text.startswith("naiad:end:"):
-            until = int(text.rpartition(":")[2] or printed)
-            said = _last_lines(output[printed:until])
+        if text == "naiad:end":
+            said = _last_lines(outputs[len(failures)] if len(failures) < len(outputs) else b"")
             # A script whose last command is a test (`[ -n "$X" ] && ...`) returns 1 though nothing has failed.
             is_failure = status > 1 or (status == 1 and bool(said))
             failures.append(_with_output(f"exit status {status}", said) if is_failure else "")
-            found, printed = current, until
+            found = current
         elif text.startswith("naiad:status:"):
             status, current = int(text.rpartition(":")[2]), {}
         elif "=" in text:
             name, _, value = text.partition("=")
             current[name] = value
-    return tuple(failures), found, printed
+    if found is not None:
+        found.pop(_MARKED, None)
+    return tuple(failures), found
 
 
 def _last_lines(output: bytes) -> str:

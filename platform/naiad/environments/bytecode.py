@@ -11,6 +11,7 @@ unpacking, `stale_sources` needs no file access, because unpacking kept the head
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import subprocess
@@ -19,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from naiad.core.child_processes import ended_with_group
 from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.store.file_digests import FileState
 
@@ -105,15 +107,18 @@ def compile_files(python: Path, jobs: Iterable[CompileJob]) -> None:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
         processes.append((process, json.dumps(share).encode()))
-    for process, share_text in processes:
-        assert process.stdin is not None
-        # The script reads all input before it compiles, so these writes block only briefly.
-        process.stdin.write(share_text)
-        process.stdin.close()
-    for process, _ in processes:
-        process.wait()
+    with contextlib.ExitStack() as running:
+        for process, share_text in processes:
+            running.enter_context(ended_with_group(process))
+            assert process.stdin is not None
+            # The script reads all input before it compiles, so these writes block only briefly.
+            process.stdin.write(share_text)
+            process.stdin.close()
+        for process, _ in processes:
+            process.wait()
 
 
 def bytecode_path(source: Path, cache_tag: str) -> Path:

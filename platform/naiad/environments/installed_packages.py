@@ -6,11 +6,11 @@ import csv
 import hashlib
 import importlib.metadata
 import io
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from naiad.core.foreign_json import read_json
 from naiad.environments.archives.manifest import Package
 
 __all__ = ["editable_remains", "list_packages", "normalize_record", "site_folders"]
@@ -62,7 +62,7 @@ def _wheels(prefix: Path) -> Iterator[Package]:
 def _conda_packages(prefix: Path) -> Iterator[Package]:
     for file in sorted((prefix / "conda-meta").glob("*.json")):
         try:
-            record = json.loads(file.read_text(encoding="utf-8"))
+            record = read_json(file.read_text(encoding="utf-8"))
             name, version = str(record["name"]), str(record["version"])
         except (OSError, KeyError, TypeError, ValueError):
             continue  # conda-pack will report the invalid record

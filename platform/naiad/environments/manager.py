@@ -20,9 +20,11 @@ from packaging.specifiers import SpecifierSet
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.real_paths import lasting_path
 from naiad.core.wings import load_from_wing
 from naiad.environments.activation import Activations
 from naiad.environments.entry_provider import EntryProvider
+from naiad.environments.moved_folders import explain_moved_scripts, explain_unfinished_unpacking
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
 from naiad.environments.ready_environment import ReadyEnvironment, own_libraries
@@ -79,6 +81,7 @@ class EnvironmentManager:
         self._entries = EntryProvider(self._root, self._policy, self._reporter, self._store)
         self._declared: DeclaredProvider | None = None
         self._declared_lock = threading.Lock()
+        self._warned: set[Path] = set()  # folders whose scripts were warned of
 
     @property
     def store_root(self) -> Path:
@@ -143,11 +146,16 @@ class EnvironmentManager:
         if named.is_interpreter:
             return self._prepare_interpreter(named.path)
         # Resolved: changing a link to the next release must not change the environment of guests that restart.
-        path = Path(os.path.realpath(named.path))
+        path = lasting_path(named.path)
         if not path.exists():
             raise _missing_error(named.path, path)
-        if not path.is_dir():
+        if path.is_file():
             return self._from_entry(path, *self._entries.acquire_local(path, digest=named.digest, label=label))
+        if not path.is_dir():  # a pipe or a device: a read of it may never end
+            raise ExecutionEnvironmentError(
+                f"cannot use the execution environment {named.path}: it is neither a regular file nor a directory; "
+                "name an archive or the directory of an environment"
+            )
         if named.digest or self._policy.trust is not None:
             raise ExecutionEnvironmentError(
                 f"the execution environment {named} is refused: {path} is a directory, and only archives have digests "
@@ -188,6 +196,7 @@ class EnvironmentManager:
         """A conda environment or a venv, used in place and never written to."""
         where = f"the execution environment {path}"
         python = require_interpreter(path, where=where)
+        self._require_own_paths(path, where)
         probe = partial(probe_cached, cache=self._root / "interpreters")
         try:
             found, library_path = probe_with_libraries(python, path, probe)
@@ -198,8 +207,9 @@ class EnvironmentManager:
 
     def _prepare_interpreter(self, path: Path) -> ReadyEnvironment:
         """The environment of an interpreter, which is started by its own name: that of a link determines the venv."""
-        python = Path(os.path.realpath(path.parent), path.name)
-        if python == Path(os.path.realpath(Path(sys.executable).parent), Path(sys.executable).name):
+        python = lasting_path(path.parent) / path.name
+        own = Path(sys.executable)
+        if python == lasting_path(own.parent) / own.name:
             return self._host()
         where = f"the interpreter {path}"
         if self._policy.trust is not None:
@@ -208,6 +218,7 @@ class EnvironmentManager:
                 "remove --env-trust"
             )
         require_program(python, where=where)
+        self._require_own_paths(python.parent.parent, where)
         probe = partial(probe_cached, cache=self._root / "interpreters")
         try:
             found, library_path = probe_with_libraries(python, python.parent.parent, probe)
@@ -215,6 +226,14 @@ class EnvironmentManager:
             raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
         require_numpy(found, where=where, advice=f"install it there (`{found.python} -m pip install numpy`)")
         return self._ready(found, source=path, prefix=found.prefix, library_path=library_path)
+
+    def _require_own_paths(self, prefix: Path, where: str) -> None:
+        """Reject an environment that was not completely unpacked; log once that its scripts are for another folder."""
+        if reason := explain_unfinished_unpacking(prefix):
+            raise ExecutionEnvironmentError(f"{where} cannot be used: {reason}")
+        if prefix not in self._warned and (reason := explain_moved_scripts(prefix)):
+            self._warned.add(prefix)
+            _log.warning("%s: %s", where, reason)
 
     def _ready(
         self, found: Interpreter, *, source: Path | None, prefix: Path, library_path: Path | None

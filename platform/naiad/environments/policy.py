@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +14,8 @@ __all__ = ["StorePolicy", "store_policy"]
 
 _REPOSITORY_ENVIRONMENTS = (".naiad", "environments")
 """Folder of a model repository with its environments; `naiad push` writes it."""
+_DEPTH = 5
+"""Parts of an archive's path below the folder of signed repositories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +46,8 @@ class StorePolicy:
 
     def keys_for(self, archive: Path) -> TrustedKeys | None:
         """The keys that a local archive may be signed with; None if it needs no signature."""
-        for folder in self.signed_folders:
-            # <folder>/<repository>/.naiad/environments/<name>/<archive>
-            place = archive.relative_to(folder).parts if archive.is_relative_to(folder) else ()
-            if place[1:3] == _REPOSITORY_ENVIRONMENTS:
-                return None
+        if any(_is_environment_below(folder, archive) for folder in self.signed_folders):
+            return None
         return self.trust
 
 
@@ -74,6 +72,19 @@ def store_policy(options: ServerOptions) -> StorePolicy:
 
 def _signed_folders(options: ServerOptions) -> tuple[Path, ...]:
     store = options.environments.store.expanduser().absolute()
-    folders = (artifacts_folder(store) / "repositories", copies_folder(store))
-    # Archives are named by their real paths.
-    return tuple(Path(os.path.realpath(folder)) for folder in folders)
+    return (artifacts_folder(store) / "repositories", copies_folder(store))
+
+
+def _is_environment_below(folder: Path, archive: Path) -> bool:
+    """Whether an archive is `<folder>/<repository>/.naiad/environments/<name>/<archive>`, however both paths are named.
+
+    Nothing below *folder* may be a link: its target would not be signed.
+    """
+    place = archive.parts[-_DEPTH:]
+    if len(place) < _DEPTH or place[1:3] != _REPOSITORY_ENVIRONMENTS or ".." in place:
+        return False
+    inner = (archive, *archive.parents[: _DEPTH - 1])
+    try:
+        return not any(path.is_symlink() for path in inner) and archive.parents[_DEPTH - 1].samefile(folder)
+    except OSError:
+        return False

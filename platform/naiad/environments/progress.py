@@ -11,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol, TextIO, cast
 
+from naiad.core.blocking import check_cancelled
+
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
@@ -100,7 +102,8 @@ class ProgressMeter:
         self._last = self._began
 
     def advance(self, count: int) -> None:
-        """Add processed bytes."""
+        """Add processed bytes; raises `WorkCancelledError` if nobody needs the step any more."""
+        check_cancelled()
         self._done += count
         now = time.monotonic()
         if now - self._last >= _EVENT_INTERVAL:

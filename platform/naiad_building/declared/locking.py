@@ -20,6 +20,7 @@ from naiad.config.model.declared_environment import (
     read_script_block,
 )
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.core.real_paths import real_path
 from naiad.environments.store.package_cache import conda_packages
 from naiad_building.base_interpreter import BaseInterpreter, inspect_base
 from naiad_building.declared.declaration import read_declaration
@@ -183,7 +184,7 @@ def fetch_locked_wheels(locked: LockedDeclaration, folder: Path, progress: Calla
     folder.mkdir(parents=True, exist_ok=True)
     for indexes, group in by_indexes(locked.pins, locked.indexes):
         requirements = Requirements(pin_lines(group), locked.file, complete=True, hashed=True)
-        download_wheels(locked.file.name, requirements, locked.base, folder.resolve(), progress, indexes)
+        download_wheels(locked.file.name, requirements, locked.base, real_path(folder), progress, indexes)
     return len(list(folder.iterdir()))
 
 

@@ -189,6 +189,7 @@ class DeclaredEnvironments:
         try:
             chosen = self._choose(declaration, required & _versions(lock), label)
             pins = locked_pins(declaration, lock, chosen.version, self._policy.wheels)
+            chosen, pins = self._with_files(declaration, lock, required, chosen, pins)
         except (StaleLockError, InterpreterNotFoundError) as error:
             if lock is None or declaration.is_lock or self._policy.build is not EnvBuild.ALLOWED:
                 raise
@@ -200,6 +201,31 @@ class DeclaredEnvironments:
             raise ExecutionEnvironmentError(
                 f"the environment of {declaration.file} has no numpy, which every model needs; "
                 f"{_addition(declaration, _NUMPY)}"
+            )
+        return chosen, pins
+
+    def _with_files(
+        self,
+        declaration: Declaration,
+        lock: ForeignLock | None,
+        required: SpecifierSet,
+        chosen: ChosenPython,
+        pins: list[Pin] | None,
+    ) -> tuple[ChosenPython, list[Pin] | None]:
+        """Another interpreter of this machine, if the lock has a file of each package for that one alone."""
+        first = chosen, pins
+        accepted = required & _versions(lock)
+        while lacking := [pin.name for pin in pins or () if not pin.has_file_for(chosen.version)]:
+            minor = ".".join(chosen.version.split(".")[:2])
+            accepted &= SpecifierSet(f"!={minor}.*")
+            try:
+                chosen = choose_python(accepted, self._root / "interpreters")
+                pins = locked_pins(declaration, lock, chosen.version, self._policy.wheels)
+            except ExecutionEnvironmentError:  # there is no other one, or the lock is not for it
+                return first
+            _log.info(
+                "%s is tried with Python %s: its lock has no file of %s for %s",
+                *(declaration.file, chosen.version, lacking[0], minor),
             )
         return chosen, pins
 

@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 
 from naiad.config.model.declared_environment import PYTHON_ENV, lock_candidates
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.real_paths import real_path
 from naiad.environments.archives.manifest import host_platform
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared.declaration import Declaration
@@ -198,7 +199,7 @@ def _resolve_with_pip(
     progress: Callable[[str], None],
 ) -> Path:
     if declaration.is_requirements:
-        requirements = f"-r {declaration.file.resolve()}\n"  # by path, because included files are relative to it
+        requirements = f"-r {real_path(declaration.file)}\n"  # by path, because included files are relative to it
     else:
         requirements = _lines(declaration)
         requirements += "".join(f"{option}\n" for option in _limits(declaration, folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from packaging.specifiers import SpecifierSet
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import BundleError
+from naiad.core.real_paths import real_path
 from naiad.core.signatures import SIGNATURE_SUFFIX
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest
@@ -108,7 +108,7 @@ class BundledEnvironments:
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
         if named.is_interpreter:
             named = EnvironmentSource(path=self._folder_of(named, origin))
-        key = f"{os.path.realpath(named.path) if named.path is not None else named.uri}@{named.digest}"
+        key = f"{real_path(named.path) if named.path is not None else named.uri}@{named.digest}"
         if named.path is not None and is_declaration(named.path):
             key += f" {python or ''}"
         if key not in self._paths:
@@ -142,7 +142,7 @@ class BundledEnvironments:
         signature = archive.with_name(archive.name + SIGNATURE_SUFFIX)
         if signature.is_file():
             self.members[path + SIGNATURE_SUFFIX] = OutputMember(name=path + SIGNATURE_SUFFIX, source=signature)
-            self.sources.add(signature.resolve())
+            self.sources.add(real_path(signature))
         elif self._signed:
             raise BundleError(
                 f"{origin}: cannot use {label}: --env-trust requires signatures, and {signature.name} is missing; "
@@ -188,7 +188,7 @@ class BundledEnvironments:
             return archive, redact(named.uri)
         if is_declaration(named.path):
             return self._built(named, python), str(named.path)
-        path = Path(os.path.realpath(named.path))
+        path = real_path(named.path)
         self.sources.add(path)
         if not path.is_dir():
             return path, str(named.path)

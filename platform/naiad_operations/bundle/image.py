@@ -20,6 +20,7 @@ from typing import Any
 
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
+from naiad.core.foreign_json import read_json
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.elf import read_dynamic_section
 from naiad_operations.bundle.host import HOST_FOLDER, interpreter_arguments
@@ -195,9 +196,9 @@ def read_base(base: Path, architecture: str) -> tuple[dict[str, Any], list[Image
         BundleError: If the layout has no image for the architecture.
     """
     try:
-        index = json.loads((base / "index.json").read_bytes())
+        index = read_json((base / "index.json").read_bytes())
         manifest = _chosen(base, index, architecture)
-        image = json.loads(blob_path(base, manifest["config"]["digest"]).read_bytes())
+        image = read_json(blob_path(base, manifest["config"]["digest"]).read_bytes())
         layers = [
             ImageLayer(descriptor, diff_id, "base image")
             for descriptor, diff_id in zip(manifest["layers"], image["rootfs"]["diff_ids"], strict=True)
@@ -214,7 +215,7 @@ def _chosen(base: Path, index: dict[str, Any], architecture: str) -> dict[str, A
     for entry in index["manifests"]:
         if entry.get("platform", {}).get("architecture", architecture) != architecture:
             continue
-        document: dict[str, Any] = json.loads(blob_path(base, entry["digest"]).read_bytes())
+        document: dict[str, Any] = read_json(blob_path(base, entry["digest"]).read_bytes())
         return _chosen(base, document, architecture) if "manifests" in document else document
     raise BundleError(f"cannot build on --base={base}: it has no image for {architecture}")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import BundleError
+from naiad.core.foreign_json import read_json
 from naiad.environments.archives.archive_writer import OutputMember
 
 __all__ = ["HERE", "MANIFEST_NAME", "RUN", "BundleManifest", "digests_of", "find_damage", "read_manifest"]
@@ -66,7 +67,7 @@ def read_manifest(folder: Path) -> BundleManifest:
     """
     path = folder / MANIFEST_NAME
     try:
-        value: dict[str, Any] = json.loads(path.read_bytes())
+        value: dict[str, Any] = read_json(path.read_bytes())
         if value.pop("format") != _FORMAT:
             raise BundleError(f"cannot read {path}: its format is not {_FORMAT}; make the bundle again")
         return BundleManifest(**{**value, "flags": tuple(value["flags"])})

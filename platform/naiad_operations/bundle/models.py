@@ -24,6 +24,7 @@ from naiad.config.model.text import parse_text
 from naiad.config.server.backend_settings import shipped_backends
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
+from naiad.core.real_paths import real_path
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.models.repository.read import gpu_placement, read_frozen_config
@@ -320,11 +321,9 @@ def _files_in(directory: Path, without: set[Path]) -> Iterator[tuple[Path, str]]
     for folder, folders, names in os.walk(directory, followlinks=True):
         here = Path(folder)
         folders[:] = sorted(
-            name
-            for name in folders
-            if name not in _SKIPPED_FOLDERS and Path(os.path.realpath(here / name)) not in without
+            name for name in folders if name not in _SKIPPED_FOLDERS and real_path(here / name) not in without
         )
-        kept = sorted(name for name in names if Path(os.path.realpath(here / name)) not in without)
+        kept = sorted(name for name in names if real_path(here / name) not in without)
         if not folders and not kept:
             kept = [_KEEP]  # a version of an ensemble is an empty folder
         for name in kept:

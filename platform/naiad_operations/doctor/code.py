@@ -90,9 +90,10 @@ def examine_code(
 
 
 def _folders(resolution: Resolution) -> tuple[Path, ...]:
-    """The folders that the guest appends to `sys.path` (`naiad_stub.loader`)."""
+    """The folders that are appended to `sys.path`: by the guest (`naiad_stub.loader`), and by naiad's own backends."""
     if resolution.is_shared:
-        return resolution.model_file.parent, resolution.utils_dir
+        own = resolution.model_file.parents[1] / "saved_models"
+        return resolution.model_file.parent, resolution.utils_dir, own
     return resolution.version_dir, resolution.model_dir, resolution.utils_dir
 
 

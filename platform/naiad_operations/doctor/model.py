@@ -25,6 +25,7 @@ from naiad.engine.loading.loader import Loader, LoadSettings
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.warmup import read_samples
 from naiad.environments.manager import EnvironmentManager
+from naiad.environments.moved_folders import explain_moved_scripts
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.repository.labels import read_labels
@@ -394,7 +395,14 @@ def _prepare_environment(
         is_remote = isinstance(named, EnvironmentSource) and not named.is_interpreter
         if not context.can_unpack and (archive is not None or is_remote or _is_declared(resolution.environment)):
             return None
-        return prepare_environment(resolution, context.environments, examined.files.key)
+        environment = prepare_environment(resolution, context.environments, examined.files.key)
+        is_folder = environment.digest is None and not environment.is_host
+        if moved := explain_moved_scripts(environment.prefix) if is_folder else "":
+            message, _, advice = moved.partition("; ")
+            where = str(resolution.environment or "")
+            finding = Finding(severity=Severity.WARNING, code="scripts", message=message, advice=advice, where=where)
+            examined.add_findings([finding], version)
+        return environment
     except EnvironmentBusyError as error:
         message, _, _ = error.message.partition("; ")
         finding = Finding(

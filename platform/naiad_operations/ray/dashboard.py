@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from naiad.core.errors import DeploymentError
+from naiad.core.foreign_json import read_json
 
 __all__ = ["deploy_application", "directory_url", "wait_until_running"]
 
@@ -106,7 +107,7 @@ def _request(dashboard: str, config: Mapping[str, Any] | None = None) -> dict[st
             "dashboard with --address=URL"
         ) from error
     try:
-        answer: dict[str, Any] = json.loads(text) if text.strip() else {}
+        answer: dict[str, Any] = read_json(text) if text.strip() else {}
     except ValueError:
         raise DeploymentError(f"cannot use {dashboard}: its response is not that of Ray's dashboard") from None
     return answer

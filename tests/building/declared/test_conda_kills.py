@@ -90,9 +90,9 @@ def recover(store: Path, file: Path) -> ReadyEnvironment:
 @pytest.mark.parametrize(
     "place",
     [
-        "solve_packages",
-        pytest.param("install_packages", marks=pytest.mark.slow),
-        pytest.param("compile_with_fixed_times", marks=pytest.mark.slow),
+        pytest.param("solve_packages", marks=pytest.mark.endurance),
+        pytest.param("install_packages", marks=pytest.mark.endurance),
+        pytest.param("compile_with_fixed_times", marks=pytest.mark.endurance),
     ],
 )
 def test_a_build_that_is_killed_after_a_step_leaves_no_half_environment(
@@ -108,8 +108,10 @@ def test_a_build_that_is_killed_after_a_step_leaves_no_half_environment(
 # A file of many: others follow when it is there.
 @pytest.mark.parametrize(
     "pattern",
-    ["conda-packages/*python-*/lib/python*/*.py", "staging/*/env/lib/python*/*.py"],
-    ids=["unpacking", "linking"],
+    [
+        pytest.param("conda-packages/*python-*/lib/python*/*.py", marks=pytest.mark.endurance, id="unpacking"),
+        pytest.param("staging/*/env/lib/python*/*.py", id="linking"),
+    ],
 )
 def test_a_build_that_is_killed_amid_files_leaves_no_half_package(
     tmp_path: Path, channel: Path, killed: Killer, sizes: dict[str, int], pattern: str
@@ -121,7 +123,7 @@ def test_a_build_that_is_killed_amid_files_leaves_no_half_package(
     assert sizes_of(recover(store, file)) == sizes
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(120)
 def test_a_build_that_is_killed_after_its_wheels_are_installed_is_built_again(tmp_path: Path, killed: Killer) -> None:
     file = declare(tmp_path, make_channel(tmp_path / "channel", MINOR, whole=True), "pip: [adder]")

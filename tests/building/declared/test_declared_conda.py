@@ -65,7 +65,7 @@ def yml(folder: Path, channel: Path, *dependencies: str) -> Path:
     return folder / "environment.yml"
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 @pytest.mark.timeout(300)
 def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
     tmp_path: Path, channel: Path, capsys: pytest.CaptureFixture[str]
@@ -114,7 +114,7 @@ def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
     assert "No candidates were found for numpy >=2" in solved
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 @pytest.mark.timeout(300)
 def test_places_named_among_the_packages_of_pypi_are_used_to_install_them(tmp_path: Path, channel: Path) -> None:
     write_wheel(tmp_path / "more", "single", "1.0", {"single.py": "VERSION = 'found'\n"})
@@ -166,7 +166,7 @@ def unpacked_packages(store: Path) -> list[Path]:
     return [path.parents[1] for path in conda_packages(store).glob("*/info/paths.json")]
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 @pytest.mark.parametrize(("name", "when", "more"), RESOLUTION_STEPS)
 def test_a_killed_resolution_of_conda_packages_leaves_nothing(
     tmp_path: Path, channel: Path, killed: Killer, name: str, when: str, more: str
@@ -180,7 +180,7 @@ def test_a_killed_resolution_of_conda_packages_leaves_nothing(
     require_recovery(store, file)
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_unavailable_conda_packages_are_refused_with_the_reason(tmp_path: Path, channel: Path) -> None:
     allowed = managed(tmp_path, EnvBuild.ALLOWED)
     assert "has no numpy, which every model needs; add it there, and run `naiad lock" in refusal(

@@ -22,9 +22,10 @@ from naiad.environments.progress import LogReporter
 from naiad_building import installers
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.locking import Edit, LockedDeclaration, add_packages, fetch_locked_wheels, lock_declaration
-from naiad_building.declared.retrying import is_temporary, with_retries
+from naiad_building.declared.retrying import with_retries
 from naiad_building.installers import InstallOptions
 from naiad_building.lockfiles import open_foreign_lock
+from naiad_building.network_failures import NetworkFailureError
 
 pytestmark = pytest.mark.builds
 
@@ -39,7 +40,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.slow)])
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.endurance)])
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each installer in turn; without uv, as on a machine that has none."""
     if request.param == "pip":
@@ -67,6 +68,7 @@ def refusal(action: Callable[[], object]) -> str:
     return caught.value.message
 
 
+@pytest.mark.parametrize("installer", ["uv", "pip"], indirect=True)
 def test_a_locked_script_gets_its_environment_and_its_next_start_installs_nothing(
     tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +100,6 @@ def test_scripts_of_an_environment_run_where_it_is(tmp_path: Path, wheels: Path,
     assert done.stdout.strip() == str(ready.prefix)
 
 
-@pytest.mark.smoke
 def test_models_with_the_same_lock_share_one_environment(tmp_path: Path) -> None:
     first, second = script(tmp_path / "a", "adder", "numpy"), script(tmp_path / "b", "adder>=1", "numpy")
     lock(first)
@@ -106,6 +107,27 @@ def test_models_with_the_same_lock_share_one_environment(tmp_path: Path) -> None
     manager = managed(tmp_path)
 
     assert manager.prepare(first, label="a").prefix == manager.prepare(second, label="b").prefix
+
+
+@pytest.mark.skipif(makers.other_minor() == ".".join(OWN.split(".")[:2]), reason="this machine has one Python")
+def test_a_python_is_used_that_the_lock_has_files_for(
+    tmp_path: Path, wheels: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own, other = ".".join(OWN.split(".")[:2]), makers.other_minor()
+    file = tmp_path / "m" / "requirements.txt"
+    file.parent.mkdir()
+    file.write_text("adder==1.0\nnumpy\n")
+    locked = lock(file).lock
+    tag = f"cp{other.replace('.', '')}"
+    (made,) = wheels.glob("adder-1.0-*.whl")
+    made = made.rename(made.with_name(f"adder-1.0-{tag}-none-any.whl"))
+    locked.write_text(locked.read_text().replace("adder-1.0-py3-none-any.whl", made.name))
+
+    with caplog.at_level(logging.INFO):
+        ready = managed(tmp_path).prepare(file, label="m")
+
+    assert makers.run(ready.python, "-c", "import sys; print('%d.%d' % sys.version_info[:2])").strip() == other
+    assert f"its lock has no file of adder for {own}" in caplog.text
 
 
 def test_a_changed_lock_is_another_environment_and_the_old_one_stays(tmp_path: Path) -> None:
@@ -424,7 +446,7 @@ def test_failures_of_the_network_are_tried_again_with_longer_pauses() -> None:
 
     def step() -> str:
         for failure in failures:
-            raise ExecutionEnvironmentError(f"cannot install x; last lines of uv:\n  {failure}")
+            raise NetworkFailureError(f"cannot install x; last lines of uv:\n  {failure}", failure)
         return "done"
 
     assert with_retries(step, told.append, pause=pauses.append) == "done"
@@ -439,21 +461,32 @@ def test_a_network_that_stays_away_is_an_error_in_the_end() -> None:
     pauses: list[float] = []
 
     def step() -> str:
-        raise ExecutionEnvironmentError("dns error: failed to lookup address information")
+        raise NetworkFailureError("cannot install x: dns error", "dns error")
 
     with pytest.raises(ExecutionEnvironmentError, match="dns error"):
         with_retries(step, lambda _: None, pause=pauses.append)
     assert pauses == [1.0, 2.0, 4.0]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "ERROR: No matching distribution found for adder>=3",
-        "Because only adder<=2.0 is available and you require adder>=3, your requirements are unsatisfiable.",
-        "Hash mismatch for `adder==1.0`",
-        "HTTP status client error (404 Not Found)",
-    ],
-)
-def test_a_refusal_of_the_resolver_is_final(text: str) -> None:
-    assert not is_temporary(text)
+def test_a_refusal_of_the_resolver_is_final_whatever_its_words() -> None:
+    pauses: list[float] = []
+
+    def step() -> str:
+        raise ExecutionEnvironmentError("cannot install x, named in /models/timed out/model.py: no such version")
+
+    with pytest.raises(ExecutionEnvironmentError, match="no such version"):
+        with_retries(step, lambda _: None, pause=pauses.append)
+    assert pauses == []
+
+
+@pytest.mark.parametrize("name", ["timeout", "read timed out", "Connection reset/dns error"])
+def test_a_package_that_is_missing_is_refused_at_once_for_a_model_of_any_name(tmp_path: Path, name: str) -> None:
+    file = script(tmp_path / name, "subtracter")
+    told: list[str] = []
+
+    why = refusal(
+        lambda: lock_declaration(file, options=InstallOptions(), cache=tmp_path / "cache", progress=told.append)
+    )
+
+    assert "subtracter" in why
+    assert [line for line in told if line.startswith("attempt")] == []

@@ -45,7 +45,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
         yield web
 
 
-@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.slow)])
+@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.endurance)])
 def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "pip":
         monkeypatch.setattr(installers, "find_uv", lambda: None)
@@ -92,7 +92,7 @@ def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Pat
     assert fetch_locked_wheels(locked, tmp_path / "wheels", print) == 2
 
 
-@pytest.mark.parametrize("installs", ["uv", pytest.param("pip", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("installs", ["uv", pytest.param("pip", marks=pytest.mark.endurance)])
 def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(
     tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch, installs: str
 ) -> None:
@@ -249,6 +249,48 @@ def test_a_package_that_no_index_has_is_refused_before_a_lock_is_written(
         "; build a wheel of it, name the folder of that with --wheels (for a server, --env-wheels), and require its version"
     )
     assert not (tmp_path / "pylock.toml").exists()
+
+
+def test_an_index_that_refuses_access_is_named(
+    tmp_path: Path, web: Indexes, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("adder==1.0\n")
+    web.locked.add("main")
+    monkeypatch.setenv("PIP_INDEX_URL", f"{web.address}/main".replace("://", "://user:wrong@"))
+
+    message = refusal(lambda: lock(file))
+
+    assert "\n  An index refuses access, so check its user and password: " in message
+    assert f"{web.address}/main" in message
+    assert "401" in message
+    assert "wrong@" not in message
+
+
+def test_the_proxy_of_pips_settings_is_used(
+    tmp_path: Path, web: Indexes, installer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_PROXY", web.address)
+    monkeypatch.setenv("PIP_INDEX_URL", "http://index.invalid/main")
+    monkeypatch.setenv("PIP_TRUSTED_HOST", "index.invalid")
+    file = tmp_path / "requirements.txt"
+    file.write_text("adder==1.0\n")
+
+    lock(file)
+
+    assert "http://index.invalid/main/adder/" in web.requests
+
+
+def test_settings_of_the_network_reach_uv_by_variables() -> None:
+    settings = {"proxy": ["http://p"], "timeout": ["7"], "cert": ["/c"], "client-cert": ["/k"], "index-url": ["x"]}
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+    assert installers.uv_environ({"A": "a", "VIRTUAL_ENV": "/v", "HTTP_PROXY": "http://other"}, settings) == {
+        "A": "a",
+        **dict.fromkeys(names, "http://p"),
+        "UV_HTTP_TIMEOUT": "7",
+        "SSL_CERT_FILE": "/c",
+        "SSL_CLIENT_CERT": "/k",
+    }
 
 
 def test_options_of_requirements_files_are_read_in_all_their_spellings(tmp_path: Path) -> None:

@@ -18,11 +18,12 @@ from naiad.environments.progress import LogReporter
 from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.builds
 
 DECLARED = "naiad_building.declared"
 STORE = "naiad.environments.store"
-NEVER = ("os.getppid", "after", 0)
+Step = tuple[str, str, int]
+NEVER: Step = ("os.getppid", "after", 0)
 STEPS = [
     (f"{DECLARED}.resolving.run_installer", "before", 1),
     (f"{DECLARED}.resolving.run_installer", "after", 1),
@@ -41,6 +42,24 @@ SHARING_STEPS = [
     (f"{STORE}.sharing.os.replace", "after", 3),
     (f"{STORE}.finishing.share_files", "after", 2),
 ]
+LOCK_STEPS = [
+    (f"{DECLARED}.resolving.run_installer", "after", 1),
+    (f"{DECLARED}.resolving.shutil.copyfile", "before", 1),
+    (f"{DECLARED}.resolving.shutil.copyfile", "after", 1),
+]
+ADDITION_STEPS = [
+    (f"{DECLARED}.resolving.run_installer", "before", 1),
+    (f"{DECLARED}.resolving.run_installer", "after", 1),
+    (f"{DECLARED}.locking.place_lock", "before", 1),
+    (f"{DECLARED}.resolving.shutil.copyfile", "after", 1),
+]
+
+
+def at_steps(steps: list[Step], *, always: Step) -> pytest.MarkDecorator:
+    """Kill at each of *steps*; in `make test` only at the one at which most is done and nothing is complete."""
+    assert always in steps
+    marked = [pytest.param(step, marks=() if step == always else pytest.mark.endurance) for step in steps]
+    return pytest.mark.parametrize("step", marked, ids=["-".join(map(str, step)) for step in steps])
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +76,8 @@ def killed(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Iterator[K
         yield running
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: "-".join(map(str, step)))
-def test_a_killed_build_leaves_no_half_environment(tmp_path: Path, killed: Killer, step: tuple[str, str, int]) -> None:
+@at_steps(STEPS, always=(f"{STORE}.finishing.write_record", "before", 1))
+def test_a_killed_build_leaves_no_half_environment(tmp_path: Path, killed: Killer, step: Step) -> None:
     file, store = script(tmp_path / "b", "adder", "counter", "numpy"), tmp_path / "store"
 
     assert killed.prepare(step, store, file)
@@ -66,9 +85,9 @@ def test_a_killed_build_leaves_no_half_environment(tmp_path: Path, killed: Kille
     require_recovery(store, file)
 
 
-@pytest.mark.parametrize("step", SHARING_STEPS, ids=lambda step: "-".join(map(str, step)))
+@at_steps(SHARING_STEPS, always=(f"{STORE}.sharing.os.link", "after", 3))
 def test_a_killed_build_that_shares_files_leaves_no_half_environment(
-    tmp_path: Path, killed: Killer, step: tuple[str, str, int]
+    tmp_path: Path, killed: Killer, step: Step
 ) -> None:
     files = [script(tmp_path / "a", "adder", "numpy"), script(tmp_path / "b", "adder", "counter", "numpy")]
 
@@ -90,44 +109,27 @@ def require_recovery(store: Path, *files: Path) -> None:
     assert not list((store / "resolved").glob(".*"))
 
 
-@pytest.mark.parametrize(
-    ("place", "when"),
-    [
-        (f"{DECLARED}.resolving.run_installer", "after"),
-        (f"{DECLARED}.resolving.shutil.copyfile", "before"),
-        (f"{DECLARED}.resolving.shutil.copyfile", "after"),
-    ],
-)
-def test_a_killed_lock_leaves_the_old_one(tmp_path: Path, killed: Killer, place: str, when: str) -> None:
+@at_steps(LOCK_STEPS, always=(f"{DECLARED}.resolving.shutil.copyfile", "after", 1))
+def test_a_killed_lock_leaves_the_old_one(tmp_path: Path, killed: Killer, step: Step) -> None:
     file = script(tmp_path / "m", "adder==1.0", "numpy")
     assert not killed.command(NEVER, "lock", file)
     before = file.with_name("model.py.lock").read_text()
     script(tmp_path / "m", "adder==2.0", "numpy")
 
-    assert killed.command((place, when, 1), "lock", file)
+    assert killed.command(step, "lock", file)
 
     assert file.with_name("model.py.lock").read_text() == before
     assert not killed.command(NEVER, "lock", file)
     assert "2.0" in file.with_name("model.py.lock").read_text()
 
 
-@pytest.mark.parametrize(
-    ("place", "when"),
-    [
-        (f"{DECLARED}.resolving.run_installer", "before"),
-        (f"{DECLARED}.resolving.run_installer", "after"),
-        (f"{DECLARED}.locking.place_lock", "before"),
-        (f"{DECLARED}.resolving.shutil.copyfile", "after"),
-    ],
-)
-def test_a_killed_addition_leaves_the_script_and_its_lock(
-    tmp_path: Path, killed: Killer, place: str, when: str
-) -> None:
+@at_steps(ADDITION_STEPS, always=(f"{DECLARED}.locking.place_lock", "before", 1))
+def test_a_killed_addition_leaves_the_script_and_its_lock(tmp_path: Path, killed: Killer, step: Step) -> None:
     file = script(tmp_path / "m", "adder==1.0", "numpy")
     assert not killed.command(NEVER, "lock", file)
     before = file.read_text(), file.with_name("model.py.lock").read_text()
 
-    assert killed.command((place, when, 1), "add", file, "counter")
+    assert killed.command(step, "add", file, "counter")
 
     assert (file.read_text(), file.with_name("model.py.lock").read_text()) == before
     manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy())
@@ -152,6 +154,7 @@ def test_an_addition_that_is_killed_between_its_two_files_is_refused_until_it_is
     manager.prepare(file)
 
 
+@pytest.mark.endurance
 def test_a_lock_that_is_killed_before_the_other_one_is_removed_is_refused_until_it_is_repeated(
     tmp_path: Path, killed: Killer
 ) -> None:
@@ -174,6 +177,7 @@ def test_a_lock_that_is_killed_before_the_other_one_is_removed_is_refused_until_
     manager.prepare(file)
 
 
+@pytest.mark.endurance
 def test_an_installer_that_outlives_a_killed_server_does_not_touch_the_next_build(
     tmp_path: Path, killed: Killer
 ) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from environments.makers import member, write_tar
+from support.system_packages import needs
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.archive_writer import OutputMember, write_archive
@@ -394,7 +395,7 @@ def test_a_symbolic_link_with_several_names_is_kept(tmp_path, into, recorder):
     assert (into / "lib/liby.so").read_bytes() == b"x"
 
 
-@pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="needs squashfs-tools")
+@needs("mksquashfs")
 def test_a_squashfs_image_is_unpacked_with_the_checks_of_any_archive(tmp_path, into, recorder):
     source = tmp_path / "source"
     (source / "bin").mkdir(parents=True)

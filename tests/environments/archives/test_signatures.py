@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from environments import makers
 from environments.makers import member, write_tar
 from environments.web import serving
+from support.system_packages import needs
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.core.errors import ExecutionEnvironmentError
@@ -65,6 +65,7 @@ def nothing_was_unpacked(manager: EnvironmentManager, recorder) -> bool:
     )
 
 
+@pytest.mark.server
 def test_a_signed_archive_is_used(strict, whole, tmp_path, recorder):
     archive = makers.pack_plainly(whole, tmp_path / "whole.tar")
     signed(archive, tmp_path, "release", recorder)
@@ -165,6 +166,7 @@ def test_a_remote_archive_that_is_not_the_signed_one_is_refused(strict, small, t
     assert nothing_was_unpacked(strict, recorder)
 
 
+@pytest.mark.server
 def test_a_signed_remote_archive_needs_no_network_the_second_time(strict, whole, tmp_path, recorder):
     archive = makers.pack_plainly(whole, tmp_path / "whole.tar")
     signed(archive, tmp_path, "release", recorder)
@@ -183,7 +185,7 @@ def test_a_private_key_is_for_its_owner_and_is_never_overwritten(tmp_path):
         create_key(tmp_path / "k.pem")
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="compares with openssl")
+@needs("openssl")
 def test_keys_and_signatures_are_those_of_other_tools(small, tmp_path, recorder):
     """A key of openssl signs, and openssl finds our signature good."""
     subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", tmp_path / "o.pem"], check=True)

@@ -158,6 +158,7 @@ def test_a_directory_cannot_be_pinned(manager, whole):
         manager.prepare(EnvironmentSource(path=whole, digest="0" * 64))
 
 
+@pytest.mark.server
 def test_an_archive_in_a_models_own_repository_is_downloaded_again_only_when_it_has_changed(
     manager, web, whole, tmp_path
 ):

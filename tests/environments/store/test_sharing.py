@@ -16,7 +16,6 @@ from naiad.config.server.env_build import EnvBuild
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad.environments.store.disk_usage import DiskUsage, linked_files
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
@@ -113,17 +112,6 @@ def as_another_user(action: Callable[[], object], folder: Path) -> None:
             parent.chmod(mode)
 
 
-def test_an_altered_file_is_not_shared(tmp_path: Path, manager: EnvironmentManager) -> None:
-    first = manager.prepare(script(tmp_path / "a", "adder==1.0", "numpy"))
-    altered = next(first.prefix.glob("lib/python*/site-packages/adder/__init__.py"))
-    altered.chmod(0o644)
-    altered.write_text('VERSION = "bad"\n')
-
-    second = manager.prepare(script(tmp_path / "b", "adder==1.0", "counter", "numpy"))
-
-    assert makers.run(second.python, "-c", "import adder; print(adder.VERSION)").strip() == "1.0"
-
-
 def test_archives_share_files_with_one_another(tmp_path: Path, minor: str) -> None:
     prefix = makers.make_environment(tmp_path / "prefix", minor)
     first = makers.pack_plainly(prefix, tmp_path / "first.tar")
@@ -138,36 +126,3 @@ def test_archives_share_files_with_one_another(tmp_path: Path, minor: str) -> No
     assert (one.prefix / name).stat().st_ino == (other.prefix / name).stat().st_ino
     # Each has the path of its own folder in it.
     assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))
-
-
-def test_where_links_are_impossible_files_are_kept(
-    tmp_path: Path, manager: EnvironmentManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    manager.prepare(script(tmp_path / "a", "adder", "numpy"))
-    monkeypatch.setattr(os, "link", no_links)
-
-    ready = manager.prepare(script(tmp_path / "b", "adder", "counter", "numpy"))
-
-    assert makers.run(ready.python, "-c", "import adder; print(adder.VERSION)").strip() == "2.0"
-
-
-def no_links(*_: object) -> None:
-    raise PermissionError(1, "Operation not permitted")
-
-
-def test_files_with_several_links_count_once_in_what_a_store_takes(tmp_path: Path) -> None:
-    for name in ("a", "b", "c"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "own").write_bytes(b"x" * 10)
-    (tmp_path / "a" / "shared").write_bytes(b"x" * 100)
-    for name in ("b", "c"):
-        os.link(tmp_path / "a" / "shared", tmp_path / name / "shared")
-
-    usage = DiskUsage(dict.fromkeys("abc", 110), {name: linked_files([tmp_path / name]) for name in "abc"})
-
-    assert usage.total == 130
-    assert usage.remove("b") == 10
-    assert usage.remove("a") == 10
-    assert usage.total == 110
-    assert usage.remove("c") == 110  # the last one that has it
-    assert usage.total == 0

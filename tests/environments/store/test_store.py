@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -15,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from environments import makers
-from filelock import FileLock
 
 from naiad.core.errors import ExecutionEnvironmentError, OptionError
 from naiad.environments.manager import EnvironmentManager
@@ -32,10 +30,6 @@ count = Count()
 ready = EnvironmentManager(Path(sys.argv[1]), reporter=count).prepare(Path(sys.argv[2]))
 print(count.unpackings, ready.prefix)
 """
-
-
-def entries(store: Path) -> list[str]:
-    return sorted(path.name for path in store.iterdir() if len(path.name) == 64)
 
 
 def unpackings(recorder) -> int:
@@ -84,21 +78,6 @@ def test_one_content_at_two_paths_is_one_entry(user, archive, tmp_path, recorder
     assert unpackings(recorder) == 0
 
 
-@pytest.mark.slow
-def test_a_changed_archive_is_a_new_entry_and_the_old_one_stays(manager, whole, tmp_path):
-    path = makers.pack_plainly(whole, tmp_path / "e.tar.gz")
-    before = manager.prepare(path)
-    changed = shutil.copytree(whole, tmp_path / "changed", symlinks=True)
-    (changed / "etc" / "more.txt").write_text("more")
-    makers.pack_plainly(changed, path)
-
-    after = manager.prepare(path)
-
-    assert after.digest != before.digest
-    assert (after.prefix / "etc" / "more.txt").exists()
-    assert before.python.exists()
-
-
 def test_threads_that_ask_at_once_unpack_once(manager, archive, recorder):
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(manager.prepare, [archive] * 4))
@@ -131,6 +110,7 @@ except Exception as error:
     assert done.stdout.startswith("cannot read the execution environment private.tar.gz: Permission denied; conda-pack")
 
 
+@pytest.mark.server
 def test_processes_that_ask_at_once_unpack_once(archive, tmp_path):
     command = [sys.executable, "-c", PREPARE, str(tmp_path / "store"), str(archive)]
     racing = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
@@ -164,65 +144,6 @@ def test_remains_of_a_process_killed_while_unpacking_are_removed(archive, tmp_pa
     assert makers.run(ready.python, "-c", "print(1)") == "1\n"
 
 
-@pytest.mark.slow
-def test_an_entry_that_was_never_marked_ready_is_created_again(manager, archive, recorder):
-    ready = manager.prepare(archive)
-    (ready.prefix.parent / "ready.json").unlink()
-    (ready.prefix / "etc" / "where.txt").unlink()
-
-    again = EnvironmentManager(manager.store_root, reporter=recorder).prepare(archive)
-
-    assert (again.prefix / "etc" / "where.txt").exists()
-    assert unpackings(recorder) == 2
-
-
-def test_sweeping_keeps_entries_that_are_being_created(manager):
-    busy, dead = "a" * 64, "b" * 64
-    for digest in (busy, dead):
-        (manager.store_root / "staging" / f"{digest}.x").mkdir(parents=True)
-        (manager.store_root / digest / "env").mkdir(parents=True)
-    (manager.store_root / "locks").mkdir()
-
-    with FileLock(manager.store_root / "locks" / f"{busy}.lock"):
-        manager._entries._store.remove_leftovers()
-
-    assert entries(manager.store_root) == [busy]
-    assert [path.name for path in (manager.store_root / "staging").iterdir()] == [f"{busy}.x"]
-
-
-def test_sweeping_leaves_other_peoples_folders_alone(manager):
-    (manager.store_root / "my notes").mkdir(parents=True)
-
-    manager._entries._store.remove_leftovers()
-
-    assert (manager.store_root / "my notes").exists()
-
-
-@pytest.mark.parametrize(
-    "step",
-    ["prefixes", pytest.param("interpreter", marks=pytest.mark.slow), pytest.param("marker", marks=pytest.mark.slow)],
-)
-def test_a_failure_after_unpacking_leaves_nothing(step, manager, archive, monkeypatch):
-    def fail(*_args, **_kwargs):
-        raise ExecutionEnvironmentError("broken on purpose")
-
-    def full(*_args, **_kwargs):
-        raise OSError(28, "No space left on device")
-
-    name, failure = {
-        "prefixes": ("_fix_prefixes", fail),
-        "interpreter": ("probe_with_libraries", fail),
-        "marker": ("write_record", full),
-    }[step]
-    monkeypatch.setattr(f"naiad.environments.store.finishing.{name}", failure)
-
-    with pytest.raises(ExecutionEnvironmentError):
-        manager.prepare(archive)
-
-    assert entries(manager.store_root) == []
-    assert not list((manager.store_root / "staging").iterdir())
-
-
 def test_a_store_that_cannot_be_written_is_named(archive, tmp_path):
     (tmp_path / "file").write_text("")
 
@@ -234,17 +155,6 @@ def test_a_store_that_cannot_be_written_is_named(archive, tmp_path):
     assert "choose another folder" in caught.value.message
 
 
-@pytest.mark.slow
-def test_the_environment_of_an_archive_in_one_folder_is_that_folder(manager, whole, tmp_path):
-    """`tar czf e.tar.gz myenv` is how people without conda-pack do it."""
-    packed = shutil.make_archive(str(tmp_path / "e"), "tar", root_dir=whole.parent, base_dir=whole.name)
-
-    ready = manager.prepare(Path(packed))
-
-    assert ready.prefix.name == whole.name
-    assert makers.run(ready.python, "-c", "print(1)") == "1\n"
-
-
 def test_an_environment_with_bytecode_uses_its_own(user, archive):
     ready = user.prepare(archive)
 
@@ -252,7 +162,7 @@ def test_an_environment_with_bytecode_uses_its_own(user, archive):
     assert ready.environ(os.environ)["PYTHONDONTWRITEBYTECODE"] == "1"
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_an_environment_without_bytecode_is_compiled_beside_and_starts_warm(manager, whole, tmp_path):
     bare = shutil.copytree(whole, tmp_path / "bare", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     many = next(bare.glob("lib/python3*")) / "site-packages" / "many"
@@ -268,7 +178,7 @@ def test_an_environment_without_bytecode_is_compiled_beside_and_starts_warm(mana
     assert not list(ready.prefix.rglob("*.pyc"))
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_a_few_files_without_bytecode_are_compiled_at_once(manager, whole, tmp_path):
     some = shutil.copytree(whole, tmp_path / "some", symlinks=True)
     package = next(some.glob("lib/python3*")) / "site-packages" / "late"
@@ -280,44 +190,6 @@ def test_a_few_files_without_bytecode_are_compiled_at_once(manager, whole, tmp_p
 
     assert ready.bytecode is None
     assert [path.name.split(".")[0] for path in ready.prefix.rglob("late/__pycache__/*.pyc")] == ["__init__"]
-
-
-@pytest.mark.slow
-def test_the_record_of_an_entry_can_be_moved_with_the_store(manager, archive, tmp_path):
-    digest = manager.prepare(archive).digest
-    moved = manager.store_root.rename(tmp_path / "moved")
-
-    ready = EnvironmentManager(moved).prepare(archive)
-
-    assert ready.prefix == moved / digest / "env"
-    assert json.loads((moved / digest / "ready.json").read_text())["prefix"] == "env"
-
-
-def after_reboot(ready, monkeypatch) -> None:
-    """Let the record seem to be of another boot."""
-    monkeypatch.setattr("naiad.environments.store.record._BOOT_ID", ready.prefix / "etc" / "where.txt")
-
-
-def test_after_a_reboot_a_whole_entry_is_used_on(user, archive, recorder, monkeypatch):
-    ready = user.prepare(archive)
-    after_reboot(ready, monkeypatch)
-
-    assert user.prepare(archive) == ready
-    assert unpackings(recorder) == 0
-
-
-@pytest.mark.slow
-def test_an_entry_whose_content_was_lost_in_a_power_failure_is_created_again(manager, archive, recorder, monkeypatch):
-    ready = manager.prepare(archive)
-    after_reboot(ready, monkeypatch)
-    lost = next(ready.prefix.glob("lib/python3*/os.py"))
-    lost.write_text("")
-
-    again = manager.prepare(archive)
-
-    assert again == ready
-    assert lost.stat().st_size > 0
-    assert unpackings(recorder) == 2
 
 
 @pytest.mark.parametrize("below", ["opt/conda/envs/e", "e", "a/b/c"])
@@ -357,6 +229,7 @@ def test_an_environment_whose_path_cannot_be_in_path_is_refused(whole, manager, 
         manager.prepare(tmp_path / "a:b")
 
 
+@pytest.mark.server
 def test_a_numpy_that_does_not_work_is_not_called_missing(minor, manager, tmp_path):
     prefix = makers.make_environment(tmp_path / "made", minor)
     (prefix / "lib" / f"python{minor}" / "site-packages/numpy/__init__.py").write_text(
@@ -370,6 +243,7 @@ def test_a_numpy_that_does_not_work_is_not_called_missing(minor, manager, tmp_pa
         manager.prepare(archive)
 
 
+@pytest.mark.server
 def test_remains_of_an_editable_install_are_called_that(minor, manager, tmp_path, caplog):
     prefix = makers.make_environment(tmp_path / "made", minor)
     site = prefix / "lib" / f"python{minor}" / "site-packages"

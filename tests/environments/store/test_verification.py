@@ -41,6 +41,7 @@ def test_an_unchanged_entry_is_intact(store):
     assert verdict.detail == f"{files} files compared"
 
 
+@pytest.mark.server
 def test_changes_by_conda_unpack_are_part_of_the_entry(manager, tmp_path, minor):
     """conda-unpack rewrites prefixes: that is how it has to be."""
     some = makers.make_environment(tmp_path / "some", minor, conda=True)
@@ -121,6 +122,7 @@ def test_entries_are_verified_by_name(store):
     assert [verdict.digest for verdict in verify_entries(store, (digest[:8],))] == [digest]
 
 
+@pytest.mark.server
 def test_an_archive_of_conda_pack_is_inspected_by_its_members(tmp_path, minor):
     some = makers.make_environment(tmp_path / "some", minor, conda=True)
     wheel = some / "lib" / f"python{minor}" / "site-packages" / "Some_Thing-1.2.dist-info"

@@ -12,14 +12,10 @@ from pathlib import Path
 import pytest
 from models.artifacts.repositories import contents
 from support.server import HOST, free_ports
+from support.system_packages import needs
 from support.waiting import until
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-
-
-def needs(*programs: str) -> pytest.MarkDecorator:
-    lacking = [name for name in programs if shutil.which(name) is None]
-    return pytest.mark.skipif(bool(lacking), reason=f"not installed: {', '.join(lacking)} (apt-get install)")
 
 
 def run(*command: object) -> str:
@@ -73,7 +69,7 @@ def skopeo(*command: str) -> None:
     run("skopeo", "copy", "--insecure-policy", "--src-tls-verify=false", "--dest-tls-verify=false", *command)
 
 
-@pytest.mark.slow
+@pytest.mark.server
 @needs("docker-registry", "skopeo")
 def test_skopeo_copies_a_repository_between_registries_and_layouts_as_it_is(naiad, models, tmp_path):
     with real_registry(tmp_path / "first") as first, real_registry(tmp_path / "second") as second:
@@ -90,7 +86,7 @@ def test_skopeo_copies_a_repository_between_registries_and_layouts_as_it_is(naia
         assert contents(tmp_path / "out")["plain/config.pbtxt"] == (models / "plain" / "config.pbtxt").read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.server
 @needs("docker-registry", "skopeo", "umoci")
 def test_umoci_unpacks_a_repository(naiad, models, tmp_path):
     with real_registry(tmp_path / "first") as first:
@@ -104,8 +100,9 @@ def test_umoci_unpacks_a_repository(naiad, models, tmp_path):
     assert len(list(unpacked.glob(".naiad/environments/*/*"))) == 1
 
 
-@pytest.mark.slow
-@needs("docker-registry", "oras")
+@pytest.mark.server
+@needs("docker-registry")
+@pytest.mark.skipif(shutil.which("oras") is None, reason="there is no oras, which Debian has not had before version 13")
 def test_oras_copies_a_repository(naiad, models, tmp_path):
     with real_registry(tmp_path / "first") as first, real_registry(tmp_path / "second") as second:
         naiad.push(f"oci://{first}/shop:1", models)

@@ -16,7 +16,10 @@ import pytest
 from models.artifacts.repositories import digests, make_repository
 from support.registry import Registry, sha256
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.server, pytest.mark.timeout(400)]
+at_one_or_any_step = pytest.mark.parametrize(
+    "every", [False, pytest.param(True, marks=pytest.mark.endurance)], ids=["one", "any"]
+)
 
 DRIVER = Path(__file__).with_name("killed.py")
 
@@ -48,13 +51,15 @@ class Killer:
         assert done["killed"] or done["code"] == 0, self._log.read_text()
         return bool(done["killed"])
 
-    def steps(self) -> list[int]:
-        """The numbers of the steps to try, after a run that was not killed."""
+    def steps(self, *, every: bool) -> list[int]:
+        """The numbers of the steps to try, after a run that was not killed: one of them, or all."""
         kinds = json.loads((self._folder / "steps.json").read_text())
         numbers: dict[str, list[int]] = {}
         for number, kind in enumerate(kinds, 1):
             numbers.setdefault(kind, []).append(number)
-        return sorted({each[place] for each in numbers.values() for place in (0, len(each) // 2, -1)})
+        chosen = sorted({each[place] for each in numbers.values() for place in (0, len(each) // 2, -1)})
+        assert len(chosen) > 20
+        return chosen if every else [chosen[len(chosen) // 2]]
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -91,7 +96,8 @@ def parts(repository: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def test_a_pull_that_is_killed_at_any_step_leaves_complete_parts_only(killer, project, tmp_path):
+@at_one_or_any_step
+def test_a_pull_that_is_killed_at_any_step_leaves_complete_parts_only(killer, project, tmp_path, every):
     models, flag = project
     with Registry() as registry:
         uri = registry.uri("shop", "1")
@@ -101,7 +107,7 @@ def test_a_pull_that_is_killed_at_any_step_leaves_complete_parts_only(killer, pr
         all_layers, all_parts = layers(whole_store), parts(whole)
         digest = registry.tags["shop"]["1"].removeprefix("sha256:")
 
-        steps = killer.steps()
+        steps = killer.steps(every=every)
         for step in steps:
             store, output = tmp_path / f"store-{step}", tmp_path / f"out-{step}"
             is_killed = killer.run(step, "pull", uri, f"--output={output}", f"--env-store={store}")
@@ -120,15 +126,15 @@ def test_a_pull_that_is_killed_at_any_step_leaves_complete_parts_only(killer, pr
             assert not list(tmp_path.glob(".out-*.naiad-pull"))
             for folder in (store, output):
                 shutil.rmtree(folder)
-    assert len(steps) > 20
 
 
-def test_a_push_that_is_killed_at_any_step_leaves_no_half_repository(killer, project, tmp_path):
+@at_one_or_any_step
+def test_a_push_that_is_killed_at_any_step_leaves_no_half_repository(killer, project, tmp_path, every):
     models, flag = project
     store = tmp_path / "store"
     with Registry() as registry:
         assert not killer.run(0, "push", registry.uri("shop", "1"), models, flag, f"--env-store={store}")
-    steps = killer.steps()
+    steps = killer.steps(every=every)
     shutil.rmtree(store)
     for step in steps:
         with Registry() as registry:
@@ -148,4 +154,3 @@ def test_a_push_that_is_killed_at_any_step_leaves_no_half_repository(killer, pro
             assert len(registry.requests("PUT", "uploads")) == len(registry.blobs["shop"]) - len(kept)
             assert not list((store / "artifacts" / "pushes").iterdir())
             shutil.rmtree(store)
-    assert len(steps) > 20

@@ -446,7 +446,6 @@ def test_a_store_that_cannot_be_written_is_no_obstacle(signed, tmp_path):
     copies.close()
 
 
-@pytest.mark.slow
 def test_an_environment_of_a_signed_folder_needs_no_signature_of_its_own(serving, tmp_path):
     archive, minor = serving
     served.add_model(tmp_path / "project" / "models", "packed", EXECUTION_ENV_PATH=str(archive))

@@ -110,7 +110,7 @@ def test_a_wrong_record_costs_time_only(naiad, models, caplog):
         assert "cannot use" not in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_a_folder_with_an_environment_is_packed_once_and_again_after_a_change(registry, naiad, tmp_path, monkeypatch):
     prefix = tmp_path / "science"
     make_environment(prefix, other_minor())

@@ -399,6 +399,7 @@ def test_a_push_needs_a_tag_and_one_repository(registry, naiad, models):
     assert "give a reference and a model repository" in err
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("secret", ["user:hunter2", "hunter2", "user:hun/ter2@hunter2"])
 def test_a_password_in_a_reference_is_refused_and_never_repeated(naiad, models, tmp_path, secret):
     location = f"oci://{secret}@127.0.0.1:1/shop:1"

@@ -9,6 +9,7 @@ import sys
 import pytest
 from environments import makers, served
 from models.artifacts.repositories import ASK, CODE, add_model, layers_of, make_repository, replace_layer
+from support.modelcar import mounted_elsewhere
 from support.registry import Registry
 from support.server import ServerProcess
 
@@ -116,7 +117,6 @@ def test_a_changed_layer_is_not_served_where_signatures_are_required(place, tmp_
     assert layers_of(registry, "shop", "signed")
 
 
-@pytest.mark.slow
 def test_an_environment_travels_with_its_model(place, tmp_path, serving):
     registry, _ = place
     archive, minor = serving
@@ -133,3 +133,12 @@ def test_an_environment_travels_with_its_model(place, tmp_path, serving):
         assert version == minor
         assert prefix.startswith(str(tmp_path / "store"))
         assert leak == "clean"
+
+    # As KServe's modelcars mount a repository.
+    pull = ["pull", registry.uri("shop", "env"), f"--output={tmp_path / 'image'}", *flags]
+    subprocess.run([sys.executable, "-m", "naiad", *pull], capture_output=True, check=True, timeout=100)
+    (tmp_path / "again").mkdir()
+    with mounted_elsewhere(tmp_path / "image", tmp_path / "models") as mounted:
+        (tmp_path / "image").rename(tmp_path / "moved")
+        with serve(mounted, tmp_path / "again", *flags) as server:
+            assert served.told(server, "packed")[1] == minor

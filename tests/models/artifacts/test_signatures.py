@@ -272,7 +272,7 @@ def test_a_signature_does_not_change_the_layers(registry, naiad, models, keys):
     assert len(signed) == len(unsigned) + 1
 
 
-@pytest.mark.slow
+@pytest.mark.server
 def test_the_openssf_s_own_tool_verifies_a_pulled_folder(registry, naiad, models, keys, tmp_path):
     from cryptography.hazmat.primitives import serialization
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import json
+import os
+from pathlib import Path
 
 import pytest
 
 from naiad.core.errors import InvalidRequestError, NaiadError
+from naiad.models.repository import override as override_module
 from naiad.models.repository.override import check_model_name, parse_override
 from naiad.models.repository.read import read_config
 
@@ -21,6 +26,28 @@ def test_a_configuration_alone_leaves_the_files():
     override = parse_override("m", {"config": CONFIG})
     assert override is not None
     assert (override.config.max_batch_size, dict(override.contents)) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"input": [{}] * 4097}, "'input' has 4097 elements"),
+        ({"parameters": {str(number): {} for number in range(4097)}}, "'parameters' has 4097 elements"),
+        ({"input": [{"dims": [1] * 5000}]}, "'dims' has 5000 elements"),
+        ({str(number): 1 for number in range(4097)}, "the configuration has 4097 elements"),
+    ],
+)
+def test_a_list_or_map_that_no_model_has_is_refused_before_it_is_parsed(fields, name, monkeypatch):
+    monkeypatch.setattr(override_module, "parse_mapping", pytest.fail)
+    with pytest.raises(
+        InvalidRequestError, match=f"{name}, and a list or map of a configuration in a request may have 4096"
+    ):
+        parse_override("m", {"config": json.dumps(fields)})
+
+
+def test_a_configuration_that_is_too_long_is_refused_before_it_is_parsed():
+    with pytest.raises(InvalidRequestError, match="it has 1048577 characters, the limit is 1048576"):
+        parse_override("m", {"config": "[" * ((1 << 20) + 1)})
 
 
 def test_files_are_written_beside_the_configuration_and_deleted_with_the_directory():
@@ -118,11 +145,30 @@ def test_wrong_parameters_are_refused(parameters, message):
     assert message in raised.value.message
 
 
-def test_a_file_in_the_way_of_another_is_refused():
-    override = parse_override("m", {"config": CONFIG, "file:1": b"", "file:1/model.py": b""})
-    assert override is not None
-    with pytest.raises(NaiadError, match="cannot write the files given for 'm'"):
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        (("1", "1/model.py"), "cannot use file parameter 'file:1/model.py': '1' is a file of the model"),
+        (("1/a/b/c", "1/a"), "cannot use file parameter 'file:1/a/b/c': '1/a' is a file of the model"),
+        (("config.pbtxt/x",), "cannot use file parameter 'file:config.pbtxt/x': 'config.pbtxt' is a file of the model"),
+    ],
+)
+def test_a_file_in_the_way_of_another_is_refused(paths, message):
+    with pytest.raises(NaiadError) as raised:
+        parse_override("m", {"config": CONFIG, **{f"file:{path}": b"" for path in paths}})
+    assert raised.value.message == f"{message}, so it cannot be a folder; change one of the paths"
+
+
+def test_no_path_of_the_server_is_in_the_error_for_files_that_cannot_be_written(monkeypatch):
+    def fail(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    override = parse_override("m", {"config": CONFIG, "file:1/model.py": b""})
+    monkeypatch.setattr(Path, "write_bytes", fail)
+
+    with pytest.raises(NaiadError) as raised:
         override.make_directory()
+    assert raised.value.message == "cannot write the files given for 'm': No space left on device"
 
 
 @pytest.mark.parametrize("name", ["..", " ..", ".", "a/b", "/a", "../a", "a\0b"])

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.autofill import fill_backend
 from naiad.config.model.text import parse_text
 from naiad.core.errors import RepositoryError
 from naiad.models.repository.saved_files import may_be_saved_file, read_saved_file, temporary_repository
@@ -96,6 +98,7 @@ def test_the_name_is_that_of_the_file_or_of_a_folder_that_says_something(tmp_pat
         ("weights", "", "its name has no ending; known are"),
         ("m/config.pbtxt", "", "it is a model of a repository; did you mean --model-repository="),
         ("r/m/config.pbtxt", "", "it is a model repository; did you mean --model-repository="),
+        ("a/adapter_config.json", "{}", "it is an adapter, without the model that it changes: join them by merge_and_"),
         ("r/notes", "", "it is a directory without a file of a framework that naiad knows; known are"),
     ],
 )
@@ -140,3 +143,17 @@ def test_two_files_of_one_name_are_refused(tmp_path):
         temporary_repository(files),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    "name", ["m.onnx", "m.pt", "m.pt2", "m.ubj", "m.tl", "m.skops", "m.joblib", "m.pkl", "m.pickle", "boosted.json"]
+)
+def test_a_directory_with_the_file_alone_is_recognised_as_naiad_init_recognises_the_file(tmp_path, name):
+    (tmp_path / name).write_text('{"learner": {}}')
+    saved = read_saved_file(tmp_path / name)
+    ((target, _),) = saved.files.items()
+
+    message = pb.ModelConfig()
+    fill_backend(message, "m", {target.removeprefix("1/"): False})
+
+    assert message.backend == saved.backend

@@ -129,6 +129,16 @@ BROUGHT = 'environment-files = ["python_env.yaml", "model/conda.yaml"]'
 def test_a_model_may_bring_the_file_that_declares_its_environment(files, path):
     found = resolve_m({SHARED: "", MANIFEST: BROUGHT, **files}, backend="x")
     assert str(found.environment) == path
+    brought = f"model 'm' runs in the environment that it brings: {path}"
+    assert found.notices == (() if path == DEFAULT else (brought,))
+
+
+def test_a_model_of_mlflow_runs_in_the_environment_that_is_packed_beside_it():
+    manifest = (Path(__file__).parents[3] / "backends" / "mlflow" / "backend.toml").read_text(encoding="utf-8")
+    files = {SHARED: "", MANIFEST: manifest, "/repo/m/1/conda.yaml": ""}
+    for packed in ("model/environment/bin/python", "model/environment.tar.gz", "environment/bin/python"):
+        files[f"/repo/m/1/{packed}"] = ""
+        assert str(resolve_m(files, backend="x").environment) == f"/repo/m/1/{packed.removesuffix('/bin/python')}"
 
 
 def test_the_parameter_wins_over_a_file_that_the_model_brings():

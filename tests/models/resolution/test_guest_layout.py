@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from naiad.core.errors import ResolutionError
+from naiad.core.errors import OptionError, ResolutionError
 from naiad.models.resolution.layout import lay_out_guest
 
 
@@ -68,6 +70,7 @@ def test_a_layout_that_lost_a_file_is_made_whole(tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == [guest.library_dir.parent.name]
 
 
+@pytest.mark.server
 def test_servers_that_start_together_share_one_layout(tmp_path):
     # Spawned, as the test process has threads.
     with ProcessPoolExecutor(4, mp_context=get_context("spawn")) as pool:
@@ -91,3 +94,56 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path):
         lay_out_guest(tmp_path / "file")
     assert caught.value.message.startswith(f"cannot lay out the guest in '{tmp_path}/file/guest-")
     assert caught.value.message.endswith("; name a directory that can be written with --env-store")
+
+
+@pytest.fixture
+def only_read(tmp_path, monkeypatch):
+    """A store that may only be read: root may write to any folder, so the system's answer is played."""
+    store, make = tmp_path / "store" / "guests", tempfile.mkdtemp
+
+    def refuse(suffix=None, prefix=None, folder=None, **named):
+        folder = folder or named["dir"]
+        if Path(folder).is_relative_to(store):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return make(suffix, prefix, folder)
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    return store
+
+
+def test_a_store_that_may_only_be_read_leaves_the_guest_among_temporary_files(tmp_path, only_read):
+    guest = lay_out_guest(only_read)
+
+    private = tmp_path / "temporary" / f"naiad-{os.geteuid()}"
+    assert guest.artifacts_dir.is_relative_to(private / "environments" / "guests")
+    assert private.stat().st_mode & 0o777 == 0o700
+    assert lay_out_guest(only_read) == guest
+    private.chmod(0o755)
+    with pytest.raises(OptionError, match=r"which is open to others \(mode 755, not 700\)"):
+        lay_out_guest(only_read)
+
+
+def test_without_any_folder_that_can_be_written_the_last_one_is_named(tmp_path, only_read):
+    (tmp_path / "temporary").rmdir()
+    (tmp_path / "temporary").touch()
+
+    with pytest.raises(ResolutionError) as caught:
+        lay_out_guest(only_read)
+
+    assert caught.value.message.startswith(f"cannot lay out the guest in '{tmp_path}/temporary/naiad-")
+
+
+def test_without_a_folder_for_temporary_files_the_store_is_named(only_read, monkeypatch):
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    with pytest.raises(ResolutionError) as caught:
+        lay_out_guest(only_read)
+
+    assert caught.value.message.startswith(f"cannot lay out the guest in '{only_read}/guest-")
+    assert caught.value.message.endswith(
+        "': Read-only file system; name a directory that can be written with --env-store"
+    )

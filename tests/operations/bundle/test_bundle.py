@@ -25,7 +25,7 @@ from support.server import ServerProcess
 
 from naiad_operations.bundle.host import needed_packages
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(600)]
 
 NAIAD = Path(sys.executable).with_name("naiad")
 OWN = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -374,27 +374,3 @@ def test_the_same_input_gives_the_same_bytes_and_an_image_may_stand_on_another(m
     system, *own = below["layers"]
     assert manifest["layers"] == [system, *own, *own]
     assert [entry["created_by"] for entry in config["history"]][: 1 + len(own)] == ["base image"] * (1 + len(own))
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ((), "no output is named; add --output=FILE.tar.zst, --oci=FOLDER or both"),
-        (("--output=there.tar.gz",), "there.tar.gz: it exists; choose another name, or add --force"),
-        (("--output=x.tar.gz", "--with=no-such-package"), "cannot copy package 'no-such-package': it is not installed"),
-        (("--oci=x", "--base=nowhere"), "cannot build on --base=nowhere: it is not a usable OCI image layout"),
-    ],
-)
-def test_a_bundle_that_cannot_be_made_is_refused_and_leaves_nothing(tmp_path, flags, message):
-    (tmp_path / "models" / "plain" / "1").mkdir(parents=True)
-    (tmp_path / "models" / "plain" / "1" / "model.py").write_text(CODE)
-    (tmp_path / "there.tar.gz").touch()
-    before = sorted(tmp_path.iterdir())
-
-    done = naiad(
-        "bundle", "--model-repository=models", f"--env-store={tmp_path.parent / 'store'}", *flags, cwd=tmp_path
-    )
-
-    assert done.returncode == (1 if flags else 2)  # without flags, the command line is wrong
-    assert message in done.stderr
-    assert sorted(tmp_path.iterdir()) == before

@@ -363,7 +363,7 @@ def test_an_archive_needs_a_name_that_says_its_format(tmp_path):
         write_bundle(None, tmp_path / "bundle.zip", LogReporter())
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_an_environment_declared_in_a_models_file_travels_as_an_archive(tmp_path, monkeypatch):
     only_wheels(offer_wheels(tmp_path / "wheels"), monkeypatch)
     folder = write_model(tmp_path / "models" / "m")
@@ -379,7 +379,7 @@ def test_an_environment_declared_in_a_models_file_travels_as_an_archive(tmp_path
     assert collected.members["models/m/1/model.py"].source == folder / "1" / "model.py"
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_an_environment_that_a_model_of_a_shared_backend_brings_travels_as_an_archive(tmp_path, monkeypatch):
     only_wheels(offer_wheels(tmp_path / "wheels"), monkeypatch)
     backend = tmp_path / "backends" / "own"
@@ -401,3 +401,26 @@ def test_an_environment_that_a_model_of_a_shared_backend_brings_travels_as_an_ar
     text = collected.members["models/m/config.pbtxt"].data.decode()
     assert f'key: "EXECUTION_ENV_PATH.1" value {{ string_value: "$$TRITON_MODEL_DIRECTORY/../../{archive}" }}' in text
     assert collected.members["models/m/1/python_env.yaml"].source == file
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "no output is named; add --output=FILE.tar.zst, --oci=FOLDER or both"),
+        (("--output=there.tar.gz",), "there.tar.gz: it exists; choose another name, or add --force"),
+        (("--output=x.tar.gz", "--with=no-such-package"), "cannot copy package 'no-such-package': it is not installed"),
+        (("--oci=x", "--base=nowhere"), "cannot build on --base=nowhere: it is not a usable OCI image layout"),
+    ],
+)
+def test_a_bundle_that_cannot_be_made_is_refused_and_leaves_nothing(tmp_path, monkeypatch, capsys, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models" / "plain" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "plain" / "1" / "model.py").write_text(CODE)
+    (tmp_path / "there.tar.gz").touch()
+    before = sorted(tmp_path.iterdir())
+
+    code = run_naiad(["bundle", "--model-repository=models", f"--env-store={tmp_path.parent / 'store'}", *flags])
+
+    assert code == (1 if flags else 2)  # without flags, the command line is wrong
+    assert message in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before

@@ -182,7 +182,6 @@ def commands_of(text, folder, store):
             )
 
 
-@pytest.mark.slow
 def test_the_steps_of_an_image_make_a_server_whose_health_check_tells_when_it_is_ready(folder, tmp_path, written):
     """No Docker daemon is needed: each step is run here, and the server is started with the entry point's flags."""
     text = written("dockerfile", "--model-repository=models", RELEASE)

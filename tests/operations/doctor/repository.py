@@ -6,6 +6,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+import psutil
+
 IO = """
 input { name: "X" data_type: TYPE_FP32 dims: [ -1 ] }
 output { name: "Y" data_type: TYPE_FP32 dims: [ -1 ] }
@@ -53,11 +56,17 @@ def parameter(key: str, value: object) -> str:
 
 
 def environment(folder: Path, version: str = "") -> Path:
-    """A directory that is an environment with the tests' own interpreter and packages."""
+    """A directory that is an environment with the tests' own interpreter, and of their packages numpy and psutil.
+
+    The doctor reads all compiled files of an environment: those of the tests are a gigabyte.
+    """
     site = folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
     site.mkdir(parents=True)
     (folder / "bin").mkdir()
     (folder / "bin" / "python").symlink_to(Path(sys.executable).resolve())
     (folder / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).resolve().parent}\nversion = {version}\n")
-    (site / "beside.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")) + "\n")
+    for package in (np, psutil):
+        source = Path(package.__file__).parents[1]
+        for entry in source.glob(f"{package.__name__}*"):
+            (site / entry.name).symlink_to(entry)
     return folder

@@ -186,6 +186,13 @@ def test_shared_backends_are_no_packages(tmp_path, examine):
     assert finding["where"].endswith("shared/model.py:1")
 
 
+def test_backends_for_saved_models_share_a_package(tmp_path, examine):
+    files = {"mine/model.py": "import parts\n" + CODE, "mine/parts.py": "import saved_models.settings\n"}
+    write(tmp_path / "backends", {**files, "saved_models/saved_models/settings.py": ""})
+    write(tmp_path / "models" / "m", {"config.pbtxt": f'backend: "mine"{IO}', "1/data.txt": ""})
+    assert examine()[1]["findings"] == []
+
+
 def test_a_model_in_two_repositories_is_named_with_both(tmp_path, examine):
     write(tmp_path / "models" / "m", model())
     write(tmp_path / "more" / "m", model())
@@ -316,6 +323,22 @@ def test_an_environment_that_another_process_creates_is_not_waited_for(tmp_path,
     assert finding["message"] == "cannot use the environment of 'm' yet: another process is creating it"
     assert finding["advice"] == "examine the model again when that has ended; most of its checks need the environment"
     assert finding["where"] == str(archive)
+
+
+def test_programs_of_an_environment_that_was_made_for_another_folder_are_warned_of(tmp_path, examine, whole):
+    folder = shutil.copytree(whole, tmp_path / "env", symlinks=True)
+    (folder / "bin" / "tool").write_text("#!/made/elsewhere/bin/python\n")
+    write(tmp_path / "models" / "m", model(config=CONFIG + parameter("EXECUTION_ENV_PATH", folder)))
+
+    _, document = examine()
+
+    (finding,) = [found for found in document["findings"] if found["code"] == "scripts"]
+    assert finding["severity"] == "warning"
+    assert finding["message"] == (
+        f"programs in {folder}/bin such as tool cannot be started: they need /made/elsewhere/bin/python, which does not "
+        "exist"
+    )
+    assert finding["advice"].startswith("the environment was made for the folder /made/elsewhere (conda-pack")
 
 
 def test_the_build_of_an_environment_is_reported_during_the_examination(tmp_path, examine, capsys, monkeypatch):

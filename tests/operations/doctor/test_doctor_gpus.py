@@ -9,9 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import triton_python_backend_utils
 from operations.doctor.repository import model, write
 from support.cuda import StandInDriver
 
+from naiad_operations.doctor import gpus
 from naiad_operations.doctor.findings import Severity
 from naiad_operations.doctor.gpus import Surroundings, findings_of, read_surroundings
 
@@ -34,6 +36,16 @@ def examined(tmp_path: Path, **environ: str) -> dict[str, tuple[str, str, str]]:
     return {each["code"]: (each["severity"], each["message"], each["advice"]) for each in found}
 
 
+def found_by_doctor(monkeypatch: pytest.MonkeyPatch, driver: StandInDriver) -> dict[str, tuple[str, str, str]]:
+    """The same of the part of the doctor that examines GPUs: its processes load the stand-in, this one does not."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", driver.environ["LD_LIBRARY_PATH"])
+    monkeypatch.setattr(gpus.ctypes, "CDLL", lambda _: None)
+    monkeypatch.setattr(gpus, "find_gpus", lambda: ["a GPU"])
+    library = Path(triton_python_backend_utils.__file__).parent
+    return {str(each.code): (each.severity, each.message, each.advice) for each in gpus.examine_gpus(library)}
+
+
+@pytest.mark.server
 def test_the_doctor_names_the_gpus_and_finds_nothing_wrong_where_guests_share_their_memory(tmp_path):
     driver = StandInDriver(tmp_path / "cuda", devices=2, has_management=True)
     driver.part(0, 1)
@@ -62,17 +74,21 @@ def test_the_doctor_names_the_gpus_and_finds_nothing_wrong_where_guests_share_th
         ("cuInit", 100, "gpu-driver", "warning", "cuInit failed with CUDA_ERROR_NO_DEVICE (100)"),
     ],
 )
-def test_the_doctor_says_what_a_container_does_not_allow(tmp_path, function, code, finding, severity, text):
-    driver = StandInDriver(tmp_path / "cuda", has_management=True)
+@pytest.mark.server
+def test_the_doctor_says_what_a_container_does_not_allow(
+    monkeypatch, tmp_path, function, code, finding, severity, text
+):
+    driver = StandInDriver(tmp_path / "cuda")
     driver.fail(function, code)
 
-    found = examined(tmp_path, **driver.environ)
+    found = found_by_doctor(monkeypatch, driver)
 
     assert set(found) == ({finding} if finding == "gpu-driver" else {"gpu", finding})
-    assert found[finding][0] == severity
+    assert found[finding][0].value == severity
     assert text in found[finding][1]
 
 
+@pytest.mark.server
 def test_gpus_without_the_library_that_computes_are_reported_with_the_variable_that_adds_it(tmp_path):
     driver = StandInDriver(tmp_path / "cuda", has_management=True)
     driver.library.unlink()
@@ -86,6 +102,7 @@ def test_gpus_without_the_library_that_computes_are_reported_with_the_variable_t
     )
 
 
+@pytest.mark.server
 def test_a_machine_without_a_driver_has_no_finding_about_gpus(tmp_path):
     if any(Path(folder, "libcuda.so.1").exists() for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib64")):
         pytest.skip("this machine has NVIDIA's driver")

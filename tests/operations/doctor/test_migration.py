@@ -13,7 +13,7 @@ from operations.doctor.repository import CODE, CONFIG, IO, ensemble, environment
 from naiad.cli.main import main
 from naiad_operations.doctor.migration import _KINDS
 
-PORTS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0")
+FLAGS = ("--http-port=0", "--grpc-port=0", "--metrics-port=0", "--env-build=never")
 STUB = b"\x7fELF" + bytes(60)
 AGENTS = 'model_repository_agents { agents { name: "checksum" } }\n'
 LANGUAGE_MODEL = {"config.pbtxt": 'backend: "vllm"\n', "1/model.json": '{"model": "weights.gguf"}'}
@@ -28,7 +28,7 @@ def checklist(tmp_path, capsys):
             write(tmp_path / "models" / name, files)
         write(tmp_path / "backends" / "shared", {"model.py": CODE})
         folders = [str(tmp_path / "models"), f"--backend-directory={tmp_path / 'backends'}"]
-        main(["doctor", *folders, f"--env-store={tmp_path / 'store'}", *PORTS, "--from-triton", *flags])
+        main(["doctor", *folders, f"--env-store={tmp_path / 'store'}", *FLAGS, "--from-triton", *flags])
         printed = capsys.readouterr().out
         if "--json" not in flags:
             return printed
@@ -37,6 +37,7 @@ def checklist(tmp_path, capsys):
     return run
 
 
+@pytest.mark.server
 def test_each_kind_of_model_is_an_item_of_its_own(tmp_path, checklist):
     place = environment(tmp_path / "environment")
     assert checklist(
@@ -69,7 +70,7 @@ def test_each_kind_of_model_is_an_item_of_its_own(tmp_path, checklist):
         "environment": ("ready", ["own_python"]),
         "compiled-stub": ("ready", ["with_stub"]),
         "shared-backend": ("ready", ["common"]),
-        "saved-model": ("action", ["exported", "trees"]),  # their environments are not in the store
+        "saved-model": ("action", ["exported", "trees"]),  # may not install their environments
         "native": ("ready", ["colours"]),
         "vllm": ("action", ["chat"]),
         "framework": ("unsupported", ["engine", "resnet"]),
@@ -94,7 +95,7 @@ def test_the_checklist_says_what_to_do_before_the_findings(checklist):
 def test_without_the_flag_there_is_no_checklist(tmp_path, capsys):
     write(tmp_path / "models" / "add", model())
 
-    assert main(["doctor", str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}", *PORTS, "--json"]) == 0
+    assert main(["doctor", str(tmp_path / "models"), f"--env-store={tmp_path / 'store'}", *FLAGS, "--json"]) == 0
 
     assert "migration" not in json.loads(capsys.readouterr().out)
 

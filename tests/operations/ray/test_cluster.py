@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 from support.late_import import needs_ray
+from support.once import one_at_a_time
 from support.server import free_ports
 from support.waiting import until
 
@@ -29,9 +30,9 @@ from naiad_operations.deploy.ray_service import describe_serving, serve_config
 
 pytestmark = [
     needs_ray,
-    pytest.mark.slow,
+    pytest.mark.endurance,
     pytest.mark.server,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1000),  # the first one also waits for the demonstration of Ray
     # Ray's own, and sockets that its threads leave open.
     pytest.mark.filterwarnings("ignore"),
 ]
@@ -127,13 +128,18 @@ def application(tmp_path_factory):
     shutil.copytree(ROOT / "examples/add_sub/models", models)
     others = set(psutil.Process().children(recursive=True))
     # A short path: Ray's sockets are in it.
-    with tempfile.TemporaryDirectory(prefix="naiad-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder:
+    with (
+        one_at_a_time(tmp_path_factory, "ray"),
+        tempfile.TemporaryDirectory(prefix="naiad-ray-", dir="/tmp", ignore_cleanup_errors=True) as folder,
+    ):
         (Path(folder) / "ray").mkdir()
         with pytest.MonkeyPatch.context() as patch:
             for name in ("RAY_TMPDIR", "TMPDIR"):
                 patch.setenv(name, folder)
             patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
             patch.setenv("RAY_AUTH_MODE", "disabled")
+            for name in ("READY", "HEALTH"):  # else Serve kills proxies that are slow to start on a busy machine
+                patch.setenv(f"RAY_SERVE_PROXY_{name}_CHECK_TIMEOUT_S", "60")
             patch.setenv("RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S", "1")  # instead of 10 s
             try:
                 with serving_cluster(models) as served:
@@ -239,7 +245,8 @@ def test_a_killed_replica_is_replaced_and_only_its_requests_in_flight_fail(appli
         until(lambda: application.two_ready(without=killed["replica"]), "another server", timeout=90)
         seconds = time.monotonic() - begin
 
-    assert load.failures[addresses[0]] <= 1  # one connection has one request in flight
+    # One connection has one request in flight. The next one may be accepted while the server is being ended, too.
+    assert load.failures[addresses[0]] <= 2
     assert load.failures[addresses[1]] == 0
     until(lambda: not psutil.pid_exists(killed["pid"]), "the end of the killed replica's server")
     failed = sum(load.failures.values())

@@ -488,7 +488,6 @@ def get(port, path):
     return response.status, content
 
 
-@pytest.mark.slow
 def test_a_supervised_server_reports_reloads_and_ends_with_its_parent(tmp_path):
     """The parent is a process of its own, which the test kills as a machine's kernel would."""
     models = tmp_path / "models"
@@ -532,7 +531,6 @@ def test_a_supervised_server_reports_reloads_and_ends_with_its_parent(tmp_path):
         pass
 
 
-@pytest.mark.slow
 def test_a_server_that_does_not_start_fails_with_its_status(tmp_path):
     with pytest.raises(DeploymentError, match="the server exited with status 1; its log, in that of this replica"):
         SupervisedServer([f"--model-repository={tmp_path / 'missing'}", *LOOPBACK])

@@ -22,6 +22,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", 2 * array)]) for array in arrays]
 """
 TENSORS = 'input { name: "X" data_type: TYPE_FP32 dims: 2 }\noutput { name: "Y" data_type: TYPE_FP32 dims: 2 }\n'
+pytestmark = pytest.mark.timeout(300)
 QUICK = ("--seconds=0.4", "--concurrency=1,4", "--env-store=store")
 
 
@@ -39,8 +40,7 @@ def add_model(folder, config, code=CODE):
     (version.parent / "config.pbtxt").write_text(config)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.server
 def test_a_model_that_waits_gets_more_instances(folder, capsys):
     add_model(folder, TENSORS)
     code = main(["tune", "models/slow", "--objective=p95<2s", "--instances=4", *QUICK])
@@ -57,8 +57,7 @@ def test_a_model_that_waits_gets_more_instances(folder, capsys):
     assert (folder / "models" / "slow" / "config.pbtxt").read_text() == TENSORS  # nothing is changed
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.endurance
 def test_a_model_whose_batches_cost_nothing_gets_batches(folder, capsys):
     add_model(folder, f"max_batch_size: 4\n{TENSORS}")
     code = main(["tune", "slow", "--model-repository=models", "--instances=1", "--json", "--output=found", *QUICK])
@@ -70,8 +69,7 @@ def test_a_model_whose_batches_cost_nothing_gets_batches(folder, capsys):
     assert document["requests_per_second"] > 34  # one request after the other gives at most 33
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.endurance
 def test_limits_that_no_configuration_keeps_end_with_1_and_the_nearest_one(folder, capsys):
     add_model(folder, TENSORS)
     code = main(["tune", "models/slow", "--objective=p95<1ms", "--instances=1", *QUICK])
@@ -82,7 +80,7 @@ def test_limits_that_no_configuration_keeps_end_with_1_and_the_nearest_one(folde
     assert "No configuration keeps the limits" in (folder / "tune-slow" / "report.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.server
 def test_a_model_that_is_not_served_is_refused_with_the_servers_reason(folder, capsys):
     add_model(folder, TENSORS, "raise ValueError('no luck at all')\n")
     assert main(["tune", "models/slow", *QUICK]) == 1

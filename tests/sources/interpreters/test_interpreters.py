@@ -228,7 +228,7 @@ def test_variables_that_move_the_folder_of_a_tool_are_respected(tmp_path):
     assert python in iterate_installations({"PYENV_ROOT": str(tmp_path / "moved")}, tmp_path / "home")
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_the_machines_interpreters_are_found_each_once(tmp_path):
     paths = candidate_paths(tmp_path)
 

@@ -26,7 +26,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from naiad.core.blocking import check_cancelled
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.real_paths import real_path
 from naiad.environments.archives.file_writers import FileWriters, set_mtime
 from naiad.environments.archives.formats import (
     ARCHIVE_ERRORS,
@@ -135,6 +137,7 @@ def _readable(archive: Path, entries: Iterator[MemberAndContent], unpacker: _Unp
             raise damaged_archive_error(archive, unpacker.entries, error) from error
         if entry is None:
             break
+        check_cancelled()
         yield entry
     if unpacker.entries == 0:
         raise ExecutionEnvironmentError(f"the execution environment {archive} is an empty archive")
@@ -231,9 +234,9 @@ class _Unpacker:
         Until then nothing is written through a link, so this check is early enough.
         """
         self._writers.drain()
-        root = os.path.realpath(self._root)
+        root = str(real_path(self._root))
         for path, member in self._links:
-            real = os.path.realpath(path)
+            real = str(real_path(path))
             if real in self._interpreters and _INTERPRETER_LINK.fullmatch(path[len(self._root) :]):
                 continue
             if real != root and not real.startswith(root + os.sep):
@@ -338,7 +341,7 @@ class _Unpacker:
                     member.name,
                     target,
                 )
-                self._interpreters.add(os.path.realpath(target))
+                self._interpreters.add(str(real_path(target)))
                 os.symlink(target, path)  # noqa: PTH211 - as below
                 self._links.append((path, member))
                 return

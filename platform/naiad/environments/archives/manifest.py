@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from packaging.version import InvalidVersion, Version
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
 from naiad.environments.archives.extraction import damaged_archive_error
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 
@@ -187,7 +188,7 @@ def host_platform() -> str:
 
 def _parse(archive: Path, data: bytes) -> Manifest:
     try:
-        value = json.loads(data)
+        value = read_json(data)
         if value["format"] != _FORMAT:
             raise ExecutionEnvironmentError(
                 f"the manifest of {archive} has format {value['format']}, this naiad reads {_FORMAT}; "

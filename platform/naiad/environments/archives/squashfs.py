@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from naiad.core.child_processes import ended_with_group
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberKind
 
@@ -37,9 +38,17 @@ def squashfs_members(path: Path, advance: Callable[[int], None]) -> Iterator[Mem
     with tempfile.TemporaryDirectory(prefix="naiad-squashfs-") as scratch:
         folder = Path(scratch, "image")
         command = [tool, "-no-progress", "-no-xattrs", "-dest", str(folder), str(path)]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace").strip().replace("\n", " | ")[-_SHOWN:]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        with ended_with_group(process):
+            _, errors = process.communicate()
+        if process.returncode != 0:
+            said = errors.decode("utf-8", "replace").strip().replace("\n", " | ")[-_SHOWN:]
             raise ExecutionEnvironmentError(
                 f"the execution environment {path} is truncated or damaged: {_TOOL} cannot read it ({said}); copy or "
                 "pack it again"

@@ -17,18 +17,18 @@ import logging
 import shutil
 import socket
 import ssl
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from naiad.config.model.environment_source import redact
-from naiad.core import json_cache
+from naiad.core import blocking, json_cache
 from naiad.core.errors import Code, ExecutionEnvironmentError, NaiadError, certificate_remedy
 from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.sources.storage.opening import Storage, open_storage, translate_storage_errors
@@ -105,7 +105,7 @@ def download(
                 f" was interrupted at byte {received}: {error}; resuming" if received else f" failed: {error}; again"
             )
             _log.warning("downloading %s%s in %.0f s", redact(uri), where, pause)
-            time.sleep(pause)
+            blocking.pause(pause)
 
 
 def read_small_file(uri: str) -> bytes | None:
@@ -200,8 +200,17 @@ def _check_space(uri: str, into: Path, opened: _OpenFile) -> None:
 @contextmanager
 def _open(uri: str, offset: int, version: str) -> Iterator[_OpenFile]:
     opened = _open_http(uri, offset, version) if _is_http(uri) else _open_stored(uri, offset, version)
-    with contextlib.closing(opened.stream):
+    with contextlib.closing(opened.stream), blocking.on_cancel(partial(_disconnect, opened.stream)):
         yield opened
+
+
+def _disconnect(stream: IO[bytes]) -> None:
+    """End a read in another thread. A close would wait for it."""
+    raw = getattr(getattr(stream, "fp", None), "raw", None)
+    connection: socket.socket | None = getattr(raw, "_sock", None)  # of `http.client`; drivers of fsspec have none
+    if connection is not None:
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 def _is_http(uri: str) -> bool:

@@ -8,9 +8,11 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.core import blocking
 from naiad.core.errors import EnvironmentBusyError
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ class CreationLocks:
         has_waited = not own.acquire(blocking=False)
         if has_waited:
             on_waiting()
-            own.acquire()
+            blocking.acquire(lambda seconds: own.acquire(timeout=seconds))
         try:
             try:
                 lock.acquire(timeout=0)
@@ -59,13 +61,21 @@ class CreationLocks:
                     ) from error
                 if not has_waited:
                     on_waiting()
-                lock.acquire()
+                blocking.acquire(partial(_try_acquire, lock))
             try:
                 yield
             finally:
                 lock.release()
         finally:
             own.release()
+
+
+def _try_acquire(lock: FileLock, seconds: float) -> bool:
+    try:
+        lock.acquire(timeout=seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from naiad.core.blocking import in_call
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.activation import RECORD_NAME as ACTIVATION_NAME
 from naiad.environments.activation import activate
@@ -47,6 +48,8 @@ _log = logging.getLogger("naiad.environments")
 # Seconds. Rewriting prefixes reads every text file, which takes minutes for a large environment on a slow disk.
 _SCRIPT_LIMIT = 600.0
 _COMPILE_LIMIT = 250
+_NO_ROOM = "negative padding"
+"""What `conda-unpack` says where a path is longer than its place in a binary."""
 
 
 def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, UnpackedFile]) -> None:
@@ -69,7 +72,7 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
         # Before the files are recorded, because a script may write some.
         activate(prefix, entry / ACTIVATION_NAME, where=where, watches=False)
         with ThreadPoolExecutor(1, "naiad-probe") as pool:
-            probing = pool.submit(probe_with_libraries, python, prefix, probe_interpreter)
+            probing = pool.submit(in_call(probe_with_libraries), python, prefix, probe_interpreter)
             try:
                 files, has_bytecode = _complete_bytecode(entry, prefix, python, unpacked)
             finally:
@@ -168,7 +171,13 @@ def _fix_prefixes(prefix: Path, python: Path) -> None:
         [str(python), "-E", "-s", "-B", str(script)], library_path=_own_libraries(prefix), time_limit=_SCRIPT_LIMIT
     )
     if run.returncode != 0:
-        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed: {describe_failure(run)}")
+        failure = describe_failure(run)
+        if _NO_ROOM in failure:
+            failure = (
+                f"a binary has less room than the {len(str(prefix))} characters of its path here ({prefix}); use a "
+                "store with a shorter path (--env-store)"
+            )
+        raise ExecutionEnvironmentError(f"its bin/conda-unpack failed: {failure}")
 
 
 def _own_libraries(prefix: Path) -> Path | None:

@@ -6,13 +6,13 @@ collected from the members while the archive is read once.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
 from naiad.core.quantities import counted
 from naiad.core.signatures import list_signers
 from naiad.environments.activation import activation_scripts
@@ -276,7 +276,7 @@ class ArchiveFacts:
 
     def _add_conda(self, record: bytes) -> None:
         try:
-            value = json.loads(record)
+            value = read_json(record)
             package = Package(
                 name=str(value["name"]),
                 version=str(value["version"]),

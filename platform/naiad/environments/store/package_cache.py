@@ -9,12 +9,12 @@ killed process was unpacking is removed by the next that installs packages.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from naiad.core.foreign_json import read_json
 from naiad.environments.store.file_locks import shared_lock, try_exclusive_lock
 
 __all__ = ["conda_packages", "package_cache", "remove_unused_packages", "unused_packages"]
@@ -64,6 +64,6 @@ def remove_unused_packages(root: Path) -> None:
 
 def _sources(record: Path) -> Iterator[str]:
     try:
-        yield Path(json.loads(record.read_bytes())["link"]["source"]).name
+        yield Path(read_json(record.read_bytes())["link"]["source"]).name
     except (OSError, ValueError, KeyError, TypeError):
         return  # of an archive: it was made elsewhere

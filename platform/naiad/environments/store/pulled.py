@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import json
 import logging
 import os
 import re
@@ -23,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from naiad.core.errors import Code, NaiadError, RegistryError
+from naiad.core.foreign_json import read_json
 from naiad.environments.store.entries import begins_with
 from naiad.environments.store.file_locks import try_exclusive_lock
 from naiad.environments.store.leases import EntryLeases, Lease, ModelUse
@@ -265,7 +265,7 @@ def _read(store: Path, manifest: Path, leases: EntryLeases) -> PulledRepository:
 
 def _layers(manifest: Path) -> list[str]:
     try:
-        layers = json.loads(manifest.read_bytes())["layers"]
+        layers = read_json(manifest.read_bytes())["layers"]
         return list(dict.fromkeys(str(layer["digest"]).removeprefix("sha256:") for layer in layers))
     except (OSError, ValueError, KeyError, TypeError):
         return []

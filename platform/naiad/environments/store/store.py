@@ -32,6 +32,7 @@ import errno
 import logging
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import threading
@@ -42,6 +43,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from naiad.core import blocking
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.progress import ProgressReporter
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 _log = logging.getLogger("naiad.environments")
+_CREATED_AT_ONCE = 4
+"""Entries that are built or unpacked at a time; further ones wait, and hold no slot of loading."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -72,6 +76,7 @@ class Store:
         self._reporter = reporter
         self.waits = waits
         self._creation_locks = CreationLocks(waits=waits)
+        self._creating = threading.Semaphore(_CREATED_AT_ONCE)
         self._digest_locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     def identify(self, archive: Path, label: str = "") -> ArchiveIdentity:
@@ -158,15 +163,15 @@ class Store:
         Raises:
             OSError: If the folder cannot be renamed.
         """
-        removed = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=self._staging()))
+        removed = self._staging() / f"{digest}.{secrets.token_hex(8)}"
         try:
             # Renamed first, in one atomic step: a crash during deletion leaves a staging folder, never half an entry.
+            # No folder is made for it, which a full disk refuses, and a full disk is why entries are removed.
             with self._lock(digest).acquire(timeout=0):
-                (self.root / digest).rename(removed / "entry")
+                (self.root / digest).rename(removed)
         except (TimeoutError, FileNotFoundError):
             return False
-        finally:
-            shutil.rmtree(removed, ignore_errors=True)
+        shutil.rmtree(removed, ignore_errors=True)
         return True
 
     def remove_leftovers(self) -> None:
@@ -239,9 +244,10 @@ class Store:
         """Make an entry with *make*, which ends with its record. The caller holds the entry's lock."""
         for path in self._incomplete_folders(digest):
             shutil.rmtree(path, ignore_errors=True)
-        began = time.monotonic()
         try:
-            make()
+            with blocking.held(self._creating):
+                began = time.monotonic()
+                make()
         except OSError as error:
             raise _unwritable(self.root, error) from error
         finally:

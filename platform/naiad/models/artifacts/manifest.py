@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from naiad.core.errors import Code, RegistryError
+from naiad.core.foreign_json import read_json
 from naiad.sources.registry.references import Reference
 
 __all__ = [
@@ -142,9 +143,18 @@ class Artifact:
         return tuple(layer for layer in self.layers if layer.kind is LayerKind.SIGNATURE)
 
     def layers_of(self, model: str) -> list[ArtifactLayer]:
-        """The layers that a model needs, those of its backends and environments included."""
+        """The layers that a model needs, those of its backends and environments included.
+
+        Raises:
+            RegistryError: If one of them has no layer.
+        """
         own = [layer for layer in self.layers if layer.kind is LayerKind.MODEL and layer.name == model]
         used = {part for layer in own for part in layer.uses}
+        if missing := ", ".join(sorted(used - {layer.part for layer in self.layers})):
+            raise RegistryError(
+                f"cannot use {self.reference} as a model repository: model '{model}' uses {missing}, which it does not "
+                "have; push it again"
+            )
         return [*own, *(layer for layer in self.layers if layer.part in used)]
 
 
@@ -161,7 +171,7 @@ def parse_artifact(reference: Reference, digest: str, data: bytes) -> Artifact:
     """
     where = f"{reference.pinned(digest)}"
     try:
-        content = json.loads(data)
+        content = read_json(data)
         found = content.get("artifactType") or content.get("mediaType") or "unknown"
         if content.get("artifactType") != ARTIFACT_TYPE:
             _reject_rewritten(where, content["layers"])
@@ -176,7 +186,17 @@ def parse_artifact(reference: Reference, digest: str, data: bytes) -> Artifact:
             f"cannot read the manifest of {where}: it is malformed ({error!r}); push it again"
         ) from error
     layers = tuple(layer for layer in described if layer is not None)
+    _check_layers(where, layers)
     return Artifact(reference=reference.pinned(digest), data=data, layers=layers)
+
+
+def _check_layers(where: str, layers: Iterable[ArtifactLayer]) -> None:
+    """Reject layers of which two are one part of the repository."""
+    found: set[tuple[str, str]] = set()
+    for layer in layers:
+        if layer.kind is not LayerKind.SIGNATURE and (layer.part, layer.file) in found:
+            raise RegistryError(f"cannot use {where} as a model repository: it has {layer} twice; push it again")
+        found.add((layer.part, layer.file))
 
 
 def _reject_rewritten(where: str, layers: Iterable[Mapping[str, Any]]) -> None:
@@ -200,7 +220,7 @@ def _layer(entry: Mapping[str, Any]) -> ArtifactLayer | None:
         kind=LayerKind(annotations[_KIND]),
         name=annotations[_NAME],
         file=annotations.get(_FILE, ""),
-        uses=tuple(json.loads(annotations.get(_USES, "[]"))),
+        uses=tuple(read_json(annotations.get(_USES, "[]"))),
         digest=entry["digest"],
         size=_size(entry["size"]),
         media_type=entry["mediaType"],
@@ -220,7 +240,8 @@ def _size(value: Any) -> int:
 
 
 def _is_plain_name(name: str) -> bool:
-    return bool(name) and name not in {".", ".."} and not {"/", "\\", "\0"} & set(name)
+    # Half a surrogate pair, which JSON can express, is in no path.
+    return name not in {"", ".", ".."} and not any(each in "/\\\0" or "\ud800" <= each <= "\udfff" for each in name)
 
 
 def changed_layers(signed: Iterable[Mapping[str, Any]], layers: Iterable[ArtifactLayer]) -> list[str]:
@@ -245,7 +266,7 @@ def needed_folders(descriptors: Iterable[Mapping[str, Any]], model: str) -> set[
     found = set()
     for entry in descriptors:
         if _identity(entry)[:2] == (LayerKind.MODEL.value, model):
-            for part in json.loads(entry["annotations"].get(_USES, "[]")):
+            for part in read_json(entry["annotations"].get(_USES, "[]")):
                 kind, _, name = part.partition("/")
                 found.add(f"{_FOLDERS[LayerKind(kind)]}{name}")
     return found

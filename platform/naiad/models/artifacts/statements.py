@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import RegistryError
+from naiad.core.foreign_json import read_json
 from naiad.core.signatures import TrustedKeys, sign_message
 from naiad.models.artifacts.manifest import SIGNATURES_FOLDER
 from naiad.sources.registry.references import Reference
@@ -126,11 +127,11 @@ def read_statement(data: bytes, trust: TrustedKeys | None, where: str) -> Signed
         RegistryError: If the file is malformed.
     """
     try:
-        envelope = json.loads(data)["dsseEnvelope"]
+        envelope = read_json(data)["dsseEnvelope"]
         payload = base64.b64decode(envelope["payload"], validate=True)
         signature = envelope["signatures"][0]
         key_id, signed = str(signature["keyid"]), base64.b64decode(signature["sig"], validate=True)
-        statement = json.loads(payload)
+        statement = read_json(payload)
         predicate = statement["predicate"]
         if envelope["payloadType"] != _PAYLOAD_TYPE or statement["predicateType"] != _PREDICATE_TYPE:
             raise ValueError(f"its type is {statement['predicateType']}")

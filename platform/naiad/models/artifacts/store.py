@@ -20,10 +20,10 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+from naiad.core.blocking import run_each
 from naiad.core.errors import NaiadError, RegistryError
 from naiad.environments.archives.extraction import unpack
 from naiad.environments.progress import ProgressMeter, ProgressReporter
@@ -122,9 +122,7 @@ class ArtifactStore:
         if not wanted:
             return False
         with self._errors(f"{artifact.reference}"), shared_lock(pull_lock(self._store)):
-            with ThreadPoolExecutor(_DOWNLOAD_THREADS, thread_name_prefix="naiad-pull") as pool:
-                for _ in pool.map(lambda layer: self.layer(client, layer, label), wanted):
-                    pass
+            run_each(lambda layer: self.layer(client, layer, label), wanted, threads=_DOWNLOAD_THREADS)
             with self._lock("repository", artifact.digest):
                 for own in missing:
                     self._place(repository, artifact, own)
@@ -175,7 +173,14 @@ class ArtifactStore:
                     f"cannot use {layer} of {artifact.reference}: the layer has no {TOP_FOLDER}/{layer.folder}; push "
                     "the repository again"
                 )
-            _link(source, made)
+            try:
+                _link(source, made)
+            except FileExistsError as error:
+                name = Path(error.filename2).name
+                raise RegistryError(
+                    f"cannot use {layer} of {artifact.reference}: another layer has its file {name}, too; push the "
+                    "repository again"
+                ) from error
         target.parent.mkdir(parents=True, exist_ok=True)
         made.rename(target)
         staging.rmdir()

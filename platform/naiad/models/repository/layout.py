@@ -12,6 +12,7 @@ from pathlib import Path
 
 from naiad.config.model.model_config import All, Latest, Specific, VersionPolicy
 from naiad.core.errors import RepositoryError
+from naiad.core.real_paths import real_path
 from naiad.protocol.model_names import model_key
 
 __all__ = [
@@ -232,7 +233,7 @@ def visible_directories(repository: Path) -> list[Path]:
 
 def is_inside(path: Path, directory: Path) -> bool:
     """Whether a path that a configuration names is in a model's directory, links followed; blocks."""
-    return path.resolve().is_relative_to(directory.resolve())
+    return real_path(path).is_relative_to(real_path(directory))
 
 
 def make_temporary_directory(prefix: str, parent: str | None = None) -> Path:

@@ -8,15 +8,17 @@ from __future__ import annotations
 import posixpath
 import shutil
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
 
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.gpu_placement import GpuPlacement
 from naiad.config.model.parameters import parse_parameters
-from naiad.config.model.text import parse_json
+from naiad.config.model.text import decode_json, parse_mapping
 from naiad.core.errors import InvalidRequestError
 from naiad.models.repository.layout import ModelFiles, make_temporary_directory
 from naiad.models.repository.read import CONFIG_FILENAME, prepare_config
@@ -25,7 +27,12 @@ from naiad.protocol.inference import Buffer
 __all__ = ["LoadOverride", "TemporaryModelDirectory", "check_model_name", "parse_override"]
 
 _FILE = "file:"
+_SOURCE = "Invalid config override"
 _NAME_LIMIT = 255  # NAME_MAX of Linux file systems, in bytes
+_CONFIG_LIMIT = 1 << 20
+"""Characters of a configuration in a request. Real ones have some thousands; to parse this many takes half a second."""
+_LENGTH_LIMIT = 4096
+"""Elements of a list or map of a configuration in a request: each input, output or parameter is handled some times."""
 _DEPTH_LIMIT = 64
 """Folders above a file. Creating and deleting them takes a stack frame each, and a path has at most 4096 bytes."""
 
@@ -66,13 +73,14 @@ class LoadOverride:
         """Write the files to a temporary directory; blocks.
 
         Raises:
-            InvalidRequestError: If a file cannot be written, for example because its directory is another file.
+            InvalidRequestError: If a file cannot be written.
         """
         config = text_format.MessageToString(self.config).encode()
         try:
             return TemporaryModelDirectory(self.name, {CONFIG_FILENAME: config, **self.contents})
         except OSError as error:
-            raise InvalidRequestError(f"cannot write the files given for '{self.name}': {error}") from error
+            why = error.strerror or "the system refuses it"  # without the path, which means nothing to a client
+            raise InvalidRequestError(f"cannot write the files given for '{self.name}': {why}") from error
 
     def prepared_config(self, files: ModelFiles, *, strict: bool, gpus: GpuPlacement | None = None) -> pb.ModelConfig:
         """Return the configuration completed, normalised and checked against *files*; blocks.
@@ -122,11 +130,51 @@ def parse_override(name: str, parameters: Mapping[str, str | Buffer]) -> LoadOve
         else:
             kind = "STRING" if isinstance(value, str) else "BYTES"
             raise InvalidRequestError(f"Unrecognized load parameter '{key}' with type '{kind}'")
+    _check_folders(contents)
     if config is None:
         if contents:
             raise InvalidRequestError("Load parameter 'config' must be specified for model file override")
         return None
-    return LoadOverride(name=name, config=parse_json(config, "Invalid config override"), contents=contents)
+    if len(config) > _CONFIG_LIMIT:
+        raise InvalidRequestError(
+            f"cannot use load parameter 'config': it has {len(config)} characters, the limit is {_CONFIG_LIMIT}; "
+            "send a shorter configuration, and data as files"
+        )
+    fields = decode_json(config, _SOURCE)
+    if isinstance(fields, dict):
+        _check_lengths(fields)
+    return LoadOverride(name=name, config=parse_mapping(fields, _SOURCE), contents=contents)
+
+
+def _check_lengths(fields: Mapping[str, Any]) -> None:
+    """Reject a configuration with a list or map that no real model has; before anything else looks at it."""
+    rest: list[tuple[str, Any]] = [("the configuration", fields)]
+    while rest:
+        name, value = rest.pop()
+        if not isinstance(value, (dict, list)):
+            continue
+        if len(value) > _LENGTH_LIMIT:
+            raise InvalidRequestError(
+                f"cannot use load parameter 'config': {name} has {len(value)} elements, and a list or map of a "
+                f"configuration in a request may have {_LENGTH_LIMIT}; put such a model into a repository"
+            )
+        rest += (
+            [(f"'{key}'", each) for key, each in value.items()]
+            if isinstance(value, dict)
+            else [(name, each) for each in value]
+        )
+
+
+def _check_folders(paths: Iterable[str]) -> None:
+    """Reject files one of which would be the folder of another one."""
+    files = {CONFIG_FILENAME, *paths}
+    for path in files:
+        for folder in PurePosixPath(path).parents:
+            if str(folder) in files:
+                raise InvalidRequestError(
+                    f"cannot use file parameter '{_FILE}{path}': '{folder}' is a file of the model, so it cannot be a "
+                    "folder; change one of the paths"
+                )
 
 
 def _path_inside(key: str) -> str:

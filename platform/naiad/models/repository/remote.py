@@ -12,9 +12,9 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from naiad.core.blocking import run_each
 from naiad.core.errors import RepositoryError
 from naiad.models.artifacts.folders import move_into_place
 from naiad.models.polling import Signature, Snapshot, is_ignored
@@ -96,9 +96,7 @@ class RemoteRepository:
         return list_files(Storage(f"{storage.uri}/{name}", storage.filesystem, f"{storage.path.rstrip('/')}/{name}"))
 
     def _copy(self, name: str, files: list[StoredFile], staging: Path) -> None:
-        with ThreadPoolExecutor(_COPY_THREADS, thread_name_prefix="naiad-copy") as pool:
-            for _ in pool.map(lambda file: self._copy_one(f"{name}/{file.path}", file, staging), files):
-                pass
+        run_each(lambda file: self._copy_one(f"{name}/{file.path}", file, staging), files, threads=_COPY_THREADS)
 
     def _copy_one(self, path: str, file: StoredFile, staging: Path) -> None:
         target = staging / file.path

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.errors import RepositoryError
+from naiad.core.foreign_json import read_json
 
 __all__ = ["SavedFile", "may_be_saved_file", "read_saved_file", "temporary_repository"]
 
@@ -63,7 +63,7 @@ def _holds(name: str) -> Callable[[Path], bool]:
 
 def _is_transformers(path: Path) -> bool:
     try:
-        content = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        content = read_json((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
     return isinstance(content, dict) and "model_type" in content
@@ -227,6 +227,11 @@ def _what_it_is(path: Path) -> str:
             return f"it is a model of a repository; did you mean --model-repository={path.parent}?"
         if any((child / "config.pbtxt").is_file() for child in path.iterdir() if child.is_dir()):
             return f"it is a model repository; did you mean --model-repository={path}?"
+        if (path / "adapter_config.json").is_file():
+            return (
+                "it is an adapter, without the model that it changes: join them by merge_and_unload of peft, and save "
+                "the result by save_pretrained"
+            )
         return "it is a directory without a file of a framework that naiad knows"
     if path.suffix.lower() in {".json", ".txt"}:
         return f"a {path.suffix} file is a model only if XGBoost or LightGBM wrote it, and this one does not begin so"

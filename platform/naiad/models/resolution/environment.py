@@ -62,12 +62,14 @@ class EnvironmentChoice:
         origin: The parameter or file that names it.
         step: The decision.
         skipped: A sentence about the default environment if the model does not use it; else empty.
+        notice: A sentence for the log about an environment that nobody has named; else empty.
     """
 
     source: Path | EnvironmentSource | None
     origin: str
     step: Decision
     skipped: str = ""
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,9 +247,12 @@ def _brought(
         looks.append(SearchedPath(folder / name, files.exists(folder / name)))
         if looks[-1].found:
             path = looks[-1].path
-            why = f"a file of the model that declares it: {manifest.path} names such files"
+            why = f"the model brings it: {manifest.path} names such files"
             return EnvironmentChoice(
-                source=path, origin=str(path), step=Decision("environment", str(path), why, tuple(looks))
+                source=path,
+                origin=str(path),
+                step=Decision("environment", str(path), why, tuple(looks)),
+                notice=f"model '{config.name}' runs in the environment that it brings: {path}",
             )
     if defaults.environment:
         return None

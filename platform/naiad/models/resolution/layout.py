@@ -8,6 +8,7 @@ directory is written once, never changed, and shared by all servers of the user.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ from pathlib import Path
 import naiad_stub
 from packaging.specifiers import SpecifierSet
 
+from naiad.config.server.store_location import PRIVATE_MODE, guest_directory, private_store, require_private
 from naiad.core.errors import ResolutionError
 from naiad.models.resolution.decision import STUB_FILENAME, UTILS_FILENAME, GuestLayout
 from naiad.models.resolution.files import RealFiles
@@ -27,26 +29,58 @@ __all__ = ["lay_out_guest"]
 
 _STAGING_PREFIX = ".guest-staging-"
 _STALE_SECONDS = 3600
+_MAY_ONLY_READ = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def lay_out_guest(cache_dir: Path) -> GuestLayout:
     """Install the default guest in *cache_dir* if it is missing; return its location.
 
+    It is among temporary files if *cache_dir* may only be read, as a store that another user has filled.
+
     Raises:
-        ResolutionError: If the installed package is incomplete, or the directory cannot be written.
+        ResolutionError: If the installed package is incomplete, or no directory can be written.
+        OptionError: If the folder among temporary files is not this user's alone.
     """
     contents = _read_guest(Path(naiad_stub.__file__).resolve().parents[1])
-    target = cache_dir.absolute() / f"guest-{_digest(contents)[:16]}"
+    name = f"guest-{_digest(contents)[:16]}"
+    target = cache_dir.absolute() / name
     try:
-        if not _is_complete(target, contents):
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            _remove_stale_staging(cache_dir)
-            _write(target, contents)
+        try:
+            _install(target, contents)
+        except OSError as error:
+            if error.errno not in _MAY_ONLY_READ:
+                raise
+            try:
+                store = private_store()
+            except FileNotFoundError:  # no folder for temporary files can be written either
+                raise error from None
+            target = guest_directory(store) / name
+            _make_private(store.parent)
+            _install(target, contents)
     except OSError as error:
         raise ResolutionError(
             f"cannot lay out the guest in '{target}': {error.strerror or error}; name a directory that can be "
             "written with --env-store"
         ) from error
+    return _located(target)
+
+
+def _make_private(folder: Path) -> None:
+    """Make this user's folder among temporary files if it is missing."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=PRIVATE_MODE)
+    require_private(folder)
+
+
+def _install(target: Path, contents: Mapping[str, bytes]) -> None:
+    cache_dir = target.parent
+    if not _is_complete(target, contents):
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        _remove_stale_staging(cache_dir)
+        _write(target, contents)
+
+
+def _located(target: Path) -> GuestLayout:
     artifacts = target / "artifacts"
     requires_python = read_stub_manifest(artifacts, RealFiles())
     return GuestLayout(

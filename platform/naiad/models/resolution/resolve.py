@@ -194,7 +194,7 @@ def _resolve(
         ),
         settings=MappingProxyType(effective_settings(settings.backend_configs, config.backend)),
         steps=tuple(decided),
-        notices=(*backend.notices, *artifacts.notices, *filter(None, [environment.skipped])),
+        notices=(*backend.notices, *artifacts.notices, *filter(None, [environment.skipped, environment.notice])),
         skipped_environment=environment.skipped,
     )
 

@@ -10,12 +10,12 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from naiad.core.blocking import run_each
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad.sources.interpreters.probe import Interpreter, probe_cached
@@ -110,8 +110,7 @@ def list_interpreters(cache: Path, paths: Callable[[], Iterable[Path]] | None = 
 
 
 def _probe_all(candidates: list[Path], cache: Path) -> Iterator[Interpreter]:
-    with ThreadPoolExecutor(_PROBES_AT_ONCE, thread_name_prefix="naiad-probe") as pool:
-        yield from filter(None, pool.map(partial(_probe_or_none, cache=cache), candidates))
+    yield from filter(None, run_each(partial(_probe_or_none, cache=cache), candidates, threads=_PROBES_AT_ONCE))
 
 
 def _probe_or_none(python: Path, cache: Path) -> Interpreter | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.real_paths import real_path
 
 _MACH_O = {b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe\xed\xfa\xce", b"\xca\xfe\xba\xbe"}
 _ELF_MACHINES = {3: "i386", 40: "arm", 21: "ppc64", 22: "s390x", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
@@ -111,7 +112,7 @@ def require_runs_here(interpreter: Path, *, where: str) -> None:
 def explain_not_executable(program: Path) -> str:
     """Why the system may not execute a file, with what to do; empty unless its mode or its file system is the cause."""
     try:
-        real = Path(os.path.realpath(program))
+        real = real_path(program)
         mode = real.stat().st_mode
         is_noexec = bool(os.statvfs(real).f_flag & os.ST_NOEXEC)
     except OSError:

@@ -6,13 +6,13 @@ The facts are cached until the interpreter or the folders of its packages change
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from naiad.core import json_cache
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.real_paths import real_path
 from naiad.sources.interpreters.scripts import run_script
 from naiad.sources.interpreters.versions import PythonVersion, version_text
 
@@ -135,7 +135,7 @@ def _watched(found: Interpreter) -> list[Path]:
     """
     return [
         found.python,
-        Path(os.path.realpath(found.python)),
+        real_path(found.python),
         found.prefix / "pyvenv.cfg",
         *map(Path, found.site_dirs),
     ]

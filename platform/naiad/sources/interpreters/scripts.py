@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
-import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from naiad.core.child_processes import ended_with_group
+from naiad.core.child_processes import ended_with_group, read_output
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
 from naiad.sources.interpreters.executables import explain_not_executable
 
 
@@ -43,7 +43,7 @@ def run_script(
     for line in run.stdout.splitlines():
         if line.startswith(mark):
             try:
-                value = json.loads(line[len(mark) :])
+                value = read_json(line[len(mark) :])
             except ValueError as error:
                 raise ExecutionEnvironmentError(f"{python} does not work: {error} in its output") from error
             if isinstance(value, dict):
@@ -82,8 +82,6 @@ def run_clean(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
             # A separate process group, because processes that the command starts must end with it, too.
             start_new_session=True,
         )
@@ -95,7 +93,7 @@ def run_clean(
         raise ExecutionEnvironmentError(f"{argv[0]} cannot be started: {reason}{other}") from error
     try:
         with ended_with_group(process):
-            out, errors = process.communicate(timeout=time_limit)
+            out, errors = read_output(process, time_limit=time_limit)
     except subprocess.TimeoutExpired as error:
         raise ExecutionEnvironmentError(
             f"{argv[0]} did not finish within {time_limit:g} s of its start; start it by hand to see what it waits for"

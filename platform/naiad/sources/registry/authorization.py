@@ -8,7 +8,6 @@ Basic: RFC 7617. Bearer: the token is requested from the `realm` of the challeng
 from __future__ import annotations
 
 import ipaddress
-import json
 import re
 import threading
 import urllib.error
@@ -18,6 +17,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from naiad.core.errors import Code, RegistryError
+from naiad.core.foreign_json import read_json
 from naiad.sources.registry.credentials import RegistryCredentials
 
 __all__ = ["TOKEN_SERVERS_VARIABLE", "Authorization", "parse_challenge"]
@@ -111,7 +111,7 @@ class Authorization:
         request = self._token_request(challenge)
         try:
             with self._opener(request) as reply:
-                answer = json.loads(reply.read(_LARGEST_TOKEN))
+                answer = read_json(reply.read(_LARGEST_TOKEN))
             token = answer.get("token") or answer.get("access_token")
         except urllib.error.HTTPError as error:
             with error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import RegistryError
+from naiad.core.foreign_json import read_json
 from naiad.sources.registry.references import Reference
 
 __all__ = ["RegistryCredentials", "find_credentials"]
@@ -61,7 +61,7 @@ def find_credentials(reference: Reference, environ: Mapping[str, str]) -> Regist
         except OSError:
             continue
         try:
-            found = _in_file(json.loads(text), reference, path)
+            found = _in_file(read_json(text), reference, path)
         except (ValueError, TypeError, AttributeError, binascii.Error) as error:
             raise RegistryError(
                 f"cannot read the credentials in {path}: {error}; write the file again with `docker login`"
@@ -133,8 +133,14 @@ def _ask_helper(program: str, reference: Reference) -> RegistryCredentials | Non
             f"cannot ask {program} for the credentials of {reference.registry}: "
             f"{said or f'exit code {done.returncode}'}"
         )
-    answer = json.loads(done.stdout)
-    user, secret = str(answer.get("Username", "")), str(answer.get("Secret", ""))
+    try:
+        answer = read_json(done.stdout)
+        user, secret = str(answer.get("Username", "")), str(answer.get("Secret", ""))
+    except (ValueError, AttributeError) as error:
+        raise RegistryError(
+            f"cannot ask {program} for the credentials of {reference.registry}: what it printed is not a JSON object "
+            f"({error}); log in again"
+        ) from error
     if user == _TOKEN_USER:
         return RegistryCredentials(identity_token=secret, origin=program)
     return RegistryCredentials(user=user, password=secret, origin=program)

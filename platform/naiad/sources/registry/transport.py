@@ -7,7 +7,6 @@ is added as "unredirected" does not reach the object store that a registry redir
 from __future__ import annotations
 
 import http.client
-import json
 import logging
 import ssl
 import time
@@ -20,6 +19,7 @@ from email.message import Message
 from typing import IO, cast
 
 from naiad.core.errors import Code, RegistryError, certificate_remedy
+from naiad.core.foreign_json import read_json
 from naiad.sources.registry.authorization import Authorization
 from naiad.sources.registry.credentials import RegistryCredentials
 from naiad.sources.registry.references import Reference
@@ -221,7 +221,7 @@ def _status_text(status: int, reply: http.client.HTTPResponse) -> str:
     """The status with the messages of the registry's error document (distribution specification, "Error codes")."""
     text = f"{status} {reply.reason}"
     try:
-        errors = json.loads(cast("IO[bytes]", reply).read(_LARGEST_ERROR))["errors"]
+        errors = read_json(cast("IO[bytes]", reply).read(_LARGEST_ERROR))["errors"]
         said = "; ".join(f"{error['code']}: {error.get('message', '')}".rstrip(": ") for error in errors)
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
         return text

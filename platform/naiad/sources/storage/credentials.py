@@ -7,12 +7,12 @@ driver searches where its provider's tools do: in configuration files, and for t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import StorageError
+from naiad.core.foreign_json import read_json
 from naiad.sources.storage.locations import Location
 
 __all__ = ["driver_options"]
@@ -84,7 +84,7 @@ def _azure(given: Mapping[str, str]) -> dict[str, Any]:
 def _from_file(path: Path, section: str, uri: str) -> Any:
     """The credentials of the longest matching prefix of *uri* in the file; None if none matches."""
     try:
-        content = json.loads(path.read_bytes())
+        content = read_json(path.read_bytes())
         entries = content.get(section, {})
         names = [name for name in entries if uri.startswith(name)]
     except OSError as error:

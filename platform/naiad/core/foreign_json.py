@@ -1,0 +1,25 @@
+"""JSON that other programs have written: whatever is wrong with it is a `ValueError`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+TOO_MANY_DIGITS = "a number has thousands of digits"
+
+
+def read_json(text: str | bytes) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: If it is malformed, has a number of too many digits, or is nested too deeply for the parser, which
+            recurses.
+    """
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        raise
+    except ValueError:  # Python's text would tell users to change the interpreter's limit
+        raise ValueError(TOO_MANY_DIGITS) from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
