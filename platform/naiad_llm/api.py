@@ -27,6 +27,7 @@ from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.kserve_http.restricted import api_denial
 from naiad.frontends.offload.background import Background
 from naiad.frontends.refusals import RefusalLog
+from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.protocol.inference import Buffer
 from naiad_llm.anthropic.endpoint import (
@@ -168,6 +169,7 @@ class OpenAiApi:
         settings: OpenAiSettings,
         background: Background | None = None,
         refusals: RefusalLog | None = None,
+        budget: RequestBudget | None = None,
     ) -> None:
         """An API without requests.
 
@@ -177,23 +179,26 @@ class OpenAiApi:
             settings: Settings of the API.
             background: Reads long requests; the caller closes it. None for one of this API's own, in tests.
             refusals: Logs wrong keys.
+            budget: Counts what is collected of responses; None for no limit, in tests.
         """
         self._engine = engine
         self._refusals = refusals or RefusalLog()
         self._settings = settings
         self._keys = ApiKeys(settings.keys, settings.key_file)
         self._models = ServedModels(engine, settings.lora_separator, settings.adapters, settings.context)
-        self._bodies = BodyReader(background or Background(), settings.max_json)
-        self._submitter = Submitter(engine, tracer)
+        background = background or Background()
+        self._bodies = BodyReader(background, settings.max_json)
+        self._submitter = Submitter(engine, tracer, background)
         self._texts = TextSubmission(
             self._submitter,
             self._models,
             self._bodies,
+            budget=budget or RequestBudget(),
             default_tokens=settings.default_tokens,
             chat_template=settings.chat_template,
         )
         store = settings.store or ResponseStore(settings.stored_responses, settings.stored_bytes)
-        self._responses = ResponsesApi(store, self._keys.owner)
+        self._responses = ResponsesApi(store, settings.stored_bytes, self._keys.owner)
         self._guards = {
             api: (header.lower().encode(), value.encode()) for api, (header, value) in settings.restrictions.items()
         }

@@ -47,7 +47,9 @@ class _Extension:
             metrics=services.metrics if given.serves_metrics else None,
             created=services.created,
         )
-        return OpenAiApi(engine, extensions.tracer, settings, extensions.background, extensions.refusals)
+        return OpenAiApi(
+            engine, extensions.tracer, settings, extensions.background, extensions.refusals, extensions.memory.budget
+        )
 
     def coordinator_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
         store = ResponseStore(options.openai.stored_responses, options.openai.stored_bytes)

@@ -5,23 +5,10 @@ from __future__ import annotations
 import resource
 
 import pytest
+from fakes.connections import Transport
 
 from naiad.frontends import open_connections
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections, default_limit
-
-
-class Transport:
-    def __init__(self, address: str = "10.0.0.1") -> None:
-        self.address = address
-        self.is_aborted = False
-
-    def get_extra_info(self, name):
-        assert name == "peername"
-        return (self.address, 1234)
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
 
 TOTAL = (
     "cannot accept the connection: 2 are open, the limit of --max-connections; close idle connections or try again "
@@ -73,6 +60,20 @@ def test_connections_of_a_flood_are_closed_without_a_response(monkeypatch):
     for number, transport in enumerate(transports):
         connections.add(number, transport)
     assert [transport.is_aborted for transport in transports] == [False] * 4 + [True] * 2
+
+
+def test_what_is_open_to_be_told_why_is_bounded_for_all_listeners_together(monkeypatch):
+    monkeypatch.setattr(open_connections, "_MAX_REFUSED", 1)
+    count = ConnectionCount(total=1)
+    one, other = OpenConnections[int](count), OpenConnections[int](count)
+    transports = [Transport() for _ in range(4)]
+    for number, transport in enumerate(transports):
+        (one, other)[number % 2].add(number, transport)
+    assert [each.is_aborted for each in transports] == [False, False, True, True]
+    assert count.refusing == 3
+    for number in range(4):
+        (one, other)[number % 2].discard(number)
+    assert (count.open, count.refusing) == (0, 0)
 
 
 def test_refused_connections_do_not_fill_the_log(caplog):

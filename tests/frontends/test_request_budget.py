@@ -109,7 +109,7 @@ def test_a_body_larger_than_the_rest_is_refused_within_its_own_read():
     assert body.events == [
         (
             "cannot receive the request: it exceeds the 8388608 bytes that all requests in flight may use together; "
-            "send a smaller request, or set --memory-limit-requests"
+            "send smaller requests, or set --memory-limit-requests"
         )
     ]
     assert budget.in_use == 0

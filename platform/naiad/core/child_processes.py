@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-__all__ = ["ended_with_group", "kill_group", "start_own_code"]
+from naiad.core.blocking import on_cancel
+
+__all__ = ["ended_with_group", "kill_group", "read_output", "start_own_code"]
+
+_READ_BYTES = 1 << 16
+_KEPT_BYTES = 4 << 20
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Threads of numpy would only reserve memory."""
@@ -52,13 +60,47 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def read_output(process: subprocess.Popen[bytes], *, time_limit: float) -> tuple[str, str]:
+    """The last 4 MiB that a process prints to its stdout, and to its stderr, until both are closed and it has ended.
+
+    Raises:
+        subprocess.TimeoutExpired: If that takes longer.
+    """
+    deadline = time.monotonic() + time_limit
+    printed, errors = bytearray(), bytearray()
+    with selectors.DefaultSelector() as selector:
+        for pipe, kept in ((process.stdout, printed), (process.stderr, errors)):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, kept)
+        while selector.get_map():
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise subprocess.TimeoutExpired(process.args, time_limit)
+            for key, _ in selector.select(remaining):
+                data = os.read(key.fd, _READ_BYTES)
+                key.data.extend(data)
+                del key.data[:-_KEPT_BYTES]
+                if not data:
+                    selector.unregister(key.fileobj)
+    process.wait(max(deadline - time.monotonic(), 0))
+    return printed.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+
+
 @contextlib.contextmanager
-def ended_with_group(process: subprocess.Popen[str]) -> Iterator[None]:
-    """A context at whose end a process that leads a session is waited for; an error in it kills all of the session."""
+def ended_with_group(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """A context at whose end a process that leads a session is waited for.
+
+    An error in it kills all of the session, as the end of the call does that needs the process (see `blocking`).
+    """
+
+    def kill() -> None:
+        if process.returncode is None:
+            kill_group(process.pid)
+
     with process:
         try:
-            yield
+            with on_cancel(kill):
+                yield
         except BaseException:
-            if process.returncode is None:
-                kill_group(process.pid)
+            kill()
             raise

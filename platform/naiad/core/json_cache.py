@@ -9,11 +9,13 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from naiad.core.foreign_json import read_json
+
 
 def read(path: Path) -> dict[str, Any] | None:
     """The object in the file, or None if it is absent, unreadable or not a JSON object."""
     try:
-        value = json.loads(path.read_bytes())
+        value = read_json(path.read_bytes())
     except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None

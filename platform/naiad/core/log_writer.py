@@ -152,6 +152,9 @@ class LogWriter(Protocol):
     def reopen(self) -> None:
         """Open the file of this name again before the next line."""
 
+    def flush(self) -> bool:
+        """Wait until all lines are written; False if the reader takes none or takes too long."""
+
     def close(self) -> None:
         """Write what is left, for a bounded time, and close the destination."""
 
@@ -169,6 +172,10 @@ class DirectWriter:
     def reopen(self) -> None:
         """Open the file of this name again."""
         self._output.reopen()
+
+    def flush(self) -> bool:
+        """Do nothing: no lines wait."""
+        return True
 
     def close(self) -> None:
         """Close the destination."""

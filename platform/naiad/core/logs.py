@@ -173,6 +173,10 @@ class ActiveLog:
         """Open the log file again by its name, after it was renamed; stderr stays as it is. Does not block."""
         self._handler.writer.reopen()
 
+    def flush(self) -> None:
+        """Write what is queued, for a bounded time."""
+        self._handler.writer.flush()
+
     def close(self) -> None:
         """Write what is queued, for a bounded time, close the file, and restore `logging`."""
         _open_logs.remove(self)
@@ -371,6 +375,19 @@ class _LinesInPassing(logging.Handler):
             self._deliver(lines)
 
 
+# What terminals obey beside the controls that JSON escapes: DEL and C1, marks that end a line, and marks that change
+# the order in which a line is shown. Names and output of models may have any of them.
+_MORE_CONTROLS = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_CONTROLS = re.compile(f"[{_MORE_CONTROLS}]")
+_CONTROLS_OF_BLOCKS = re.compile(f"[\0-\x08\x0b-\x1f{_MORE_CONTROLS}]")
+"""In a text of several lines."""
+
+
+def _escaped(text: str, controls: re.Pattern[str]) -> str:
+    """The text with escapes of JSON in place of controls."""
+    return controls.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 class LineFormatter(logging.Formatter):
     """Formats a record as one line of the reference's log."""
 
@@ -389,8 +406,10 @@ class LineFormatter(logging.Formatter):
             text = f"{text}\n{self.formatException(record.exc_info)}"
         block: str | None = getattr(record, "block", None)
         if block is not None:
-            return f"{self._prefix(record)}{text}\n{block}"
-        return self._prefix(record) + (json.dumps(text, ensure_ascii=False) if self._escape else text)
+            return f"{self._prefix(record)}{text}\n{_escaped(block, _CONTROLS_OF_BLOCKS) if self._escape else block}"
+        return self._prefix(record) + (
+            _escaped(json.dumps(text, ensure_ascii=False), _CONTROLS) if self._escape else text
+        )
 
     def _prefix(self, record: logging.LogRecord) -> str:
         second = int(record.created)

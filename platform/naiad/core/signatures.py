@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -161,7 +162,7 @@ def read_signatures(data: bytes | None, where: str, place: str) -> Signatures:
             "environments only (--env-trust); sign it with `naiad env sign`"
         )
     with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-        value = json.loads(data[:_SIZE_LIMIT])
+        value = read_json(data[:_SIZE_LIMIT])
         if value["format"] == _FORMAT:
             by_key = {str(key): base64.b64decode(text, validate=True) for key, text in value["signatures"].items()}
             return Signatures(str(value["sha256"]), by_key)

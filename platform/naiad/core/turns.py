@@ -10,7 +10,7 @@ of guests and of other processes of the server have shares too: one read of them
     while ...:  # pieces of what was received
         handle(piece)
         if more_follows:
-            now = perf_counter()
+            now = clock.perf_counter()
             if not deadline:
                 deadline = now + SHARE_SECONDS
             elif now >= deadline:
@@ -30,7 +30,8 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
+
+from naiad.core import clock
 
 SHARE_SECONDS = 0.002
 """Time that one connection may use before others get theirs. It includes what its requests cost until they are answered
@@ -83,12 +84,12 @@ class LoopTurns:
             self.loop.call_soon(self._run)
 
     def _run(self) -> None:
-        deadline = perf_counter() + TURN_SECONDS
+        deadline = clock.perf_counter() + TURN_SECONDS
         try:
             # Each connection at most once: one that is deferred again meanwhile waits for the next turn.
             for _ in range(len(self._deferred)):
                 self._deferred.popleft()()
-                if perf_counter() >= deadline:
+                if clock.perf_counter() >= deadline:
                     break
         finally:
             self._is_scheduled = False

@@ -1,8 +1,8 @@
 """Buffers that request bodies are received into: mapped memory that grows with what arrives and is used again.
 
 A mapping has three properties that a bytearray lacks. Its pages cost nothing until they are written to. It grows
-without a copy, since the kernel moves its page table entries. And freeing it returns it to the system at once, while
-pieces of the heap may stay with the process.
+without a copy, since the kernel moves its page table entries. And freeing it returns it to the system, while pieces of
+the heap may stay with the process; a long one is freed on a thread.
 
 Memory that is touched for the first time costs a page fault for each 4 KiB, more than everything else that is done with
 a long body. So buffers are kept for a few seconds for later bodies (`BodyBuffers`).
@@ -13,6 +13,8 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 
+from naiad.core.heap import FREED_APART, discard_on_thread
+
 __all__ = ["BodyBuffer", "BodyBuffers"]
 
 _FIRST = 1 << 18
@@ -22,6 +24,14 @@ _POOLED = 64 << 20
 """Bytes of all kept buffers together."""
 _IDLE_TICKS = 10
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+
+
+class _Mapped(mmap.mmap):
+    """Mapped memory that leaves its pages to a thread, if it is long. It is finalized when no view of it is left."""
+
+    def __del__(self) -> None:
+        if not self.closed and len(self) >= FREED_APART:
+            discard_on_thread(self)
 
 
 class BodyBuffer:
@@ -68,7 +78,7 @@ class BodyBuffer:
         try:
             self.map.resize(size)
         except (BufferError, SystemError):  # the socket's reader still refers to it, or the system cannot
-            grown = mmap.mmap(-1, size, flags=_FLAGS)
+            grown = _Mapped(-1, size, flags=_FLAGS)
             with memoryview(self.map) as filled, memoryview(grown) as all_of_it:
                 all_of_it[: len(filled)] = filled
             self.map = grown
@@ -109,7 +119,7 @@ class BodyBuffers:
             except SystemError:  # not on this system; the check for references comes first
                 pass
             return BodyBuffer(mapped, touched, limit)
-        return BodyBuffer(mmap.mmap(-1, min(expected, _FIRST), flags=_FLAGS), 0, limit)
+        return BodyBuffer(_Mapped(-1, min(expected, _FIRST), flags=_FLAGS), 0, limit)
 
     def _find(self, expected: int) -> int:
         """The index of the buffer used last that is large enough, or else of one that has to grow; -1 for none.

@@ -116,8 +116,8 @@ class Decompression:
                 self._append(inflater.decompress(self._rest, _PART_SIZE))
                 self._rest = inflater.unconsumed_tail
                 self._check_size()
-        except zlib.error as problem:
-            raise InvalidRequestError(f"cannot decompress the {self._what} as {self._name}: {problem}") from None
+        except zlib.error:
+            raise InvalidRequestError(f"cannot decompress the {self._what} as {self._name}: it is malformed") from None
         if inflater.eof:
             resize_bytes(self._result, self._size)
             self.is_complete = True

@@ -3,17 +3,29 @@
 `bytearray(size)` writes zeros to all of it, which costs a page fault for each 4 KiB, for memory that a client has only
 announced. CPython's C API makes and resizes bytearrays without that: long ones are mapped, and use memory as it is
 written. Callers must hand out only what they have written, since the rest may be old contents of the heap.
+
+Long ones are freed on a thread, since that takes long, too.
 """
 
 from __future__ import annotations
 
 import ctypes
 
+from naiad.core.heap import FREED_APART, discard_on_thread
+
 __all__ = ["new_bytes", "resize_bytes"]
 
 _resize = ctypes.pythonapi.PyByteArray_Resize
 _resize.argtypes = (ctypes.py_object, ctypes.c_ssize_t)
 _resize.restype = ctypes.c_int
+
+
+class _GrowingBytes(bytearray):
+    """A bytearray that leaves long memory to a thread. It is finalized when no view of it is left."""
+
+    def __del__(self) -> None:
+        if len(self) >= FREED_APART:
+            discard_on_thread(self)
 
 
 def new_bytes(size: int) -> bytearray:
@@ -23,7 +35,7 @@ def new_bytes(size: int) -> bytearray:
         MemoryError: If the system refuses memory.
     """
     # Not by PyByteArray_FromStringAndSize, which frees a half-made object if memory is exhausted.
-    data = bytearray()
+    data = _GrowingBytes()
     _resize(data, size)
     return data
 

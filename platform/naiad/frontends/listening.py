@@ -48,9 +48,14 @@ async def close_listening(
         connect: Makes the protocol of a connection.
         tls: As for the server.
     """
-    listening = [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
+    listening: list[socket.socket] = []
     accepted: list[socket.socket] = []
     try:
+        # Without a file descriptor for a duplicate, none is left for a connection that waits either: it is reset.
+        with contextlib.suppress(OSError):
+            for each in server.sockets:
+                duplicate = socket.socket(fileno=os.dup(each.fileno()))
+                listening.append(duplicate)  # kept: those made before an error are closed, too
         for each in listening:
             each.setblocking(False)
             _drop_new_connections(each)

@@ -8,14 +8,15 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from naiad.frontends.refusals import client_address
 
 logger = logging.getLogger("naiad.connections")
 
-_MAX_REFUSED = 128
-"""Refused connections that may be open at the same time, to be told why. Beyond it, they are closed at once."""
+_MAX_REFUSED = 32
+"""Refused connections that may be open at the same time, to be told why. Beyond it, they are closed at once. Fewer than
+`_SPARE_FILES`, which they are taken from."""
 _LOG_SECONDS = 60
 """Time between two lines of the log about refused connections."""
 _SPARE_FILES = 128
@@ -32,27 +33,49 @@ def default_limit() -> int:
     return max(files - max(_SPARE_FILES, files // 4), 1)
 
 
+class OtherCounts(Protocol):
+    """Tells other processes of the server how many connections this one has, and what they have."""
+
+    def note_open(self, count: int) -> int:
+        """This process has *count* connections; return how many the others have."""
+
+    def note_address(self, address: str, count: int) -> int:
+        """This process has *count* connections from an address; return how many the others have."""
+
+
 class ConnectionCount:
     """Counts the connections of several listeners against common limits.
 
     Attributes:
         open: Number of open connections, without those that are being refused.
+        refusing: Number of those.
         refused: Number of connections that were refused, by reason: `total` or `address`.
         timed_out: Number of connections that were closed because of a time limit, by its name.
     """
 
-    def __init__(self, total: int = 0, per_address: int = 0) -> None:
+    def __init__(
+        self,
+        total: int = 0,
+        per_address: int = 0,
+        others: OtherCounts | None = None,
+        *,
+        is_total_shared: bool = True,
+    ) -> None:
         """No connections yet.
 
         Args:
             total: How many may be open; 0 for any number.
             per_address: How many of one client address may be open; 0 for any number.
+            others: Other processes that share the limits; None for none.
+            is_total_shared: Whether they share *total* too.
         """
         self.refused: Counter[str] = Counter()
         self.timed_out: Counter[str] = Counter()
         self._total = total
         self._per_address = per_address
-        self.open = 0
+        self._others = others
+        self._is_total_shared = is_total_shared
+        self.open = self.refusing = 0
         self._addresses: Counter[str] = Counter()
         self._next_log = 0.0
 
@@ -67,22 +90,33 @@ class ConnectionCount:
 
     def enter(self, address: str) -> str:
         """Count a connection; why it is refused, and was not counted, or empty."""
-        if self._total and self.open >= self._total:
+        # Noted before it is known whether it is accepted: another process may accept one at the same time.
+        self.open += 1
+        elsewhere = self._note_open()
+        if self._total and self.open + (elsewhere if self._is_total_shared else 0) > self._total:
+            self.open -= 1
+            self._note_open()
             return self._refuse(
                 "total",
-                f"cannot accept the connection: {self.open} are open, the limit of --max-connections; close idle "
+                f"cannot accept the connection: {self._total} are open, the limit of --max-connections; close idle "
                 "connections or try again later",
             )
         if address:
-            if self._addresses[address] >= self._per_address:
+            self._addresses[address] += 1
+            if self._addresses[address] + self._note_address(address) > self._per_address:
+                self.leave(address)
                 return self._refuse(
                     "address",
                     f"cannot accept the connection: {self._per_address} are open from {address}, the limit of "
                     "--max-connections-per-address; use one of them or close it",
                 )
-            self._addresses[address] += 1
-        self.open += 1
         return ""
+
+    def _note_open(self) -> int:
+        return 0 if self._others is None else self._others.note_open(self.open)
+
+    def _note_address(self, address: str) -> int:
+        return 0 if self._others is None else self._others.note_address(address, self._addresses[address])
 
     def _refuse(self, limit: str, reason: str) -> str:
         self.refused[limit] += 1
@@ -95,8 +129,10 @@ class ConnectionCount:
     def leave(self, address: str) -> None:
         """Count the end of a connection that was accepted."""
         self.open -= 1
+        self._note_open()
         if address:
             self._addresses[address] -= 1
+            self._note_address(address)
             if not self._addresses[address]:
                 del self._addresses[address]
 
@@ -112,8 +148,7 @@ class OpenConnections(Generic[C]):
     def __init__(self, count: ConnectionCount | None = None) -> None:
         self.count = count or ConnectionCount()
         self.on_added: Callable[[], None] = lambda: None
-        self._addresses: dict[C, str | None] = {}  # None: refused, and not counted
-        self._refused = 0
+        self._addresses: dict[C, str | None] = {}  # None: it is being refused
 
     def __len__(self) -> int:
         return len(self._addresses)
@@ -133,8 +168,8 @@ class OpenConnections(Generic[C]):
         self.on_added()
         if not refusal:
             return ""
-        self._refused += 1
-        if self._refused > _MAX_REFUSED:
+        self.count.refusing += 1
+        if self.count.refusing > _MAX_REFUSED:
             transport.abort()
         return refusal
 
@@ -143,6 +178,6 @@ class OpenConnections(Generic[C]):
         if connection in self._addresses:
             address = self._addresses.pop(connection)
             if address is None:
-                self._refused -= 1
+                self.count.refusing -= 1
             else:
                 self.count.leave(address)

@@ -1,8 +1,10 @@
-"""One budget for the memory of all request bodies and messages in flight. Pure logic: no clock, no socket.
+"""One budget for the memory of requests in flight and of responses that are collected. Pure logic: no clock, no socket.
 
 A `Charge` counts the bytes of one long body or message, from the first byte that arrived until the request is answered.
 Announced sizes count nothing. While the budget is full, bodies are not read: their clients block on TCP, or on a window
 of HTTP/2. When requests that end free memory, bodies continue in the order in which they stopped.
+
+A response that is collected counts as a body that is incomplete: while the budget is full, its model is paused.
 
 Bodies that are incomplete can fill the budget among themselves, so that none of them ever completes. `on_tick` finds
 that case: one body has been stopped for too long. The largest incomplete body of all clients is then refused,
@@ -16,9 +18,19 @@ most. A body that holds nearly all that is in use is read up to the limit: nothi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-__all__ = ["TICK_SECONDS", "Charge", "Receiver", "RequestBudget", "refusal", "too_long", "too_long_for_budget"]
+__all__ = [
+    "COLLECTING",
+    "RECEIVING",
+    "TICK_SECONDS",
+    "Charge",
+    "ChargeKind",
+    "Receiver",
+    "RequestBudget",
+    "too_long_for_budget",
+]
 
 TICK_SECONDS = 0.5
 """How often `on_tick` is to be called while a body is stopped."""
@@ -36,8 +48,39 @@ _LEAST_READ = 1 << 14
 _UNLIMITED = 1 << 62
 
 
+@dataclass(frozen=True, slots=True)
+class ChargeKind:
+    """What is counted, for the reason of a refusal.
+
+    Attributes:
+        action: What cannot be done.
+        smaller: How a client asks for less.
+    """
+
+    action: str
+    smaller: str
+
+    def too_long(self, limit: int) -> str:
+        """Why it is refused if it exceeds the limit by itself."""
+        return (
+            f"cannot {self.action}: it exceeds the {limit} bytes that all requests in flight may use together; "
+            f"{self.smaller}, or set --memory-limit-requests"
+        )
+
+    def refusal(self, limit: int) -> str:
+        """Why it is refused because of others, and what to do."""
+        return (
+            f"cannot {self.action}: requests in flight use all of the {limit} bytes that they may use together; "
+            f"try again later, {self.smaller}, or set --memory-limit-requests"
+        )
+
+
+RECEIVING = ChargeKind("receive the request", "send smaller requests")
+COLLECTING = ChargeKind("collect the response", "ask for a shorter one or for a stream")
+
+
 class Receiver(Protocol):
-    """What receives a body or message, and can stop doing so."""
+    """What receives a body or message, or collects a response, and can stop doing so."""
 
     def resume_receiving(self) -> None:
         """Read again: the budget has room."""
@@ -50,12 +93,14 @@ class Charge:
     """The bytes that one body or message holds.
 
     Attributes:
+        kind: What they are.
         size: How many.
     """
 
-    __slots__ = ("_budget", "_receiver", "_stopped_at", "size")
+    __slots__ = ("_budget", "_receiver", "_stopped_at", "kind", "size")
 
-    def __init__(self, budget: RequestBudget, receiver: Receiver) -> None:
+    def __init__(self, budget: RequestBudget, receiver: Receiver, kind: ChargeKind) -> None:
+        self.kind = kind
         self.size = 0
         self._budget = budget
         self._receiver: Receiver | None = receiver  # None once the body is complete
@@ -137,9 +182,9 @@ class RequestBudget:
         """How many bodies are not read at the moment."""
         return len(self._stopped)
 
-    def open(self, receiver: Receiver) -> Charge:
-        """A charge for a body that begins."""
-        charge = Charge(self, receiver)
+    def open(self, receiver: Receiver, kind: ChargeKind = RECEIVING) -> Charge:
+        """A charge for a body, or for a response that is collected, that begins."""
+        charge = Charge(self, receiver, kind)
         self._incomplete[charge] = None
         return charge
 
@@ -222,7 +267,8 @@ class RequestBudget:
         assert receiver is not None  # complete charges are in no table
         self.refused += 1
         is_alone = self.in_use - largest.size <= self._few
-        receiver.refuse(too_long(self.limit) if is_alone and self.in_use > self.limit else refusal(self.limit))
+        explain = largest.kind.too_long if is_alone and self.in_use > self.limit else largest.kind.refusal
+        receiver.refuse(explain(self.limit))
         largest.release()
 
 
@@ -231,20 +277,4 @@ def too_long_for_budget(what: str, size: int, limit: int) -> str:
     return (
         f"{what} of {size} bytes exceeds the {limit} bytes that all requests in flight may use together; "
         "send smaller requests, or set --memory-limit-requests"
-    )
-
-
-def too_long(limit: int) -> str:
-    """Why a body is refused whose size was not known before it arrived."""
-    return (
-        f"cannot receive the request: it exceeds the {limit} bytes that all requests in flight may use together; "
-        "send a smaller request, or set --memory-limit-requests"
-    )
-
-
-def refusal(limit: int) -> str:
-    """Why a body is refused, and what to do."""
-    return (
-        f"cannot receive the request: requests in flight use all of the {limit} bytes that they may use together; "
-        "try again later, send smaller requests, or set --memory-limit-requests"
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from naiad.frontends.http1.messages import HttpExchange, json_response
 from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.protocol.inference import Buffer
 from naiad_llm.anthropic.errors import error_response
 from naiad_llm.anthropic.form import MessagesForm
 from naiad_llm.anthropic.request import read_message_request
@@ -29,12 +30,13 @@ class CountWriter:
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
+        self.collected = 0  # stays 0: the text does not matter
 
-    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:  # noqa: ARG002 - counted at the end
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         """Discard the text; return no events."""
-        return b""
+        return []
 
-    def send(self, events: bytes, sent: SentCount) -> None:  # noqa: ARG002 - no events
+    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events
         """Report the response as sent."""
         sent.add()
 
@@ -48,6 +50,9 @@ class CountWriter:
     def fail(self, error: ApiError) -> None:
         """Write the error."""
         self._exchange.respond(error_response(error))
+
+    def abandon(self) -> None:
+        """Nothing is collected."""
 
 
 def _begin(exchange: HttpExchange, request: TextRequest) -> tuple[TextRequest, ResponseWriter]:

@@ -53,21 +53,22 @@ class MessagesForm:
             {"type": "message_stop"},
         ]
 
-    def document(self, answer: Answer) -> bytes:
-        """The whole message. A tool call whose arguments are not a JSON object, which clients cannot read, is text."""
+    def document(self, answer: Answer) -> dict[str, Any]:
+        """The whole message, for `dump_parts`.
+
+        A tool call whose arguments are not a JSON object, which clients cannot read, is text.
+        """
         content = [_content(block, is_cut=answer.finish_reason == "length") for block in answer.blocks]
         stop_reason = _stop_reason(answer)
         if stop_reason == _CALLED and not any(block["type"] == _CALLED for block in content):
             stop_reason = "end_turn"
-        return orjson.dumps(
-            {
-                **self._head,
-                "content": content,
-                "stop_reason": stop_reason,
-                "stop_sequence": answer.stop or None,
-                "usage": _usage(answer.usage),
-            }
-        )
+        return {
+            **self._head,
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": answer.stop or None,
+            "usage": _usage(answer.usage),
+        }
 
     def failure(self, error: ApiError, answer: Answer) -> Events:  # noqa: ARG002 - what was generated is sent already
         """The error."""
@@ -116,16 +117,16 @@ def _content(block: Block, *, is_cut: bool) -> dict[str, Any]:
     if block.kind is BlockKind.CALL:
         arguments = _arguments(block)
         if arguments is None and not is_cut:
-            return {"type": "text", "text": f"{block.name}({block.text})"}
+            return {"type": "text", "text": f"{block.name}({block.arguments})"}
         # `stop_reason` is max_tokens for a call that is cut, so clients know that it is not complete.
         return {**begun, "input": arguments or {}}
-    return {**begun, begun["type"]: block.text}
+    return {**begun, begun["type"]: block.content}
 
 
 def _arguments(block: Block) -> dict[str, Any] | None:
     """The arguments of a call; None if they are not a JSON object."""
     try:
-        arguments = orjson.loads(block.text or "{}")
+        arguments = orjson.loads(block.arguments or "{}")
     except orjson.JSONDecodeError:
         return None
     return arguments if isinstance(arguments, dict) else None

@@ -16,6 +16,7 @@ from naiad.core.errors import NaiadError
 from naiad.frontends.http1.messages import INTERNAL_ERROR as INTERNAL_TEXT
 from naiad.frontends.http1.messages import HttpExchange, response
 from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.frontends.kserve_http.json_document import reason_of
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import ServerMetadata
 from naiad_llm.mcp.messages import (
@@ -38,6 +39,9 @@ VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Revisions of the protocol that begin with `initialize`, the newest first; clients of later ones fall back to them."""
 MAX_BODY = 128 << 10
 """Bytes of a message. Agents write arguments as text; longer ones would hold the event loop."""
+
+_LEAST_COUNTED = 8
+"""Bytes that a response counts at least: a model may send any number of empty ones."""
 
 _OK = 200
 _ACCEPTED = 202
@@ -166,7 +170,7 @@ class CallSink:
         self._tool = tool
         self._sent = sent
         self._cancel = cancel
-        self._responses: list[InferResponse] = []
+        self._responses: list[bytes] = []  # as JSON
         self._size = 0
         self._ticket: int | None = None
 
@@ -190,7 +194,7 @@ class CallSink:
             if inferred.error is not None:
                 self.respond(error_result(inferred.error.message))
                 return
-            self._size += sum(len(output.data) for output in inferred.outputs)
+            self._size += max(sum(len(output.data) for output in inferred.outputs), _LEAST_COUNTED)
             if self._size > MAX_OUTPUT:
                 if self._ticket is not None and not final:
                     self._cancel(self._ticket)
@@ -201,10 +205,10 @@ class CallSink:
                     )
                 )
                 return
-            if inferred.outputs or not final:
-                self._responses.append(inferred)
+            if (inferred.outputs or not final) and not self._keep(inferred):
+                return
         if final:
-            self.respond(self._result())
+            self.respond(self._tool.result(self._responses))
 
     def respond(self, result: Mapping[str, Any]) -> None:
         """Respond with the result of the call."""
@@ -213,21 +217,25 @@ class CallSink:
         if exchange is not None:
             exchange.respond(response(_OK, [result_document(self._request_id, result)]))
 
-    def _result(self) -> dict[str, Any]:
+    def _keep(self, inferred: InferResponse) -> bool:
+        """Keep a response; respond and return False if it has no form in JSON."""
         try:
-            return self._tool.result(self._responses)
+            self._responses.append(self._tool.encoded(inferred))
         except NaiadError as error:
-            return error_result(error.message)
+            self.respond(error_result(error.message))
+            return False
         except Exception:
             logger.exception("cannot write the result of tool '%s'", self._tool.metadata.name)
-            return error_result(INTERNAL_TEXT)
+            self.respond(error_result(INTERNAL_TEXT))
+            return False
+        return True
 
 
 def _parsed(exchange: HttpExchange) -> object:
     try:
         return orjson.loads(exchange.request.body)
     except orjson.JSONDecodeError as problem:
-        raise RpcError(PARSE_ERROR, f"the body is not valid JSON: {problem}") from None
+        raise RpcError(PARSE_ERROR, f"the body is not valid JSON: {reason_of(problem)} at {problem.pos}") from None
 
 
 def _check_version(exchange: HttpExchange, request: RpcRequest) -> None:

@@ -75,18 +75,21 @@ class Tool:
         ]
         return InferRequest(self.metadata.name, LATEST, tensors)
 
-    def result(self, responses: Sequence[InferResponse]) -> dict[str, Any]:
-        """The result of a call: one object of outputs, or a list of them for a model with several responses.
+    def encoded(self, response: InferResponse) -> bytes:
+        """The outputs of a response as JSON: an object.
 
         Raises:
             NaiadError: If an output has no form in JSON.
         """
-        values = [
-            {output.name: to_value(output, is_batched=self.is_batched) for output in response.outputs}
-            for response in responses
-        ]
-        structured = values[0] if len(values) == 1 else {"responses": values}
-        encoded = orjson.dumps(structured)
+        return orjson.dumps({output.name: to_value(output, is_batched=self.is_batched) for output in response.outputs})
+
+    def result(self, responses: Sequence[bytes]) -> dict[str, Any]:
+        """The result of a call: one object of outputs, or a list of them for a model with several responses.
+
+        Args:
+            responses: The responses as `encoded` returned them.
+        """
+        encoded = responses[0] if len(responses) == 1 else b'{"responses":[%b]}' % b",".join(responses)
         # As it is encoded: the structure must be JSON too, without infinite numbers.
         return {
             "content": [{"type": "text", "text": encoded.decode()}],

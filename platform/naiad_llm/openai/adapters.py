@@ -6,9 +6,10 @@ effect if `model.json` has `"enable_lora": true` (VLLM:src/model.py).
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
+
+from naiad.core.foreign_json import read_json
 
 __all__ = ["adapter_names", "context_length"]
 
@@ -42,7 +43,7 @@ def context_length(version: Path) -> int:
 def _read_object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if the file is missing or malformed, which the model reports when it loads."""
     try:
-        content = json.loads(file.read_bytes())
+        content = read_json(file.read_bytes())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

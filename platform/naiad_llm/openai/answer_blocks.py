@@ -6,6 +6,7 @@ OpenAI's Responses and Anthropic's Messages both write an answer in this way. A 
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,13 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.json_parts import JsonList, JsonText
 from naiad_llm.openai.logprobs import SampledTokenFinder, for_chat
 from naiad_llm.openai.text_response import Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
+_BLOCK_BYTES = 1024
+"""What a block takes besides its text."""
 REASONING_NAMES = ("reasoning_content", "reasoning")
 """Members of a message with the model's reasoning: that of vLLM until 0.11 and of llama.cpp, and vLLM's newer one."""
 
@@ -46,6 +50,7 @@ class Block:
         kind: What it contains.
         call_id: Identifies a tool call, so that its result can refer to it; "" for other kinds.
         name: Name of the called function; "" for other kinds.
+        content: The text so far; empty for a call.
         logprobs: Of each token of a text, in the form of chats; empty if they were not requested.
     """
 
@@ -53,19 +58,25 @@ class Block:
     kind: BlockKind
     call_id: str = ""
     name: str = ""
-    logprobs: list[dict[str, Any]] = field(default_factory=list)
+    content: JsonText = field(default_factory=JsonText)
+    logprobs: JsonList = field(default_factory=JsonList)
     _parts: list[str] = field(default_factory=list)
 
     @property
-    def text(self) -> str:
-        """The text so far: of a call, its arguments as JSON."""
+    def arguments(self) -> str:
+        """The arguments of a call so far, which are JSON."""
         if len(self._parts) > 1:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
 
-    def append(self, text: str) -> None:
-        """Add new text."""
-        self._parts.append(text)
+    def append(self, text: str) -> int:
+        """Add new text, or arguments of a call; return how many bytes more are held."""
+        if self.kind is BlockKind.CALL:
+            self._parts.append(text)
+            return sys.getsizeof(text)
+        before = self.content.size
+        self.content.add(text)
+        return self.content.size - before
 
 
 class BlockEvent(NamedTuple):
@@ -100,24 +111,37 @@ class Answer:
     usage: Usage = field(default_factory=Usage)
     stop: str = ""
 
+    @property
+    def size(self) -> int:
+        """Bytes of its texts."""
+        return sum(block.content.size for block in self.blocks)
+
     def message(self) -> dict[str, Any]:
-        """The answer as a message of a chat, to continue the conversation with."""
+        """The answer as a message of a chat, to continue the conversation with; for `dump_parts`."""
         by_kind = {kind: [block for block in self.blocks if block.kind is kind] for kind in BlockKind}
-        text = "".join(block.text for block in by_kind[BlockKind.TEXT])
+        text = JsonText.joined(block.content for block in by_kind[BlockKind.TEXT])
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if by_kind[BlockKind.REASONING]:
-            message["reasoning_content"] = "".join(block.text for block in by_kind[BlockKind.REASONING])
+            message["reasoning_content"] = JsonText.joined(block.content for block in by_kind[BlockKind.REASONING])
         if by_kind[BlockKind.CALL]:
             message["content"] = text or None
             message["tool_calls"] = [
-                {"id": block.call_id, "type": "function", "function": {"name": block.name, "arguments": block.text}}
+                {
+                    "id": block.call_id,
+                    "type": "function",
+                    "function": {"name": block.name, "arguments": block.arguments},
+                }
                 for block in by_kind[BlockKind.CALL]
             ]
         return message
 
 
 class BlockAssembler:
-    """Assembles the deltas of one choice into the blocks of *answer*."""
+    """Assembles the deltas of one choice into the blocks of *answer*.
+
+    Attributes:
+        size: Bytes that the blocks hold.
+    """
 
     def __init__(self, answer: Answer, top_logprobs: int | None = None) -> None:
         """No blocks yet; *top_logprobs* is the number of likely tokens to report, None for no probabilities."""
@@ -126,6 +150,7 @@ class BlockAssembler:
         self._finder = SampledTokenFinder()
         self._open: Block | None = None
         self._calls: dict[int, Block] = {}  # by the number that the model gives them
+        self.size = 0
 
     def add(self, delta: ChoiceDelta) -> list[BlockEvent]:
         """Append new output; return what changed.
@@ -166,8 +191,9 @@ class BlockAssembler:
         block = self._open
         if block is None or block.kind is not kind:
             block = self._begin(Block(len(self._answer.blocks), kind), events)
-        block.append(text)
-        block.logprobs += logprobs
+        before = block.logprobs.size
+        block.logprobs.add(logprobs)
+        self.size += block.append(text) + block.logprobs.size - before
         events.append(BlockEvent(Step.GROW, block, text, logprobs))
 
     def _add_call(self, position: int, call: Mapping[str, Any], events: list[BlockEvent]) -> None:
@@ -186,12 +212,13 @@ class BlockAssembler:
             )
         arguments = function.get("arguments")
         if arguments:
-            block.append(arguments)
+            self.size += block.append(arguments)
             events.append(BlockEvent(Step.GROW, block, arguments))
 
     def _begin(self, block: Block, events: list[BlockEvent]) -> Block:
         self._end_open(events)
         self._answer.blocks.append(block)
+        self.size += _BLOCK_BYTES
         self._open = block
         events.append(BlockEvent(Step.BEGIN, block))
         return block

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import orjson
-
 from naiad.frontends.http1.messages import HttpExchange, response
 from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, named_event
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai.answer_blocks import Answer, BlockAssembler, BlockEvent
 from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.json_parts import dump_parts
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.text_response import Choice, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 _OK = 200
+_JOINED = 1 << 16
+"""Bytes of events below which they are joined."""
 
 Events = Sequence[dict[str, Any]]
 """Events of a stream; the member `type` of each is also its name."""
@@ -34,8 +35,8 @@ class AnswerForm(Protocol):
     def finish(self, answer: Answer) -> Events:
         """The events after the last block."""
 
-    def document(self, answer: Answer) -> bytes:
-        """The whole answer as JSON."""
+    def document(self, answer: Answer) -> dict[str, Any]:
+        """The whole answer, for `dump_parts`."""
 
     def failure(self, error: ApiError, answer: Answer) -> Events:
         """The events that end a stream with an error."""
@@ -53,27 +54,40 @@ class BlockDocumentWriter:
         self._answer = Answer()
         self._blocks = BlockAssembler(self._answer, request.top_logprobs)
 
-    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:  # noqa: ARG002 - counted at the end
+    @property
+    def collected(self) -> int:
+        """Bytes of the answer so far."""
+        return self._blocks.size
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         """Append new output; return no events."""
         for _, delta in deltas:
             self._blocks.add(delta)
             self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
             self._answer.stop = delta.stop_reason or self._answer.stop
-        return b""
+        return []
 
-    def send(self, events: bytes, sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
+    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
         """Report the response as sent: the client's reading speed does not matter before the end."""
         sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
         """Write the document."""
+        if not self._exchange.is_connected:
+            self._exchange.respond([])  # the client has left: this ends the exchange
+            return
         self._blocks.end()
         self._answer.usage = usage
-        self._exchange.respond(response(_OK, [self._form.document(self._answer)]))
+        self._exchange.respond(response(_OK, dump_parts(self._form.document(self._answer))))
 
     def fail(self, error: ApiError) -> None:
         """Write the error."""
         self._exchange.respond(self._form.error_response(error))
+
+    def abandon(self) -> None:
+        """Free the answer."""
+        self._answer = Answer()
+        self._blocks = BlockAssembler(self._answer)
 
 
 class BlockStreamWriter:
@@ -86,9 +100,15 @@ class BlockStreamWriter:
         self._blocks = BlockAssembler(self._answer, request.top_logprobs)
         self._events = EventWriter(exchange)
         self._has_begun = False
+        self._is_abandoned = False
         self._uncounted = SentCount(lambda _ticket, _count: None)  # of events that belong to no response of the model
 
-    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:
+    @property
+    def collected(self) -> int:
+        """Bytes of the answer so far: the last events repeat it."""
+        return self._blocks.size
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:
         """The events of the deltas."""
         events = self._begin(usage)
         for _, delta in deltas:
@@ -97,15 +117,21 @@ class BlockStreamWriter:
             self._answer.stop = delta.stop_reason or self._answer.stop
         return events
 
-    def send(self, events: bytes, sent: SentCount) -> None:
+    def send(self, events: list[Buffer], sent: SentCount) -> None:
         """Queue the events; the response counts as sent once they are written."""
         if not self._events.has_begun:
             self._events.begin(_OK)
-        self._events.add(events, sent)
+        if sum(map(len, events)) < _JOINED:
+            self._events.add(b"".join(events), sent)
+        else:
+            self._events.add_long(events, sent)
         self._events.write()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
         """End the last block and the answer."""
+        if self._is_abandoned:
+            self._end([])
+            return
         self._answer.usage = usage
         events = self._begin(usage) + self._changes(self._blocks.end())
         self._end(events + _encoded(self._form.finish(self._answer)))
@@ -117,16 +143,22 @@ class BlockStreamWriter:
         else:
             self._exchange.respond(self._form.error_response(error))
 
-    def _begin(self, usage: Usage) -> bytes:
+    def abandon(self) -> None:
+        """Free the answer."""
+        self._is_abandoned = True
+        self._answer = Answer()
+        self._blocks = BlockAssembler(self._answer)
+
+    def _begin(self, usage: Usage) -> list[Buffer]:
         if self._has_begun:
-            return b""
+            return []
         self._has_begun = True
         return _encoded(self._form.begin(usage))
 
-    def _changes(self, events: Sequence[BlockEvent]) -> bytes:
-        return b"".join(_encoded(self._form.change(event)) for event in events)
+    def _changes(self, events: Sequence[BlockEvent]) -> list[Buffer]:
+        return [part for event in events for part in _encoded(self._form.change(event))]
 
-    def _end(self, events: bytes) -> None:
+    def _end(self, events: list[Buffer]) -> None:
         self._events.end()
         self.send(events, self._uncounted)
 
@@ -138,5 +170,5 @@ def block_writer(
     return (BlockStreamWriter if request.stream else BlockDocumentWriter)(exchange, request, form)
 
 
-def _encoded(events: Events) -> bytes:
-    return b"".join(named_event(document["type"].encode(), orjson.dumps(document)) for document in events)
+def _encoded(events: Events) -> list[Buffer]:
+    return [part for document in events for part in named_event(document["type"].encode(), dump_parts(document))]

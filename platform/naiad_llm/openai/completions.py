@@ -12,17 +12,23 @@ from typing import Any
 
 import orjson
 
-from naiad.frontends.http1.messages import HttpExchange, json_response
+from naiad.frontends.http1.messages import HttpExchange, response
 from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
+from naiad.protocol.inference import Buffer
 from naiad_llm.openai import logprobs
 from naiad_llm.openai.answer_blocks import REASONING_NAMES
 from naiad_llm.openai.custom_tools import CustomCalls
 from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.json_parts import JsonText, dump_parts
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.text_response import Choice, ResponseWriter, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 _OK = 200
+_CHAT_LOGPROBS = "content"
+_COMPLETION_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs")
+_OFFSET_BYTES = 40
+"""What an offset takes as a number in a list."""
 _DONE = event(b"[DONE]")
 
 
@@ -37,30 +43,29 @@ class DocumentWriter:
     def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
         self._exchange = exchange
         self._documents = DocumentBuilder(request)
+        self.collected = 0
 
-    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:  # noqa: ARG002 - counted at the end
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         """Append the deltas to their choices; return no events."""
         for choice, delta in deltas:
-            choice.text += delta.text
-            choice.logprobs += delta.logprobs
-            choice.finish_reason = delta.finish_reason or choice.finish_reason
-            if delta.message:
-                merge_message(choice.message, delta.message)
-        return b""
+            self.collected += self._documents.collect(choice, delta)
+        return []
 
-    def send(self, events: bytes, sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
+    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
         """Report the response as sent: the client's reading speed does not matter before the end."""
         sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
         """Write the document."""
-        for choice in choices:
-            choice.text, choice.length = choice.prompt + choice.text, len(choice.prompt)
-        self._exchange.respond(json_response(self._documents.document(choices, usage)))
+        self._exchange.respond(response(_OK, dump_parts(self._documents.document(choices, usage))))
 
     def fail(self, error: ApiError) -> None:
         """Write the error."""
         self._exchange.respond(error.response())
+
+    def abandon(self) -> None:
+        """Nothing is counted any more; the choices have the output."""
+        self.collected = 0
 
 
 class EventStreamWriter:
@@ -73,16 +78,17 @@ class EventStreamWriter:
         self._custom = CustomCalls(request.custom_tools)
         self._events = EventWriter(exchange)
         self._uncounted = SentCount(lambda _ticket, _count: None)  # of events that belong to no response of the model
+        self.collected = 0  # stays 0: each delta is sent
 
-    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:  # noqa: ARG002 - counted at the end
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         """The events of the deltas."""
-        return b"".join(_event(chunk) for choice, delta in deltas for chunk in self._chunks(choice, delta))
+        return [_event(chunk) for choice, delta in deltas for chunk in self._chunks(choice, delta)]
 
-    def send(self, events: bytes, sent: SentCount) -> None:
+    def send(self, events: list[Buffer], sent: SentCount) -> None:
         """Queue the events; the response counts as sent once they are written."""
         if not self._events.has_begun:
             self._events.begin(_OK)
-        self._events.add(events, sent)
+        self._events.add(b"".join(events), sent)
         self._events.write()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
@@ -93,14 +99,17 @@ class EventStreamWriter:
                 chunks += self._chunks(choice, ChoiceDelta(choice.index, "", "stop"))
         if self._request.include_usage:
             chunks.append(self._documents.usage_chunk(usage))
-        self._end(b"".join(map(_event, chunks)))
+        self._end([_event(chunk) for chunk in chunks])
 
     def fail(self, error: ApiError) -> None:
         """Write the error: with its HTTP status if the stream has not begun, else as the last event."""
         if self._events.has_begun:
-            self._end(_event(error.document()))
+            self._end([_event(error.document())])
         else:
             self._exchange.respond(error.response())
+
+    def abandon(self) -> None:
+        """Nothing is collected."""
 
     def _chunks(self, choice: Choice, delta: ChoiceDelta) -> list[dict[str, Any]]:
         if choice.finish_reason is not None:
@@ -127,9 +136,9 @@ class EventStreamWriter:
             return [self._documents.role_chunk(choice)]
         return [self._documents.echo_chunk(choice)] if choice.prompt else []
 
-    def _end(self, events: bytes) -> None:
+    def _end(self, events: list[Buffer]) -> None:
         self._events.end()
-        self.send(events + _DONE, self._uncounted)
+        self.send([*events, _DONE], self._uncounted)
 
 
 def _event(document: dict[str, Any]) -> bytes:
@@ -152,8 +161,31 @@ class DocumentBuilder:
         self._kind = kind
         self._chunk_kind = f"{kind}.chunk" if self._is_chat else kind
 
+    def collect(self, choice: Choice, delta: ChoiceDelta) -> int:
+        """Append a delta to its choice, for `document`; return how many bytes more the choice holds."""
+        before = _size(choice)
+        choice.text.add(delta.text)
+        choice.finish_reason = delta.finish_reason or choice.finish_reason
+        added = 0
+        if delta.message:
+            merge_message(choice.message, delta.message)
+            added = len(orjson.dumps(delta.message))
+        count = self._request.top_logprobs
+        if count is not None:
+            choice.finder.add_text(delta.text)
+            if self._is_chat:
+                choice.logprobs[_CHAT_LOGPROBS].add(logprobs.for_chat(choice.finder, delta.logprobs, count))
+            else:
+                found = logprobs.for_completion(choice.finder, delta.logprobs, count, choice.length)
+                for name in _COMPLETION_LOGPROBS:
+                    choice.logprobs[name].add(found[name])
+                choice.offsets += found["text_offset"]
+                if found["tokens"]:
+                    choice.length = choice.offsets[-1] + len(found["tokens"][-1])
+        return _size(choice) - before + added
+
     def document(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        """The whole response."""
+        """The whole response, for `dump_parts`."""
         document = {**self._head, "object": self._kind, "system_fingerprint": None}
         document["choices"] = [self._choice(choice) for choice in choices]
         counts = usage.document()
@@ -176,18 +208,15 @@ class DocumentBuilder:
             if "tool_calls" in message:
                 document["message"]["tool_calls"] = [self._custom.whole(call) for call in message["tool_calls"]]
             if count is not None:
-                choice.finder.add_text(choice.text)
-                content_logprobs = logprobs.for_chat(choice.finder, choice.logprobs, count)
-                document["logprobs"] = {"content": content_logprobs, "refusal": None}
+                document["logprobs"] = {"content": choice.logprobs[_CHAT_LOGPROBS], "refusal": None}
         else:
-            document["text"] = choice.text
+            document["text"] = JsonText.joined((JsonText(choice.prompt), choice.text))
             if count is not None:
-                document["logprobs"] = logprobs.for_prompt(choice.prompt_logprobs, count)
-                offset = choice.length
-                choice.finder.add_text(choice.text[offset:])
-                generated = logprobs.for_completion(choice.finder, choice.logprobs, count, offset)
-                for name, values in generated.items():
-                    document["logprobs"][name] += values
+                found = logprobs.for_prompt(choice.prompt_logprobs, count)
+                offset = len(choice.prompt)
+                offsets = [*found["text_offset"], *(offset + place for place in choice.offsets)]
+                lists = {name: choice.logprobs[name].after(found[name]) for name in _COMPLETION_LOGPROBS}
+                document["logprobs"] = {**lists, "text_offset": offsets}
         return document
 
     def role_chunk(self, choice: Choice) -> dict[str, Any]:
@@ -231,6 +260,12 @@ class DocumentBuilder:
                 None  # OpenAI: "All other chunks will also include a usage field, but with a null value"
             )
         return document
+
+
+def _size(choice: Choice) -> int:
+    """The bytes that a choice holds, without those of `message`."""
+    lists = sum(values.size for values in choice.logprobs.values())
+    return choice.text.size + lists + _OFFSET_BYTES * len(choice.offsets)
 
 
 def _delta(delta: ChoiceDelta) -> dict[str, Any]:

@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import orjson
 
-from naiad.protocol.inference import InferRequest, OutputTensor
+from naiad.protocol.inference import Buffer, InferRequest, OutputTensor
 from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.steps import finish
 from naiad.protocol.text_models import EMBEDDING_REQUEST, can_embed
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
 from naiad_llm.openai.requests import ANYTHING, TEXT, FieldRule, to_json, validate_fields
-from naiad_llm.openai.vllm_tensors import build_infer_request, strings, sum_of
+from naiad_llm.openai.single_response import BodySteps
+from naiad_llm.openai.vllm_tensors import build_infer_request, encoded_strings, sum_of
 
+_LONG_TEXT = 64 << 10
+"""Bytes of the model's vectors from which they are encoded in steps; fewer take below a millisecond."""
 _RULES: dict[str, FieldRule] = {
     "model": TEXT,
     "input": ANYTHING,
@@ -80,25 +84,33 @@ def infer_request(document: str, metadata: ModelMetadata) -> InferRequest:
     return build_infer_request(metadata, values, {})
 
 
-def embedding_body(outputs: Mapping[str, OutputTensor], given: Mapping[str, Any]) -> bytes:
-    """The response to the request *given*, from the outputs of the model.
+def embedding_body(outputs: Mapping[str, OutputTensor], given: Mapping[str, Any]) -> BodySteps | bytes:
+    """The response to the request *given*, from the outputs of the model; the steps that make it, where it is long.
 
     Raises:
         ApiError: If the model did not return vectors.
     """
+    steps = _body_steps(outputs, given)
+    text = outputs.get("text_output")
+    return steps if text is not None and len(text.data) > _LONG_TEXT else b"".join(finish(steps))
+
+
+def _body_steps(outputs: Mapping[str, OutputTensor], given: Mapping[str, Any]) -> BodySteps:
+    """The response, a vector in each step: Python's numbers of one vector exist at a time."""
     is_base64 = given.get("encoding_format") == "base64"
-    vectors = [_vector(text, is_base64=is_base64) for text in strings(outputs.get("text_output"))]
+    parts: list[Buffer] = [b'{"object":"list","data":[']
+    for index, text in enumerate(encoded_strings(outputs.get("text_output"))):
+        document = {"object": "embedding", "index": index, "embedding": _vector(text, is_base64=is_base64)}
+        parts.append((b"," if index else b"") + orjson.dumps(document))
+        del document  # else its numbers stay while the loop does other work
+        yield
     tokens = sum_of(outputs.get("num_input_tokens")) or 0
-    document = {
-        "object": "list",
-        "data": [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)],
-        "model": given["model"],
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }
-    return orjson.dumps(document)
+    rest = {"model": given["model"], "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+    parts += (b"],", orjson.dumps(rest)[1:])
+    return parts
 
 
-def _vector(text: str, *, is_base64: bool) -> object:
+def _vector(text: Buffer, *, is_base64: bool) -> object:
     try:
         numbers = orjson.loads(text)
         array = np.array(numbers, "<f4")

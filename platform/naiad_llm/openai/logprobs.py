@@ -21,18 +21,21 @@ class SampledTokenFinder:
 
     def __init__(self) -> None:
         self._text = ""
+        self._place = 0  # of the next token in it
 
     def find(self, alternatives: Alternatives) -> Mapping[str, Any]:
         """The next sampled token; its text is consumed."""
         entries = list(alternatives.values())
         candidates = [entries[-1], entries[0], *entries[1:-1]]
-        found = next((one for one in candidates if self._text.startswith(_text(one)) and _text(one)), candidates[0])
-        self._text = self._text.removeprefix(_text(found))
+        text, place = self._text, self._place
+        found = next((one for one in candidates if text.startswith(_text(one), place) and _text(one)), candidates[0])
+        if text.startswith(_text(found), place):
+            self._place += len(_text(found))
         return found
 
     def add_text(self, text: str) -> None:
         """Append generated text, before `find` is called for its tokens."""
-        self._text += text
+        self._text, self._place = self._text[self._place :] + text, 0
 
 
 def for_chat(finder: SampledTokenFinder, tokens: Sequence[Alternatives], count: int) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from naiad.frontends.kserve_http.json_document import reason_of
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai.chat_tools import checked_calls, read_tools
 from naiad_llm.openai.errors import TOO_LARGE, ApiError
@@ -112,7 +113,8 @@ def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError as problem:
-        raise ApiError(f"We could not parse the JSON body of your request: {problem}") from None
+        why = f"{reason_of(problem)} at {problem.pos}"
+        raise ApiError(f"We could not parse the JSON body of your request: {why}") from None
     if not isinstance(document, dict):
         raise ApiError("The body of the request must be a JSON object")
     return document

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
 
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, response
+from naiad.frontends.offload.exchanges import continue_later
+from naiad.frontends.offload.slices import SliceScheduler
 from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
 
@@ -13,14 +16,17 @@ logger = logging.getLogger("naiad.openai")
 
 _OK = 200
 
-MakeBody = Callable[[Mapping[str, OutputTensor]], bytes]
+BodySteps = Generator[None, None, list[Buffer]]
+"""Makes the parts of a long JSON in steps of about a millisecond, or raises ApiError."""
+
+MakeBody = Callable[[Mapping[str, OutputTensor]], BodySteps | bytes]
 """Makes the JSON of the response from the model's outputs by name, or raises ApiError."""
 
 
 class SingleResponseSink:
     """Responds with what *make_body* makes of the model's first response; further responses are discarded."""
 
-    __slots__ = ("_error_response", "_exchange", "_make_body", "_model", "_on_sent")
+    __slots__ = ("_error_response", "_exchange", "_make_body", "_model", "_on_sent", "_slices")
 
     def __init__(
         self,
@@ -28,6 +34,7 @@ class SingleResponseSink:
         model: str,
         make_body: MakeBody,
         on_sent: Callable[[], None],
+        slices: SliceScheduler,
         error_response: Callable[[ApiError], list[Buffer]] = ApiError.response,
     ) -> None:
         """Respond on *exchange*.
@@ -37,12 +44,14 @@ class SingleResponseSink:
             model: Name of the model, for errors.
             make_body: Makes the response.
             on_sent: Called for each response of the model.
+            slices: Makes long bodies.
             error_response: Makes the response for an error.
         """
         self._exchange: HttpExchange | None = exchange
         self._model = model
         self._make_body = make_body
         self._on_sent = on_sent
+        self._slices = slices
         self._error_response = error_response
 
     def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
@@ -61,9 +70,21 @@ class SingleResponseSink:
                 raise ApiError("The model returned no response", status=SERVER_ERROR)
             if inferred.error is not None:
                 raise to_api_error(inferred.error, self._model)
-            exchange.respond(response(_OK, [self._make_body({one.name: one for one in inferred.outputs})]))
-        except ApiError as error:
-            exchange.respond(self._error_response(error))
-        except Exception:
-            logger.exception("cannot write the response of model '%s'", self._model)
-            exchange.respond(self._error_response(ApiError(INTERNAL_ERROR, status=SERVER_ERROR)))
+            body = self._make_body({one.name: one for one in inferred.outputs})
+            if isinstance(body, bytes):
+                exchange.respond(response(_OK, [body]))
+            else:
+                continue_later(
+                    exchange,
+                    partial(self._slices.start, body),
+                    lambda parts: exchange.respond(response(_OK, parts)),
+                    partial(self._fail, exchange),
+                )
+        except Exception as error:  # noqa: BLE001 - any error becomes the response
+            self._fail(exchange, error)
+
+    def _fail(self, exchange: HttpExchange, problem: Exception) -> None:
+        if not isinstance(problem, ApiError):
+            logger.error("cannot write the response of model '%s'", self._model, exc_info=problem)
+            problem = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
+        exchange.respond(self._error_response(problem))

@@ -21,6 +21,7 @@ from naiad.frontends.kserve_http.long_requests import LONG_JSON
 from naiad.frontends.offload.background import Background
 from naiad.frontends.offload.deferred import no_deferred
 from naiad.frontends.offload.exchanges import continue_later
+from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.protocol.inference import Buffer, InferRequest, Sink
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
@@ -105,9 +106,10 @@ class Submitter:
         engine: Executes them.
     """
 
-    def __init__(self, engine: EngineDoor, tracer: RequestTracer) -> None:
+    def __init__(self, engine: EngineDoor, tracer: RequestTracer, background: Background) -> None:
         self.engine = engine
         self._tracer = tracer
+        self._background = background
 
     def submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> int:
         """Submit a request that a client has sent on *exchange*; return its ticket.
@@ -134,7 +136,7 @@ class Submitter:
             ApiError: If the engine rejects it.
         """
         sent = SentCount(self.engine.confirm_sent)
-        sink = SingleResponseSink(exchange, model, make_body, sent.add, error_response)
+        sink = SingleResponseSink(exchange, model, make_body, sent.add, self._background.slices, error_response)
         try:
             ticket = self.submit(exchange, inference, sink)
         except NaiadError as problem:
@@ -168,6 +170,7 @@ class TextSubmission:
         models: ServedModels,
         bodies: BodyReader,
         *,
+        budget: RequestBudget,
         default_tokens: int | None,
         chat_template: ChatTemplate | None,
     ) -> None:
@@ -177,12 +180,14 @@ class TextSubmission:
             submitter: Submits inference requests.
             models: The models by name.
             bodies: Parses the requests.
+            budget: Counts what is collected of responses.
             default_tokens: `max_tokens` of a request that sets none; None for the protocol's default.
             chat_template: Renders chats as prompts for models without the input `messages`; None to reject them.
         """
         self._submitter = submitter
         self._models = models
         self._bodies = bodies
+        self._budget = budget
         self._default_tokens = default_tokens
         self._chat_template = chat_template
 
@@ -213,7 +218,7 @@ class TextSubmission:
         engine = self._submitter.engine
         metadata, lora = self._models.find(request.model)
         inferences = list(infer_requests(request, metadata, self._chat_template, lora))
-        response = TextResponse(exchange, request, engine.cancel, writer)
+        response = TextResponse(exchange, request, engine.cancel, writer, self._budget)
         for number, inference in enumerate(inferences):
             sent = SentCount(engine.confirm_sent)
             try:

@@ -9,15 +9,19 @@ cancels the other prompts' requests.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from naiad.frontends.collected import CollectedBytes
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
 from naiad.frontends.http1.server_sent_events import SentCount
-from naiad.protocol.inference import InferResponse
-from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
+from naiad.frontends.request_budget import RequestBudget
+from naiad.protocol.inference import Buffer, InferResponse
+from naiad_llm.openai.errors import SERVER_ERROR, UNAVAILABLE, ApiError, to_api_error
+from naiad_llm.openai.json_parts import JsonList, JsonText
 from naiad_llm.openai.logprobs import SampledTokenFinder
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.vllm_tensors import ChoiceDelta, read_output
@@ -62,20 +66,22 @@ class Choice:
         prompt_logprobs: Alternatives of each of its tokens, the first of which has none.
         text: Text so far; stays empty in a stream.
         message: Members of a chat's message besides its content, such as tool calls.
-        logprobs: Alternatives of each token so far; stays empty in a stream.
+        logprobs: Members of the log probabilities so far; stay empty in a stream.
+        offsets: Places of the tokens in the text, for a completion; stay empty in a stream.
         finder: Finds the sampled tokens among the alternatives.
         finish_reason: Why the choice is finished; None while it is not.
         has_begun: Whether a chunk was sent.
-        length: Characters of text before the next token, the prompt included.
+        length: Characters of text before the next token, in a stream with the prompt.
         transfer: What another server needs to continue with the model's cache (`kv_transfer_params`).
     """
 
     index: int
     prompt: str = ""
     prompt_logprobs: list[Any] = field(default_factory=list)
-    text: str = ""
+    text: JsonText = field(default_factory=JsonText)
     message: dict[str, Any] = field(default_factory=dict)
-    logprobs: list[Any] = field(default_factory=list)
+    logprobs: defaultdict[str, JsonList] = field(default_factory=lambda: defaultdict(JsonList))
+    offsets: list[int] = field(default_factory=list)
     finder: SampledTokenFinder = field(default_factory=SampledTokenFinder)
     finish_reason: str | None = None
     has_begun: bool = False
@@ -86,15 +92,19 @@ class Choice:
 class ResponseWriter(Protocol):
     """Writes one response to the client."""
 
-    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> bytes:
-        """Apply new output to its choices; return the events to send for it.
+    @property
+    def collected(self) -> int:
+        """Bytes of output that are held until the end."""
+
+    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:
+        """Apply new output to its choices; return the events to send for it, in parts.
 
         Args:
             deltas: The new output of each choice.
             usage: Token counts of their prompt so far.
         """
 
-    def send(self, events: bytes, sent: SentCount) -> None:
+    def send(self, events: list[Buffer], sent: SentCount) -> None:
         """Send what `add` returned for one response of the model, and report that response as sent."""
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
@@ -102,6 +112,9 @@ class ResponseWriter(Protocol):
 
     def fail(self, error: ApiError) -> None:
         """End the response with an error."""
+
+    def abandon(self) -> None:
+        """Free what was collected: the client has left. `finish` or `fail` follows."""
 
 
 class TextResponse:
@@ -113,22 +126,35 @@ class TextResponse:
     """
 
     def __init__(
-        self, exchange: HttpExchange, request: TextRequest, cancel: Callable[[int], None], writer: ResponseWriter
+        self,
+        exchange: HttpExchange,
+        request: TextRequest,
+        cancel: Callable[[int], None],
+        writer: ResponseWriter,
+        budget: RequestBudget,
     ) -> None:
-        """Respond on *exchange* by *writer*; *cancel* cancels an inference request by its ticket."""
+        """Respond on *exchange* by *writer*.
+
+        Args:
+            exchange: The exchange.
+            request: The request.
+            cancel: Cancels an inference request by its ticket.
+            writer: Writes the response.
+            budget: Counts what is collected of it.
+        """
         self.request = request
         self.is_over = False
         self._exchange = exchange
-        count = request.choices
-        self._choices = [
-            Choice(index, _echoed(request.prompts[index // count]) if request.echo else "")
-            for index in range(count * len(request.prompts))
-        ]
+        self._choices = _new_choices(request)
         self._usages = [Usage() for _ in request.prompts]
         self._writer = writer
         self._cancel = cancel
         self._pending_prompts = len(request.prompts)
         self._tickets: list[int] = []
+        self._collected = CollectedBytes(budget, self._on_refused, self._confirm_held)
+        self._held: list[SentCount] = []  # of responses that count as sent when there is room for the next
+        if not request.stream:  # a stream's writer waits for its client in this way
+            exchange.on_resume(self._on_resume)
 
     def on_submitted(self, ticket: int) -> None:
         """Register the ticket of one prompt's inference request, which may have been answered already."""
@@ -148,22 +174,28 @@ class TextResponse:
             sent: Reports the response as sent, so that the engine lets the model send more.
         """
         if response is not None:
-            events = b""
+            events: list[Buffer] = []
             is_read = self._exchange.is_connected
+            if not is_read:
+                self._drop()
             with self._fail_on_error():
                 if is_read and not self.is_over:
                     events = self._add(prompt, response)
-            if is_read and not self.is_over:
-                self._writer.send(events, sent)
-            else:
+                    self._collected.count(self._writer.collected)
+            if not is_read or self.is_over:
                 # Discarded responses count too: otherwise a model that ignores its cancellation would block forever.
                 sent.add()
+            elif self._collected.is_stopped and not self.request.stream:
+                self._held.append(sent)
+            else:
+                self._writer.send(events, sent)
         if final and not self.is_over:
             self._pending_prompts -= 1
             if not self._pending_prompts:
                 self.is_over = True
                 with self._fail_on_error():
                     self._writer.finish(self._choices, self._total_usage())
+                self._release()
 
     def fail(self, error: ApiError) -> None:
         """End the response with *error*, unless it is over."""
@@ -185,8 +217,31 @@ class TextResponse:
         for ticket in self._tickets:
             self._cancel(ticket)
         self._writer.fail(error)
+        self._drop()
 
-    def _add(self, prompt: int, response: InferResponse) -> bytes:
+    def _on_refused(self, reason: str) -> None:
+        self.fail(ApiError(reason, status=UNAVAILABLE))
+
+    def _on_resume(self) -> None:
+        if not self._exchange.is_connected:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Free what was collected: nobody reads it."""
+        self._choices = _new_choices(self.request)
+        self._writer.abandon()
+        self._release()
+
+    def _release(self) -> None:
+        self._collected.release()
+        self._confirm_held()
+
+    def _confirm_held(self) -> None:
+        held, self._held = self._held, []
+        for sent in held:
+            sent.add()
+
+    def _add(self, prompt: int, response: InferResponse) -> list[Buffer]:
         if response.error is not None:
             raise to_api_error(response.error, self.request.model)
         output = read_output(response)
@@ -221,6 +276,14 @@ class TextResponse:
         for usage in self._usages:
             total.add(usage)
         return total
+
+
+def _new_choices(request: TextRequest) -> list[Choice]:
+    count = request.choices
+    return [
+        Choice(index, _echoed(request.prompts[index // count]) if request.echo else "")
+        for index in range(count * len(request.prompts))
+    ]
 
 
 def _echoed(prompt: str | list[int]) -> str:

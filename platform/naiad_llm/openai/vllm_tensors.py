@@ -7,9 +7,8 @@ not declare are left out, and outputs that it does not return are treated as abs
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from naiad.core.foreign_json import read_json
 from naiad.frontends.kserve_http.generate_request import deduce_shape
 from naiad.frontends.kserve_http.json_tensors import pack_strings, split_strings
 from naiad.protocol.datatypes import BY_NAME, Datatype
@@ -254,7 +254,7 @@ def _json(text: str) -> Any:
     try:
         return orjson.loads(text or b"null")
     except orjson.JSONDecodeError:
-        return _replace_surrogates(json.loads(text))
+        return _replace_surrogates(read_json(text))
 
 
 def _replace_surrogates(value: Any) -> Any:
@@ -275,14 +275,19 @@ def _message(value: object) -> dict[str, Any]:
 
 def strings(output: OutputTensor | None) -> list[str]:
     """The elements of a string output; empty if the output is absent."""
+    return [element.decode("utf-8", "replace") for element in encoded_strings(output)]
+
+
+def encoded_strings(output: OutputTensor | None) -> Iterable[bytes]:
+    """The elements of a string output, as the model encoded them; empty if the output is absent."""
     if output is None:
-        return []
+        return ()
     if output.datatype is not Datatype.BYTES:
         raise ApiError(
             f"The output '{output.name}' of the model must have the datatype BYTES, not {output.datatype.name}",
             status=SERVER_ERROR,
         )
-    return [element.decode("utf-8", "replace") for element in split_strings(output.data)]
+    return split_strings(output.data)
 
 
 def sum_of(output: OutputTensor | None) -> int | None:

@@ -11,6 +11,7 @@ import pytest
 from frontends.console.pages import DESKTOP, PHONE
 from serving.repositories import repository
 from support.server import ServerProcess
+from support.system_packages import require
 
 MODELS = ("identity", "repeats", "raises_in_execute")
 MARKUP = "<img src=x onerror=document.title='owned'>"
@@ -109,8 +110,7 @@ def test_the_command_for_curl_does_what_the_page_does(page):
     )
     command = page.run("return document.querySelector(arguments[0]).textContent", inside(INFER, ".command"))
     assert command.startswith("curl ")
-    if shutil.which("curl") is None:
-        pytest.skip("needs curl")
+    require("curl")
     done = subprocess.run(["bash", "-c", f"{command} --silent"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)["outputs"][0]["data"] == [9008]
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from frontends.console.pages import Pages
+from support.system_packages import require
 
 FLAGS = (
     "--headless",
@@ -21,21 +21,26 @@ FLAGS = (
 )
 
 
+HASTE = (
+    "const timer = window.setTimeout; window.setTimeout = (call, delay, ...more) => timer(call, delay / 8, ...more);"
+)
+"""The pages ask the server each second or two; tests would wait for that most of their time."""
+
+
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real browser without a window."""
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)")
+    driver = require("chromedriver")
     options = ChromeOptions()
-    options.binary_location = chromium
+    options.binary_location = require("chromium")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
         options.add_argument(flag)
     started = Chrome(options, Service(driver))
+    started.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": HASTE})
     yield started
     started.quit()
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 DESKTOP, PHONE = (1280, 800), (390, 844)
+SIZES = [DESKTOP, pytest.param(PHONE, marks=pytest.mark.endurance)]
+"""Most tests show pages in one size: a page costs seconds of processor time."""
 SERIOUS = ("serious", "critical")
 
 

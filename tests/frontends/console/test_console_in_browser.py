@@ -15,6 +15,7 @@ import pytest
 from frontends.console.pages import DESKTOP, PHONE
 from selenium.webdriver.common.keys import Keys
 from support.server import ServerProcess
+from support.system_packages import require
 
 OWN_MODELS = Path(__file__).parent / "models"
 LANGUAGE_MODELS = Path(__file__).parents[2] / "llm" / "openai" / "models"
@@ -113,8 +114,7 @@ def test_the_sample_of_curl_works_as_it_is(page, server):
     page.until(lambda: len(page.texts(".copy pre")) == 3)
     command = shlex.split(page.texts(".copy pre")[0])
     assert command[0] == "curl"
-    if shutil.which("curl") is None:
-        pytest.skip("needs curl")
+    require("curl")
     assert '"data":[9008' in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
@@ -224,6 +224,20 @@ def caller_pid(server):
     pid = document["instances"][0]["pid"]
     assert pid  # 0 while it is restarted: a signal to that would reach all processes of this group
     return pid
+
+
+def test_a_tab_appears_when_the_state_of_the_server_comes_after_the_model(page):
+    page.open("#/")
+    page.until(lambda: page.run("return Boolean(app.state)"))
+    page.run(
+        "const late = { ...app.state, models: [] };"
+        "Object.defineProperty(app, 'state', { get: () => late, set: () => {}, configurable: true });"
+        "location.hash = '#/model/upper/1';"
+    )
+    page.until(lambda: "Request" in page.texts("[role=tab]"))
+    assert "Chat" not in page.texts("[role=tab]")
+    page.run("delete app.state;")  # the next one that comes is shown
+    page.until(lambda: "Chat" in page.texts("[role=tab]"))
 
 
 def test_a_model_is_unloaded_and_loaded_again(page):

@@ -6,10 +6,10 @@ import gc
 import json
 import socket
 import weakref
-from collections.abc import Callable
 from time import perf_counter
 
 import pytest
+from fakes.connections import Loop, Transport
 
 from naiad.core.turns import SHARE_SECONDS, LoopTurns
 from naiad.frontends.http1.connection import HttpConnection
@@ -18,71 +18,6 @@ from naiad.frontends.http1.messages import response
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
-
-
-class Transport:
-    """Records what is written."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.is_reading = True
-        self.is_closed = self.is_aborted = False
-        self.unsent = 0
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def get_write_buffer_size(self) -> int:
-        return self.unsent
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def abort(self) -> None:
-        self.is_aborted = True
-
-    def get_extra_info(self, name):
-        return {"peername": (self.address, 1234), "socket": self.socket}.get(name)
-
-    socket = None
-
-    address = "10.0.0.1"
-
-    def pause_reading(self) -> None:
-        self.is_reading = False
-
-    def resume_reading(self) -> None:
-        self.is_reading = True
-
-    def write(self, data) -> None:
-        self.written += data
-
-    def writelines(self, parts) -> None:
-        self.written += b"".join(parts)
-
-
-class Loop:
-    """Keeps what is scheduled until `run_turn`."""
-
-    def __init__(self) -> None:
-        self.ready: list[Callable[[], None]] = []
-
-    def call_soon(self, callback) -> None:
-        self.ready.append(callback)
-
-    def call_later(self, delay, callback) -> Loop:
-        return self
-
-    def cancel(self) -> None:
-        pass
-
-    def run_turn(self) -> None:
-        ready, self.ready = self.ready, []
-        for callback in ready:
-            callback()
 
 
 def connect(handle, loop=None, timeouts=None, connections=None):
@@ -391,3 +326,34 @@ def test_requests_that_were_sent_ahead_are_answered_while_a_connection_drains():
         answer(waiting[number])
     assert answered(transport) == [0, 1, 2]
     assert transport.written.count(b"\r\nConnection: close\r\n") == 1
+
+
+@pytest.mark.parametrize("protocol", ["", "http/1.1"], ids=["plain", "tls"])
+def test_a_client_that_may_still_be_sending_has_time_to_read_the_last_response(protocol):
+    loop = Loop()
+    connection, _, transport = connect(answer, loop)
+    transport.protocol = protocol
+    receive(connection, b"\x16\x03\x01\x02\x00")
+    assert status_and_error(transport)[0] == 400
+    assert (connection.is_lingering, transport.is_reading) == (True, True)
+    written = transport.written
+    receive(connection, PLAIN)
+    loop.advance(1.9)
+    assert transport.ends == ([] if protocol else ["write_eof"])
+    loop.advance(0.2)
+    assert transport.ends[-1] == "close"
+    assert transport.written == written
+    connection.connection_lost(None)
+    assert not connection.is_lingering
+
+
+def test_a_client_that_leaves_while_its_last_response_is_written_is_not_waited_for():
+    loop = Loop()
+    connection, _, transport = connect(answer, loop)
+    receive(connection, b"\x16\x03\x01\x02\x00")
+    connection.connection_lost(None)
+    assert (loop.timers, connection.is_lingering, connection.eof_received()) == ([], False, False)
+    connection, _, transport = connect(answer, loop)
+    transport.ends.append("close")
+    receive(connection, b"\x16\x03\x01\x02\x00")
+    assert (loop.timers, connection.is_lingering) == ([], False)

@@ -173,6 +173,26 @@ def test_heads_of_refused_requests_are_not_kept_and_others_are_checked_once():
     assert len(checked) == 3
 
 
+@pytest.mark.parametrize(
+    ("headers", "is_local", "is_usual"),
+    [
+        ({"host": "localhost"}, True, True),
+        ({"host": "evil.example"}, True, False),
+        ({"host": "evil.example"}, False, True),
+        ({"host": "localhost", "origin": OWN}, True, False),
+        ({"host": "localhost", "sec-fetch-site": "same-origin"}, True, False),
+        ({"host": "localhost", "origin": OWN}, False, False),
+        ({"host": "10.0.0.1" * 40}, True, False),
+    ],
+)
+def test_requests_of_programs_for_a_host_that_was_served_need_no_second_look(headers, is_local, is_usual):
+    guard = PageGuard(PageRules(), is_loopback=is_local)
+    encoded = {name.encode(): value.encode() for name, value in headers.items()}
+    assert guard.is_usual(encoded) is (is_usual and not is_local)
+    guard.refusal("GET", b"/", encoded)
+    assert guard.is_usual(encoded) is is_usual
+
+
 def test_only_addresses_of_the_machine_itself_are_loopback():
     assert all(map(is_loopback, ("127.0.0.1", "127.0.1.1", "::1")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "fe80::1%eth0")))

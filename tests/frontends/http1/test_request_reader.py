@@ -225,6 +225,26 @@ def test_after_a_long_body_the_next_read_ends_where_the_tensors_of_such_a_reques
     assert len(recorder.reader.get_buffer(-1)) == len(KINDS[6]) - len(LONG) + 100
 
 
+def test_a_long_body_is_read_a_part_in_each_turn_however_much_has_arrived():
+    body = LONG * 20  # 5 MiB
+    packet = plain("/long", body)
+    recorder = Recorder(limits=RequestLimits(body_bytes=len(body)))
+    sent = shares = 0
+    while sent < len(packet):
+        buffer = recorder.reader.get_buffer(-1)
+        assert len(buffer) <= 1 << 20
+        size = min(len(buffer), len(packet) - sent)
+        buffer[:size] = packet[sent : sent + size]
+        sent += size
+        recorder.reader.buffer_updated(size)
+        if size == 1 << 20 and sent < len(packet):
+            shares += 1
+            assert recorder.shares == shares, "libuv would read the socket again and again"
+    assert shares >= 3
+    (seen,) = recorder.requests
+    assert seen.body == body
+
+
 def test_a_released_buffer_is_used_for_the_next_long_body_of_its_size():
     recorder = Recorder()
     recorder.feed(KINDS[6])

@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from fakes.connections import Transport
 
 from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http1 import response_queue
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, response, stream_head
 from naiad.frontends.http1.response_queue import ResponseQueue
-
-
-class Transport:
-    """Records what is done to it."""
-
-    def __init__(self) -> None:
-        self.written = b""
-        self.writes = 0
-        self.is_closed = False
-
-    def write(self, data) -> None:
-        self.writes += 1
-        self.written += data
-
-    def writelines(self, parts) -> None:
-        self.write(b"".join(parts))
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 class Connection:
@@ -99,6 +81,73 @@ def test_a_small_response_is_one_write(connection):
     connection.submit("/now")
 
     assert connection.transport.writes == 1
+
+
+LONG = bytes(range(256)) * (14 << 10)  # 3.5 MiB
+
+
+def respond_at_length(connection: Connection) -> bytes:
+    """Respond with `LONG`; what is written when all of it is."""
+    parts = response(200, [LONG[:1000], LONG[1000:]], b"")
+    connection.is_read = False
+    connection.queue.respond(parts)
+    return b"".join(parts)
+
+
+def test_a_long_response_is_written_a_part_in_each_turn_and_the_next_request_waits_for_its_end(connection):
+    connection.submit("/later")
+    connection.submit("/now")
+    whole = respond_at_length(connection)
+    turns = 0
+    while connection.handled == [b"/later"]:
+        assert len(connection.transport.written) == (turns + 1) << 20
+        assert not connection.queue.is_idle
+        assert connection.is_read, "a later turn was asked for"
+        connection.queue.handle_queued()
+        turns += 1
+    assert turns == 3
+    assert connection.transport.written.startswith(whole)
+    assert connection.transport.written.endswith(b"/now")
+    assert connection.queue.is_idle
+
+
+def test_a_long_response_waits_for_a_client_that_does_not_read(connection):
+    connection.submit("/later")
+    connection.queue.pause_writing()
+    whole = respond_at_length(connection)
+    for _ in range(3):
+        connection.queue.handle_queued()
+    assert len(connection.transport.written) == 1 << 20
+    assert not connection.is_read
+    connection.queue.resume_writing()
+    assert len(connection.transport.written) == 2 << 20
+    while not connection.queue.is_idle:
+        connection.queue.handle_queued()
+    assert connection.transport.written == whole
+
+
+@pytest.mark.parametrize("end", ["of its request", "when idle", "by a malformed request"])
+def test_a_connection_closes_behind_the_end_of_a_long_response(connection, end):
+    connection.submit("/later", keep_alive=end != "of its request")
+    respond_at_length(connection)
+    if end == "when idle":
+        connection.queue.close_when_idle()
+    elif end == "by a malformed request":
+        connection.queue.reject(400, "malformed")
+    assert not connection.transport.is_closed
+    while not connection.queue.is_idle:
+        connection.queue.handle_queued()
+    assert connection.transport.written.endswith(LONG[-1000:])
+    assert connection.transport.is_closed
+
+
+def test_the_rest_of_a_long_response_is_dropped_with_the_connection(connection):
+    connection.submit("/later")
+    respond_at_length(connection)
+    connection.queue.on_connection_lost()
+    connection.queue.handle_queued()
+    assert len(connection.transport.written) == 1 << 20
+    assert connection.queue.is_idle
 
 
 def test_thousands_of_queued_requests_need_no_deeper_stack(connection):

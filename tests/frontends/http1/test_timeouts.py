@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
+from fakes.connections import Loop
 
 from naiad.core.turns import LoopTurns
 from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
 from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
-
-
-class Loop:
-    """A clock and timers that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, Callable[[], None]]] = []
-        self.ready: list[Callable[[], None]] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> Loop:
-        self.timers.append((self.now + delay, callback))
-        return self
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        self.ready.append(callback)
-
-    def cancel(self) -> None:
-        self.timers.clear()
-
-    def advance(self, seconds: float) -> None:
-        self.now += seconds
-        due = [callback for when, callback in self.timers if when <= self.now]
-        self.timers = [timer for timer in self.timers if timer[0] > self.now]
-        for callback in due:
-            callback()
-        self.run_ready()
-
-    def run_ready(self) -> None:
-        while self.ready:
-            ready, self.ready = self.ready, []
-            for callback in ready:
-                callback()
 
 
 class Connection:

@@ -239,18 +239,6 @@ def test_everything_that_rfc_9113_permits_is_accepted(peer):
     assert peer.response(3)[1] == b""
 
 
-def test_frames_may_arrive_in_any_pieces(peer):
-    stream = [
-        frames.headers(1, peer.block(), ends=False),
-        raw(frames.DATA, 0, 1, b"x" * 300),
-        raw(frames.DATA, 1, 1, b"y"),
-    ]
-    whole = b"".join(stream)
-    for start in range(0, len(whole), 7):
-        peer.send(whole[start : start + 7])
-    assert peer.response(1)[1] == b"x" * 300 + b"y"
-
-
 def test_settings_are_acknowledged_and_pings_answered(peer):
     peer.send(frames.settings([(Setting.MAX_FRAME_SIZE, 1 << 15)]), frames.ping(b"12345678"))
     acknowledged = [peer.until(frames.SETTINGS) for _ in range(3)]

@@ -1,13 +1,29 @@
-"""Frames of one turn of the loop are one write, which costs as much as making a short response."""
+"""What is written and read in one turn of the loop.
+
+Frames of one turn are one write, which costs as much as making a short response. Long messages are sent and received for
+a share of a turn, also where client and kernel take and bring any number of bytes.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from frontends.http2.echo import Echo
 from frontends.http2.peer import REQUEST
+from hpack import Encoder
+from support.waiting import until_async
 
-from naiad.frontends.http2 import frames
+from naiad.core.turns import LoopTurns
+from naiad.frontends.http2 import connection, frames, sender
 from naiad.frontends.http2.frames import Setting
+from naiad.frontends.http2.keepalive import KeepaliveSettings
+from naiad.frontends.http2.limits import Http2Limits, StreamCount
+from naiad.frontends.http2.stream import Stream
+from naiad.frontends.open_connections import OpenConnections
 
 HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
 FLOW = tuple((name, "/flow" if name == ":path" else value) for name, value in REQUEST)
@@ -87,3 +103,127 @@ def test_messages_of_a_stream_are_written_together_and_before_its_end(server, pe
     )
     assert peer.response(1)[1:] == (b"01234!", {"x-done": "yes"})
     assert len(counted.writes) <= 2
+
+
+@pytest.fixture
+def smallest_share(monkeypatch):
+    """A share is used up by the first piece of work."""
+    monkeypatch.setattr(sender, "SHARE_SECONDS", 0)
+
+
+class Endless:
+    """A transport that takes everything at once, as the kernel does for a client that reads as fast."""
+
+    def __init__(self) -> None:
+        self.written = b""
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def writelines(self, parts: list[bytes]) -> None:
+        self.written += b"".join(parts)
+
+
+@pytest.mark.usefixtures("smallest_share")
+def test_a_long_message_is_sent_in_turns_and_what_is_queued_meanwhile_takes_part():
+    transport = Endless()
+    deferred: list[Any] = []
+    writer = sender.FrameWriter(SimpleNamespace(call_soon=lambda _: None))
+    writer.transport = transport
+    sends = sender.Sender(writer, {}, lambda _: None, deferred.append)
+    sends.flow.window = 1 << 30
+    first, second = (Stream(number, None, sends, 1 << 30, 0) for number in (1, 3))
+    sends.send_data(first, [bytes(4 << 20)], 4 << 20, None)
+    sent = len(transport.written)
+    assert 0 < sent < 1 << 20, "as much as a share allows"
+    sends.send_data(second, [bytes(1 << 20)], 1 << 20, None)
+    sends.on_window_update(1)
+    assert len(transport.written) == sent, "the rest of the turn is for others"
+    turns = 0
+    while deferred:
+        assert len(deferred) == 1
+        before = len(transport.written)
+        deferred.pop()()
+        assert len(transport.written) - before < 1 << 20
+        turns += 1
+        if turns == 2:
+            assert second.unsent_data.size < 1 << 20, "the second stream has its turn before the end of the first"
+    assert not first.unsent_data
+    assert not second.unsent_data
+    assert turns > 4
+
+
+class Unread(Endless):
+    """A transport whose socket has any number of bytes to read.
+
+    Attributes:
+        is_read: Whether it is read.
+    """
+
+    is_read = True
+
+    def pause_reading(self) -> None:
+        self.is_read = False
+
+    def resume_reading(self) -> None:
+        self.is_read = True
+
+    def get_extra_info(self, _: str) -> None:
+        return None
+
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        pass
+
+
+def test_long_frames_are_read_for_a_share_of_a_turn(monkeypatch):
+    """libuv calls a protocol up to 32 times in a turn while its reads fill their buffers."""
+    milliseconds = itertools.count()
+    monkeypatch.setattr(connection, "perf_counter", lambda: next(milliseconds) / 1000)
+    limits = Http2Limits()
+    content = bytes(limits.frame_size)
+    data = frames.frame(frames.DATA, 0, 1, content)
+
+    async def reads() -> list[int]:
+        handlers: list[Echo] = []
+
+        class Application:
+            def parse_head(self, head: Any) -> Any:
+                return head
+
+            def handle_request(self, stream: Stream, head: Any) -> Echo:
+                handlers.append(Echo(stream, b"/hold"))
+                return handlers[-1]
+
+        loop = asyncio.get_running_loop()
+        inbox = memoryview(bytearray(connection.READ_BUFFER_SIZE))
+        turns = LoopTurns(loop)
+        made = connection.Http2Connection(
+            Application(), OpenConnections(), inbox, limits, KeepaliveSettings(), turns, StreamCount(limits)
+        )
+        transport = Unread()
+        made.connection_made(transport)
+        block = frames.headers(1, Encoder().encode(REQUEST), ends=False, max_frame_size=1 << 14)
+        sent = frames.PREFACE + frames.settings(()) + block + data[:100]
+        made.get_buffer(-1)[: len(sent)] = sent
+        made.buffer_updated(len(sent))
+        counts: list[int] = []
+        position = 100
+        while len(counts) < 3:
+            await until_async(lambda: transport.is_read)
+            counts.append(0)
+            while transport.is_read:  # as libuv, but without end
+                buffer = made.get_buffer(-1)[: 1 << 16]
+                position += len(buffer)
+                made.buffer_updated(len(buffer))
+                counts[-1] += 1
+        assert handlers[0].direct == position - 100
+        made.connection_lost(None)
+        return counts
+
+    assert asyncio.run(reads()) == [3, 3, 3], "two milliseconds, a read of one each"

@@ -9,7 +9,6 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc import service_pb2 as theirs
 
-import naiad
 from naiad.frontends import grpc, http2
 from naiad.frontends.kserve_grpc import service_pb2 as ours
 
@@ -84,14 +83,6 @@ def imported_by(folder: Path) -> set[str]:
             elif isinstance(node, ast.ImportFrom):
                 found.add(node.module or "")
     return found
-
-
-def test_nothing_of_the_server_needs_grpcio():
-    """grpcio is a dependency of clients, such as `naiad bench`, and of these tests alone."""
-    host = Path(naiad.__file__).parent
-    parts = [each for each in host.iterdir() if each.is_dir() and each.name != "cli"]
-    assert host / "frontends" in parts
-    assert {name for part in parts for name in imported_by(part) if name.split(".")[0] == "grpc"} == set()
 
 
 def test_http2_imports_nothing_else_of_the_host():

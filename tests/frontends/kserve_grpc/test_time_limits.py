@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 from frontends.http2.peer import Peer
 from frontends.kserve_grpc.test_call_rules import INFER, LIVE, STREAM, ask, fields, infer_request, prefixed, status
 
+from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.grpc.settings import GrpcSettings
+from naiad.frontends.grpc.time_limits import MessageTimeCheck
+from naiad.frontends.http2.stream import Stream
 
 STALLED = "cannot read the request: no byte of a message arrived within 200 ms (--grpc-message-timeout)"
 
@@ -53,3 +58,27 @@ def test_a_stream_between_messages_and_a_call_that_is_executed_may_take_any_time
         assert status(peer.response(3)) == ("OK", "")
         peer.data(1, prefixed(infer_request()), ends=True)
         assert status(peer.response(1)) == ("OK", "")
+
+
+def test_a_connection_whose_client_leaves_within_a_message_is_freed():
+    class Call(GrpcCall):
+        is_within_message = True
+
+        def __init__(self):
+            pass
+
+    class Connection:
+        is_reading, data_left = True, 0
+
+        def __init__(self):
+            self.streams = [Stream(1, self, None, 0, 5)]
+            self.streams[0].handler = Call()
+
+    connection = Connection()
+    check = MessageTimeCheck(60)
+    check.check(connection, 0.0)
+    left = weakref.ref(connection)
+    del connection
+    gc.collect()
+
+    assert left() is None

@@ -6,6 +6,7 @@ import pytest
 from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
 
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.kserve_http.server import HttpFrontend
 
@@ -15,11 +16,16 @@ from .raw import Client
 class Frontend:
     """An HTTP frontend on an engine without workers, with small limits so that tests can exceed them."""
 
-    def __init__(self, loop: LoopThread) -> None:
+    def __init__(self, loop: LoopThread, extensions: Extensions | None = None) -> None:
         self.loop = loop
         self.engine = FakeEngine()
+        self.memory = None if extensions is None else extensions.memory
         self.frontend = HttpFrontend(
-            self.engine, address="127.0.0.1", port=0, limits=RequestLimits(header_bytes=16 << 10, body_bytes=32 << 20)
+            self.engine,
+            address="127.0.0.1",
+            port=0,
+            limits=RequestLimits(header_bytes=16 << 10, body_bytes=32 << 20),
+            extensions=extensions,
         )
         self.port = loop.run(self.frontend.start())
 

@@ -10,11 +10,15 @@ import pytest
 from fakes.engine import FakeModel
 
 from naiad.core.errors import ModelError
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.response_queue import ResponseQueue
+from naiad.frontends.offload.background import Background
+from naiad.frontends.request_memory import RequestMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.protocol.metadata import TensorMetadata
 
+from .conftest import Frontend
 from .raw import Client, request
 
 NOT_ONE = (
@@ -323,3 +327,44 @@ def test_infer_still_refuses_decoupled_models(client):
 
 def wait_for_sinks(paced: Paced, count: int) -> None:
     paced._loop.until(lambda: len(paced.sinks) == count)
+
+
+@pytest.fixture
+def small(loop):
+    """A frontend whose requests may hold 1 MiB."""
+    background = Background()
+    frontend = Frontend(loop, extensions=Extensions(memory=RequestMemory(1 << 20), background=background))
+    yield frontend
+    loop.run(frontend.frontend.stop(0))
+    loop.run(background.close())
+
+
+def test_the_response_that_is_kept_counts_until_it_is_not_needed(small):
+    paced, budget = Paced(small), small.memory.budget
+    with contextlib.closing(Client(small.port)) as client:
+        client.send(generate("paced", {"TEXT": "x"}))
+        wait_for_sinks(paced, 1)
+        paced.send("x" * 100_000)
+        small.until(lambda _: budget.in_use > 100_000)
+        paced.send("more")
+        assert budget.in_use == 0, "there is no response for more than one"
+        paced.send(final=True)
+        assert client.read().status == 200
+
+        client.send(generate("paced", {"TEXT": "x"}))
+        wait_for_sinks(paced, 2)
+        paced.send("x" * (1 << 20))
+        paced.send("late")
+        assert small.engine.confirmed_counts == {1: 2, 2: 2}
+        answer = client.read()
+        assert answer.status == 503
+        assert answer.json()["error"] == (
+            "cannot collect the response: it exceeds the 1048576 bytes that all requests in flight may use together; "
+            "ask for a shorter one or for a stream, or set --memory-limit-requests"
+        )
+
+        client.send(generate("paced", {"TEXT": "x"}))
+        wait_for_sinks(paced, 3)
+        paced.send("x" * 100_000)
+        small.until(lambda _: budget.in_use > 100_000)
+    small.until(lambda _: budget.in_use == 0)

@@ -64,6 +64,23 @@ def test_request_sent_ahead_reaches_the_engine_after_the_one_before_is_answered(
     assert server.engine.cancelled == []
 
 
+@pytest.mark.parametrize("model", ["identity", "add_sub"])
+def test_an_empty_body_is_an_empty_tensor_as_one_without_json(client, model):
+    path = f"/v2/models/{model}/infer"
+    client.send(request(path, b"", "Inference-Header-Content-Length: 0"))
+    expected = client.read()
+    client.send(request(path, b""))
+    answer = client.read()
+
+    assert (answer.status, answer.body) == (expected.status, expected.body)
+    if model == "add_sub":
+        assert answer.status == 400
+        assert "Raw request must only have 1 input (found 1) to be deduced but got 2 inputs" in answer.json()["error"]
+    else:
+        assert answer.status == 200
+        assert b'"shape":[0]' in answer.body
+
+
 @pytest.mark.parametrize("size", [1, 7, 4096, 65_536])
 def test_chunked_bodies_come_whole_whatever_their_chunks(client, size):
     body = infer(*range(100))

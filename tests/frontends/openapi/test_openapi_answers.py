@@ -17,7 +17,7 @@ from .document import DOCUMENT
 CHECK = Path(__file__).with_name("answers_check.py")
 
 
-@pytest.mark.slow
+@pytest.mark.server
 @pytest.mark.timeout(300)
 def test_answers_are_as_documented() -> None:
     """Every operation of the document is requested, and every response conforms to it."""

@@ -14,7 +14,7 @@ MODELS = Path(__file__).parent / "models"
 KEY = "a key of the test's"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with the API on a port of its own, and without keys."""
     port = free_ports(1)[0]

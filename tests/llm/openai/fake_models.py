@@ -14,8 +14,8 @@ from fakes.serving import LoopThread
 from naiad.core.errors import ModelError
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.page_guard import PageRules
-from naiad.frontends.kserve_http.json_tensors import pack_strings
 from naiad.frontends.offload.background import Background
+from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
@@ -67,7 +67,7 @@ class _Engine(FakeEngine):
 
 
 @contextmanager
-def served(send: Send, more: Sequence[str] = (), **settings: Any) -> Iterator[Api]:
+def served(send: Send, more: Sequence[str] = (), budget: RequestBudget | None = None, **settings: Any) -> Iterator[Api]:
     """The API, whose model `fake` answers by *send*; it has *more* string inputs than usual."""
     inputs = tuple(TensorMetadata(name=name, datatype="BYTES", shape=(1,)) for name in (*_INPUTS, *more))
     outputs = (TensorMetadata(name="text_output", datatype="BYTES", shape=(-1,)),)
@@ -76,7 +76,7 @@ def served(send: Send, more: Sequence[str] = (), **settings: Any) -> Iterator[Ap
     with LoopThread() as loop:
         background = Background()
         given = OpenAiSettings(**settings)
-        api = OpenAiApi(engine, Tracer(), given, background)
+        api = OpenAiApi(engine, Tracer(), given, background, budget=budget)
         pages = PageRules(openai_origins=given.origins)
         listener = HttpListener(api.handle, engine.cancel, address="127.0.0.1", port=0, advice="", pages=pages)
         port = loop.run(listener.start())
@@ -93,10 +93,15 @@ def said(*texts: str, error: str = "", **outputs: Sequence[str]) -> InferRespons
         return InferResponse("fake", 1, error=ModelError(error))
     named = {"text_output": texts, **outputs}
     tensors = [
-        OutputTensor(name, Datatype.BYTES, (len(values),), pack_strings(list(values))[0])
+        OutputTensor(name, Datatype.BYTES, (len(values),), b"".join(map(_element, values)))
         for name, values in named.items()
     ]
     return InferResponse("fake", 1, "", tensors)
+
+
+def _element(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")  # a model may write any bytes
+    return len(data).to_bytes(4, "little") + data
 
 
 def given(request: InferRequest, name: str = "text_input") -> str:

@@ -49,6 +49,9 @@ def test_a_file_without_keys_changes_nothing_and_opens_nothing(tmp_path, caplog,
 def test_a_file_without_keys_is_an_error_at_the_start(tmp_path):
     with pytest.raises(OptionError, match="cannot read the keys of --openai-api-keys-file="):
         ApiKeys((), tmp_path / "missing")
+    (tmp_path / "keys").write_text("# none\n")
+    with pytest.raises(OptionError, match="holds no key; write one on each line"):
+        ApiKeys((), tmp_path / "keys")
 
 
 def test_without_sources_no_key_is_required():

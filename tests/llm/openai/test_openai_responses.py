@@ -7,6 +7,7 @@ import json
 import pytest
 
 from naiad.core.errors import NotReadyError
+from naiad_llm.openai.embeddings import embedding_body
 from naiad_llm.openai.logprobs import SampledTokenFinder, for_chat
 
 from .fake_models import given, said, served
@@ -44,6 +45,25 @@ def test_responses_with_more_vectors_than_one_are_counted_and_the_first_is_the_a
         got = api.ask("embeddings", input="x")
         assert got.json()["data"] == [{"object": "embedding", "index": 0, "embedding": [1.0]}]
         assert api.loop.call(lambda: api.engine.confirmed_counts) == {1: 2}
+
+
+def test_many_vectors_are_encoded_between_other_work():
+    texts = ["[" + ",".join(["0.5"] * 1000) + "]"] * 50
+    with served(lambda _, __, sink: sink.send(said(*texts), True)) as api:
+        steps = embedding_body({"text_output": said(*texts).outputs[0]}, {"model": "fake"})
+        assert sum(1 for _ in steps) == len(texts), "a step has more than one vector"
+        got = api.ask("embeddings", input="x")
+        assert [each["index"] for each in got.json()["data"]] == list(range(50))
+        assert all(each["embedding"] == [0.5] * 1000 for each in got.json()["data"])
+        assert got.json()["usage"] == {"prompt_tokens": 0, "total_tokens": 0}
+
+
+def test_an_invalid_vector_among_many_is_an_error():
+    texts = ["[" + ",".join(["0.5"] * 1000) + "]"] * 50 + ["7"]
+    with served(lambda _, __, sink: sink.send(said(*texts), True)) as api:
+        got = api.ask("embeddings", input="x")
+        assert got.status == 500
+        assert got.json()["error"]["message"].startswith("The model did not return a vector: ")
 
 
 @pytest.mark.parametrize("text", ['[{"a": 1}]', "[[1.0], [2.0]]", "7", "[", "null", '["a"]'])

@@ -14,7 +14,7 @@ from support.once import once
 from support.packages import install_packages
 from support.server import ServerProcess
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.endurance
 
 PACKAGES = ("litellm>=1.60", "langchain-openai>=1")
 SCRIPT = Path(__file__).with_name("other_clients.py")

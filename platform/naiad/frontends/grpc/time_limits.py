@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.http2.connection import Http2Connection
-from naiad.frontends.http2.stream import Stream
 from naiad.frontends.status import GrpcStatus
 from naiad.frontends.timeouts import ProgressWatch
 
@@ -22,8 +21,9 @@ class MessageTimeCheck:
     def __init__(self, limit: float) -> None:
         """Allow *limit* seconds between two reads; 0 for any time."""
         self._limit = limit
-        # By connection: what was seen of the streams that wait for their client.
-        self._watches: WeakKeyDictionary[Http2Connection[Any], dict[Stream, ProgressWatch]] = WeakKeyDictionary()
+        # By connection and number: what was seen of the streams that wait for their client. A stream itself would keep
+        # its connection, and so this entry, for good.
+        self._watches: WeakKeyDictionary[Http2Connection[Any], dict[int, ProgressWatch]] = WeakKeyDictionary()
 
     def check(self, connection: Http2Connection[Any], now: float) -> None:
         """Check one connection.
@@ -41,8 +41,8 @@ class MessageTimeCheck:
             call = stream.handler
             if not isinstance(call, GrpcCall) or stream.is_paused or not call.is_within_message:
                 continue
-            watch = earlier.get(stream) or ProgressWatch()
-            watches[stream] = watch
+            watch = earlier.get(stream.number) or ProgressWatch()
+            watches[stream.number] = watch
             if watch.elapsed(connection.data_left, stream.receive_window, now) >= limit:
                 text = f"cannot read the request: no byte of a message arrived within {limit * 1000:g} ms"
                 call.fail_with(GrpcStatus.DEADLINE_EXCEEDED, f"{text} (--grpc-message-timeout)")

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from naiad.frontends.http1.messages import HttpExchange, stream_head
+from naiad.protocol.inference import Buffer
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _UNBUFFERED = b"X-Accel-Buffering: no\r\n"
@@ -21,14 +22,14 @@ def event(data: bytes) -> bytes:
     return b"data: %b\n\n" % data
 
 
-def long_event(data: Sequence[bytes]) -> list[bytes]:
+def long_event(data: Sequence[Buffer]) -> list[Buffer]:
     """As `event`, of data in parts, which are not joined."""
     return [b"data: ", *data, b"\n\n"]
 
 
-def named_event(name: bytes, data: bytes) -> bytes:
-    """One event with a name, which clients dispatch by. *data* is a single line."""
-    return b"event: %b\ndata: %b\n\n" % (name, data)
+def named_event(name: bytes, data: Sequence[Buffer]) -> list[Buffer]:
+    """One event with a name, which clients dispatch by. *data* is the parts of a single line."""
+    return [b"event: %b\ndata: " % name, *data, b"\n\n"]
 
 
 def chunk(data: bytes) -> bytes:
@@ -36,7 +37,7 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def _long_chunk(data: Sequence[bytes]) -> list[bytes]:
+def _long_chunk(data: Sequence[Buffer]) -> list[Buffer]:
     """As `chunk`, of data in parts."""
     return [b"%x\r\n" % sum(map(len, data)), *data, b"\r\n"]
 
@@ -85,7 +86,7 @@ class EventWriter:
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._exchange: HttpExchange | None = exchange  # None after the end
-        self._events: deque[tuple[bytes | Sequence[bytes], SentCount]] = deque()
+        self._events: deque[tuple[bytes | Sequence[Buffer], SentCount]] = deque()
         self._size = 0  # bytes of the events added since the last write
         self._head = b""  # of the response, until it is written
         self._is_chunked: bool | None = None  # None until the head is made
@@ -114,7 +115,7 @@ class EventWriter:
         self._events.append((data, sent))
         self._size += len(data)
 
-    def add_long(self, data: Sequence[bytes], sent: SentCount) -> None:
+    def add_long(self, data: Sequence[Buffer], sent: SentCount) -> None:
         """As `add`, of an event in parts: joining megabytes would hold the loop."""
         self._events.append((data, sent))
         self._size += _WRITE_SIZE
@@ -137,7 +138,7 @@ class EventWriter:
         if exchange is None or self._is_writing:
             return
         self._is_writing = True  # confirming an event may bring the next one, and call this method again
-        rest: list[bytes] = []
+        rest: list[Buffer] = []
         while self._events and not exchange.is_blocked:
             parts, counts = self._next_parts()
             if self._is_ended and not self._events:
@@ -153,7 +154,7 @@ class EventWriter:
             self._exchange = None
             parts = rest or self._next_parts()[0]
             if self._is_chunked and len(parts) == 1:
-                parts = [parts[0] + _LAST_CHUNK]
+                parts = [b"".join((*parts, _LAST_CHUNK))]
             elif self._is_chunked:
                 parts = [*parts, _LAST_CHUNK]
             exchange.respond(parts or [b""])
@@ -161,12 +162,12 @@ class EventWriter:
             for part in self._next_parts()[0]:
                 exchange.write(part)
 
-    def _next_parts(self) -> tuple[list[bytes], dict[SentCount, int]]:
+    def _next_parts(self) -> tuple[list[Buffer], dict[SentCount, int]]:
         """What to write next, and how many responses that contains; only the head where no events are queued.
 
         It is one part without a long event, and nothing at all without anything to write.
         """
-        parts = [self._head]
+        parts: list[Buffer] = [self._head]
         self._head = b""
         counts: dict[SentCount, int] = {}
         size = 0

@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
 
+from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.field_blocks import FieldBlockEncoder, Fields
 from naiad.frontends.http2.flow_control import SendFlow
@@ -89,7 +91,11 @@ class Sender:
     """
 
     def __init__(
-        self, writer: FrameWriter, streams: Mapping[int, Stream], on_response_sent: Callable[[Stream], None]
+        self,
+        writer: FrameWriter,
+        streams: Mapping[int, Stream],
+        on_response_sent: Callable[[Stream], None],
+        defer: Callable[[Callable[[], None]], None],
     ) -> None:
         """A sender for one connection.
 
@@ -97,6 +103,7 @@ class Sender:
             writer: Where frames go.
             streams: The connection's open streams; only read.
             on_response_sent: Called with a stream whose response has been handed to the transport completely.
+            defer: Calls a function in a later turn of the loop.
         """
         self.flow = SendFlow()
         self.count = self.fragments = 0
@@ -106,7 +113,9 @@ class Sender:
         self._peer = PeerSettings()
         self._encoder = FieldBlockEncoder()
         self._queue: deque[Stream] = deque()
+        self._defer = defer
         self._is_sending = False
+        self._is_deferred = False  # the share of a turn is used up: what is queued is sent in a later one
 
     # -- responses ----------------------------------------------------------------------------------------------
 
@@ -224,22 +233,37 @@ class Sender:
             self._queue.append(stream)
 
     def send_queued(self) -> None:
-        """Send what is queued, as far as that may be.
+        """Send what is queued, as far as that may be, for a share of the turn.
 
-        Handlers called from within the loop may send more. Such a nested call returns at once: the loop that runs
-        already takes what it has queued.
+        A client that reads as fast as this sends never lets the transport's buffer become full. Handlers called from
+        within the loop may send more. Such a nested call returns at once: the loop that runs already takes what it has
+        queued.
         """
-        if self._is_sending:
+        if self._is_sending or self._is_deferred:
             return
         self._is_sending = True
+        deadline = 0.0
         try:
             while self._queue and not self._writer.is_paused:
                 stream = self._queue.popleft()
                 stream.is_queued = False
                 if stream.is_open and stream.unsent_data and not self._take_turn(stream, stream.unsent_data):
                     break
+                if not self._queue:
+                    break
+                now = perf_counter()
+                if not deadline:
+                    deadline = now + SHARE_SECONDS
+                elif now >= deadline:
+                    self._is_deferred = True
+                    self._defer(self._resume)
+                    break
         finally:
             self._is_sending = False
+
+    def _resume(self) -> None:
+        self._is_deferred = False
+        self.send_queued()
 
     def _take_turn(self, stream: Stream, unsent: SendBuffer) -> bool:
         """Send some data of a stream; False where the connection's window is used up."""

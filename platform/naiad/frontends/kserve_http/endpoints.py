@@ -28,9 +28,10 @@ from naiad.frontends.http1.messages import (
 )
 from naiad.frontends.kserve_http.generate import GenerateEndpoints
 from naiad.frontends.kserve_http.infer_request import json_length as json_length_of
-from naiad.frontends.kserve_http.infer_request import parse_json, parse_raw
+from naiad.frontends.kserve_http.infer_request import parse_raw
 from naiad.frontends.kserve_http.infer_request_parser import InferRequestParser
 from naiad.frontends.kserve_http.infer_response import infer_response, infer_response_steps, is_long, write_infer
+from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.log_and_trace_settings import log_settings_response, trace_settings_response
 from naiad.frontends.kserve_http.long_requests import (
     LONG_JSON,
@@ -225,7 +226,8 @@ class Endpoints:
         """Handle an inference request whose body is not compressed any more."""
         body = request.body
         header_length = request.headers.get(b"inference-header-content-length")
-        if header_length is not None and header_length.strip() == b"0":
+        # As in the reference, a body without JSON is a tensor: also an empty one, whose length nothing says.
+        if header_length.strip() == b"0" if header_length is not None else not body:
             metadata = self._engine.model_metadata(route.name, route.version)
             is_batched = self._engine.model_config(route.name, route.version).get("max_batch_size", 0) > 0
             inference, form = parse_raw(body, metadata, route.version, self._max_json, is_batched=is_batched)

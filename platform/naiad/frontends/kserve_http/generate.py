@@ -9,6 +9,7 @@ from functools import partial
 
 from naiad.core.errors import InvalidRequestError, NaiadError
 from naiad.engine.door import EngineDoor
+from naiad.frontends.collected import CollectedBytes
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import propagated_headers
 from naiad.frontends.http1.messages import (
@@ -35,10 +36,12 @@ from naiad.frontends.kserve_http.routes import Endpoint, Route
 from naiad.frontends.offload.background import Background
 from naiad.frontends.offload.deferred import no_deferred
 from naiad.frontends.offload.exchanges import Cancellable, continue_later
+from naiad.frontends.request_budget import RequestBudget
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
 
 logger = logging.getLogger("naiad.http")
 
+_UNAVAILABLE = 503
 _NOT_ONE = (
     "generate expects model to produce exactly 1 response, use generate stream for model that generates various number "
     "of responses"
@@ -54,6 +57,7 @@ class GenerateEndpoints:
         self._metrics = extensions.model_metrics
         self._max_json = max_json
         self._background = extensions.background
+        self._budget = extensions.memory.budget
 
     def handle(self, exchange: HttpExchange, route: Route) -> None:
         """Submit one request; its sink responds now or later.
@@ -90,7 +94,11 @@ class GenerateEndpoints:
         is_stream = route.endpoint is Endpoint.GENERATE_STREAM
         form = request.headers.get(FORMAT_HEADER)
         headers = no_headers if form is None else partial(load_header, form, self._metrics)
-        sink: Sink = (GenerateStreamSink if is_stream else GenerateSink)(exchange, sent, self._background, headers)
+        sink: Sink
+        if is_stream:
+            sink = GenerateStreamSink(exchange, sent, self._background, headers)
+        else:
+            sink = GenerateSink(exchange, sent, self._background, self._budget, headers)
         inference.propagated = propagated_headers(request.headers)
         if self._tracer.is_on:
             ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
@@ -115,15 +123,33 @@ class GenerateSink:
     The response is written at the end of the request, as the reference does. Until then only the first one is kept.
     """
 
-    __slots__ = ("_background", "_body", "_count", "_exchange", "_headers", "_long", "_sent", "_status")
+    __slots__ = (
+        "_background",
+        "_body",
+        "_budget",
+        "_collected",
+        "_count",
+        "_exchange",
+        "_headers",
+        "_long",
+        "_sent",
+        "_status",
+    )
 
     def __init__(
-        self, exchange: HttpExchange, sent: SentCount, background: Background, headers: HeaderLines = no_headers
+        self,
+        exchange: HttpExchange,
+        sent: SentCount,
+        background: Background,
+        budget: RequestBudget,
+        headers: HeaderLines = no_headers,
     ) -> None:
         self._exchange: HttpExchange | None = exchange
         self._background = background
         self._headers = headers
         self._sent = sent
+        self._budget = budget
+        self._collected: CollectedBytes | None = None
         self._count = 0
         self._status = OK
         self._body = b""
@@ -131,22 +157,52 @@ class GenerateSink:
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """Keep the first response; respond after the final one."""
+        if response is not None:
+            self._sent.add()
         if self._exchange is None:
             return  # a second response would be taken for that to the connection's next request
         if response is not None:
             self._count += 1
             if self._count == 1 and self._exchange.is_connected:
-                if is_long(response):
-                    self._long = response
-                else:
-                    self._status, self._body = _rendered(response)
-            self._sent.add()
+                self._keep(response, self._exchange, final=final)
+            else:
+                self._drop()
         if final:
             self._respond()
+
+    def _keep(self, response: InferResponse, exchange: HttpExchange, *, final: bool) -> None:
+        if is_long(response):
+            self._long = response
+        else:
+            self._status, self._body = _rendered(response)
+        if not final:
+            exchange.on_resume(self._on_resume)
+            self._collected = CollectedBytes(self._budget, self._on_refused)
+            self._collected.count(len(self._body) + sum(len(output.data) for output in response.outputs))
+
+    def _on_resume(self) -> None:
+        if self._exchange is not None and not self._exchange.is_connected:
+            self._drop()
+
+    def _drop(self) -> None:
+        self._body = b""
+        self._long = None
+        self._release()
+
+    def _release(self) -> None:
+        if self._collected is not None:
+            self._collected.release()
+
+    def _on_refused(self, reason: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        self._drop()
+        if exchange is not None:
+            exchange.respond(error_text(_UNAVAILABLE, reason, extra=self._headers()))
 
     def _respond(self) -> None:
         exchange, self._exchange = self._exchange, None
         assert exchange is not None
+        self._release()
         long, self._long = self._long, None
         if self._count != 1:
             # Also with a wrong count the status is that of the first response: the reference has sent it by then.

@@ -13,7 +13,8 @@ from math import prod
 from typing import Any
 
 from naiad.core.errors import InvalidRequestError, MalformedRequestError
-from naiad.frontends.kserve_http.infer_request import json_too_long, parse_id, parse_json
+from naiad.frontends.kserve_http.infer_request import json_too_long, parse_id
+from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_tensors import pack_strings, to_bytes
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor, Parameter
@@ -41,10 +42,17 @@ def parse_generate(
     """
     if len(body) > max_json:
         raise json_too_long(len(body), max_json)
-    document = parse_json(body, not_an_object="attempt to get members for non-object", max_objects=max_objects)
+    names = {tensor.name for tensor in metadata.inputs}
+    document = parse_json(
+        body,
+        not_an_object="attempt to get members for non-object",
+        max_objects=max_objects,
+        data=names,
+        has_unique_names=True,
+    )
     builder = _RequestBuilder(metadata, parse_id(document))
     if may_repeat_keys(body, document):
-        check_unique_keys(body, builder.request_id, {tensor.name for tensor in metadata.inputs})
+        check_unique_keys(body, builder.request_id, names)
     for name, value in document.items():
         if name == _NESTED:
             builder.add_nested(value)
@@ -89,8 +97,8 @@ def check_unique_keys(body: Buffer, request_id: str, inputs: Container[str]) -> 
                 raise InvalidRequestError(f"{prefix}key '{name}' occurs twice in one object")
             seen.add(name)
 
-    with contextlib.suppress(ValueError):  # orjson has accepted it, so errors of `json` are ignored
-        json.loads(bytes(body), object_pairs_hook=collect)
+    with contextlib.suppress(ValueError):  # it has been read, so errors of `json` are ignored
+        json.loads(bytes(body).decode("utf-8", "surrogateescape"), object_pairs_hook=collect)
 
 
 def deduce_shape(configured: tuple[int, ...], count: int) -> tuple[int, ...] | None:

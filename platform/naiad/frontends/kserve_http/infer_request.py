@@ -5,17 +5,13 @@ Behaviour and texts: SRV src/http_server.cc; SRV docs/protocol/extension_binary_
 
 from __future__ import annotations
 
-import codecs
-import json
 from collections.abc import Mapping
 from math import prod
 from typing import Any, Protocol, cast
 
-import orjson
-
 from naiad.core.errors import InvalidRequestError, MalformedRequestError
+from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_members import as_object, string_member
-from naiad.frontends.kserve_http.json_structure import check_structure
 from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.frontends.kserve_http.response_format import ResponseFormat, parse_outputs, parse_region
 from naiad.frontends.parameters import RequestParameters, parse_parameters
@@ -216,52 +212,6 @@ def json_too_long(size: int, limit: int) -> InvalidRequestError:
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. "
         "Use --http-max-input-size to increase the limit."
     )
-
-
-def parse_json(
-    text: Buffer,
-    *,
-    not_an_object: str = "failed to parse the request JSON buffer: it must be an object",
-    max_objects: int | None = None,
-) -> dict[str, Any]:
-    """The JSON object of a request.
-
-    Args:
-        text: The JSON.
-        not_an_object: The error's text for JSON of another type.
-        max_objects: How many objects it may contain; None for any number.
-
-    Raises:
-        InvalidRequestError: If it is not a JSON object, is nested deeper than 100 levels, or has too many objects.
-    """
-    raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # editors on Windows write it
-    if raw.endswith(b"\0"):
-        raw = raw.rstrip(b"\0")  # C programs send the terminator of their strings
-    check_structure(raw, max_objects=max_objects)
-    try:
-        document = orjson.loads(raw)
-    except orjson.JSONDecodeError as problem:
-        document = _parse_with_non_finite(raw)
-        if document is None:
-            raise MalformedRequestError(
-                f"failed to parse the request JSON buffer: {problem.msg} at {problem.pos}"
-            ) from None
-    if not isinstance(document, dict):
-        raise MalformedRequestError(not_an_object)
-    return document
-
-
-def _parse_with_non_finite(raw: bytes) -> object:
-    """JSON with NaN or Infinity, which the reference accepts and its clients send; None if it is invalid otherwise."""
-    if b"NaN" not in raw and b"Infinity" not in raw:
-        return None
-    try:
-        document = json.loads(raw.decode())
-        orjson.dumps(document)  # rejects what orjson does not read either: lone surrogates, integers beyond 64 bits
-    except (ValueError, TypeError):
-        return None
-    else:
-        return document
 
 
 def parse_id(document: Mapping[str, Any]) -> str:

@@ -104,9 +104,7 @@ class InferRequestParser:
             request_id = known.request.request_id if found_id is None else found_id[1].decode("ascii")
             return _repeat(known, body, size, request_id), known.form
         request, form = parse_infer(body, header_length, self._model_name, self._version, self._max_json, self._regions)
-        # Of two members `id` the last one counts. It may be spelled with escapes, so a backslash is enough to give up.
-        if found_id is None or not (b'"id"' in key or b"\\" in key):
-            self._remember(key, request, form, len(body) - size, has_id=found_id is not None)
+        self._remember(key, request, form, len(body) - size, has_id=found_id is not None)
         return request, form
 
     def _parse_json(self, text: bytes) -> tuple[InferRequest, ResponseFormat]:

@@ -14,7 +14,7 @@ _DATA = b'"data":'
 _STRINGS = re.compile(rb'\s*\[\s*(?:"[^"\\]*(?:\\.[^"\\]*)*"\s*(?:,\s*|(?=\])))*\]', re.DOTALL)
 """A flat list of strings. No part of it can match in two ways, so that a search takes linear time."""
 _DATA_MEMBER = re.compile(rb'"data"\s*:')
-_OTHER_MEANINGS = (b"\\", b'"id"', b"binary_data_size", b"shared_memory_region")
+_OTHER_MEANINGS = (b"\\", b"binary_data_size", b"shared_memory_region")
 
 
 def split(text: bytes) -> tuple[bytes, list[bytes]]:
@@ -68,6 +68,6 @@ def is_certain(skeleton: bytes, count: int) -> bool:
 
     Every input has one source of its data. If none of them is another one than `data`, and there are as many members
     `data` as inputs, each input has exactly one, in order, and nothing else has any. A backslash may spell a name in
-    another way; of two members `id` the last one counts.
+    another way.
     """
     return len(_DATA_MEMBER.findall(skeleton)) == count and not any(each in skeleton for each in _OTHER_MEANINGS)

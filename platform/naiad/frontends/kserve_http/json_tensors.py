@@ -533,7 +533,7 @@ def _pack_singly(chunk: list[Any]) -> bytes:
     for item in chunk:
         if not isinstance(item, str):
             raise MalformedRequestError("Unable to parse JSON bytes array: attempt to access JSON non-string as string")
-        encoded = item.encode("utf-8", "surrogatepass")
+        encoded = item.encode("utf-8", "surrogateescape")
         parts += (len(encoded).to_bytes(4, "little"), encoded)
     return b"".join(parts)
 

@@ -9,7 +9,7 @@ from naiad.core.errors import MalformedRequestError
 from naiad.engine.door import EngineDoor
 from naiad.frontends import log_settings
 from naiad.frontends.http1.messages import HttpRequest, json_response
-from naiad.frontends.kserve_http.infer_request import parse_json
+from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_members import as_boolean, as_string, as_unsigned
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.tracing import settings as trace_settings

@@ -13,7 +13,8 @@ from typing import Any
 
 from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.generate_request import parse_generate
-from naiad.frontends.kserve_http.infer_request import parse_json, read_document
+from naiad.frontends.kserve_http.infer_request import read_document
+from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_structure import MAX_OBJECTS
 from naiad.frontends.kserve_http.response_format import ResponseFormat
 from naiad.frontends.offload.deferred import DeferredBody, DeferredRegions, check_parameter_count, prepare
@@ -77,5 +78,8 @@ def load_parameters(body: Buffer) -> dict[str, str | bytes]:
         try:
             read[key] = value if key == "config" else base64.b64decode(value, validate=True)
         except ValueError as problem:
-            raise InvalidRequestError(f"cannot read load parameter '{key}': it is not base64: {problem}") from problem
+            raise InvalidRequestError(
+                f"cannot read load parameter '{key}': it is not base64; encode the file's bytes, with padding and "
+                "without line breaks"
+            ) from problem
     return read

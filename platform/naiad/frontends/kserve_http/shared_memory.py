@@ -9,7 +9,7 @@ from typing import Any
 
 from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.http1.messages import HttpRequest, json_response, response
-from naiad.frontends.kserve_http.infer_request import parse_json
+from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_members import as_string, as_unsigned
 from naiad.frontends.kserve_http.routes import Endpoint, Route
 from naiad.frontends.regions import CUDA_HANDLE_BYTES, RegionRegistry

@@ -269,9 +269,10 @@ class OffloadProcess:
         if error is None:
             self._send(head, writing.result())
         elif not self._is_ended:
+            logger.error("cannot pass a request to an offload process: no shared memory: %s", error)
             self._finish_task(
                 lambda task: task.fail(
-                    NaiadError(f"cannot read the request: no shared memory for it: {error}", code=Code.UNAVAILABLE)
+                    NaiadError("cannot read the request: no shared memory for it; send it again", code=Code.UNAVAILABLE)
                 )
             )
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from naiad.core.quantities import counted
 from naiad.frontends.tracing.records import TENSORS_SIZE, CompleteTrace
 from naiad.frontends.tracing.rendering import render_traces
 
@@ -56,6 +57,7 @@ class TraceFile:
         self._thread = _WriterThread()
         self._descriptor = -1  # of the one file, once its array has begun; used by the thread only
         self._problem = ""  # of the last write; used by the thread only
+        self._lost = 0  # traces since the last write that succeeded; used by the thread only
 
     def add(self, trace: CompleteTrace) -> None:
         """Append one trace to the one file; it is written with the next batch."""
@@ -133,25 +135,37 @@ class TraceFile:
         self._report_dropped()
         if not self._thread.has_started:
             return
-        self._thread.put(self._end)
+        self._thread.put(self._end_for_good)
         if not self._thread.close():
             logger.error("cannot write the last traces to %s: it is not written fast enough; they are lost", self._path)
 
     # -- on the thread ------------------------------------------------------------------------------------------
 
     def _append(self, traces: list[CompleteTrace]) -> None:
-        with self._failures_logged(self._path):
-            start = b","
-            if self._descriptor < 0:
+        with self._failures_logged(self._path, len(traces)):
+            begins = self._descriptor < 0
+            if begins:
                 self._descriptor = _create(self._path)
-                start = b"["
-            self._write(self._descriptor, start, render_traces(traces), b"")
+            size = os.fstat(self._descriptor).st_size
+            try:
+                self._write(self._descriptor, b"[" if begins else b",", render_traces(traces), b"")
+            except OSError:
+                with contextlib.suppress(OSError):  # a pipe
+                    os.ftruncate(self._descriptor, size)  # what follows would continue within a trace
+                if begins:
+                    os.close(self._descriptor)
+                    self._descriptor = -1
+                    _remove(self._path)
+                raise
 
     def _write_numbered(self, path: str, traces: list[CompleteTrace]) -> None:
-        with self._failures_logged(path):
+        with self._failures_logged(path, len(traces)):
             descriptor = _create(path)
             try:
                 self._write(descriptor, b"[", render_traces(traces), b"]")
+            except OSError:
+                _remove(path)
+                raise
             finally:
                 os.close(descriptor)
 
@@ -165,6 +179,10 @@ class TraceFile:
                 self._write(self._descriptor, b"", (), b"]")
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def _end_for_good(self) -> None:
+        self._end()
+        self._report_lost("the server ends")
 
     def _write(self, descriptor: int, start: bytes, pieces: Iterable[bytes], end: bytes) -> None:
         portion = bytearray(start)
@@ -184,16 +202,30 @@ class TraceFile:
             return False
 
     @contextlib.contextmanager
-    def _failures_logged(self, path: str) -> Iterator[None]:
-        """Log an error unless it is that of the write before."""
+    def _failures_logged(self, path: str, count: int = 0) -> Iterator[None]:
+        """Log an error unless it is that of the write before, and how many traces were lost once a write succeeds.
+
+        Args:
+            path: The file.
+            count: How many traces are written.
+        """
         problem = ""
         try:
             yield
         except OSError as error:
             problem = error.strerror or str(error)
+            self._lost += count
             if problem != self._problem:
                 logger.error("failed creating trace file: %s: %s", path, problem)  # noqa: TRY400 - the traceback would say no more than the message
+        else:
+            if count:
+                self._report_lost("traces are written again")
         self._problem = problem
+
+    def _report_lost(self, now: str) -> None:
+        if self._lost:
+            logger.warning("lost %s: %s could not be written; %s", counted(self._lost, "trace"), self._path, now)
+            self._lost = 0
 
 
 class _WriterThread:
@@ -271,6 +303,13 @@ class _WriterThread:
 
 def _create(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+
+
+def _remove(path: str) -> None:
+    """Remove a file that has nothing; a pipe or a device stays."""
+    with contextlib.suppress(OSError):
+        if Path(path).is_file():
+            os.unlink(path)  # noqa: PTH108 - as it was opened
 
 
 def _write_all(descriptor: int, data: bytearray, on_progress: Callable[[], None]) -> None:

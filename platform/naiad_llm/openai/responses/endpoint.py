@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import orjson
 
@@ -12,6 +12,7 @@ from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad_llm.openai.answer_blocks import Answer
 from naiad_llm.openai.block_writer import block_writer
 from naiad_llm.openai.errors import NOT_ALLOWED, NOT_FOUND, ApiError
+from naiad_llm.openai.json_parts import dumps
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.responses.form import ResponsesForm
 from naiad_llm.openai.responses.request import ResponsesRequest, read_response_request
@@ -33,9 +34,16 @@ class ResponsesApi:
         protocol: How requests for text are read and answered.
     """
 
-    def __init__(self, store: StoredResponses, owner: Callable[[Mapping[bytes, bytes]], bytes]) -> None:
-        """An API that keeps its responses in *store*; *owner* returns the key of a client by its headers."""
+    def __init__(self, store: StoredResponses, max_bytes: int, owner: Callable[[Mapping[bytes, bytes]], bytes]) -> None:
+        """An API that keeps its responses.
+
+        Args:
+            store: Keeps them.
+            max_bytes: Bytes that it keeps.
+            owner: Returns the key of a client by its headers.
+        """
         self._store = store
+        self._max_bytes = max_bytes
         self._owner = owner
         self.protocol = TextProtocol(read=read_response_request, begin=self._begin)
 
@@ -87,13 +95,17 @@ class ResponsesApi:
         owner = self._owner(exchange.request.headers)
         earlier = self._earlier(request, owner)
 
-        def on_answer(response_id: str, document: bytes, answer: Answer) -> None:
+        def on_answer(response_id: str, document: Mapping[str, Any], answer: Answer) -> None:
             if not request.is_stored:
                 return
-            said = orjson.dumps(answer.message()).decode()
-            messages = (*earlier, *filter(None, (request.messages,)), said)
-            stored = StoredResponse(owner=owner, document=document, items=request.items, messages=messages)
-            if not self._store.add(response_id, stored):
+            # The answer is in both the document and the messages; one that is too long is not made in one piece.
+            is_kept = 2 * answer.size <= self._max_bytes
+            if is_kept:
+                said = dumps(answer.message()).decode()
+                messages = (*earlier, *filter(None, (request.messages,)), said)
+                stored = StoredResponse(owner=owner, document=dumps(document), items=request.items, messages=messages)
+                is_kept = self._store.add(response_id, stored)
+            if not is_kept:
                 logger.info("response %s is not kept: it exceeds the bounds of stored responses", response_id)
 
         text = request.with_earlier(earlier)

@@ -7,8 +7,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
 from naiad_llm.openai.block_writer import Events
@@ -22,7 +20,7 @@ _CUSTOM_PREFIX = "ctc"
 _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Finish reasons of an answer that is not complete, in this API's words."""
 
-OnAnswer = Callable[[str, bytes, Answer], None]
+OnAnswer = Callable[[str, Mapping[str, Any], Answer], None]
 
 
 class ResponsesForm:
@@ -34,7 +32,7 @@ class ResponsesForm:
         Args:
             fields: Members of the response that repeat the request.
             forms: How calls are written, by the name of the function.
-            on_answer: Called with the response's id, its document and the answer when it is complete.
+            on_answer: Called with the response's id, its document for `dump_parts` and the answer when it is complete.
         """
         self.response_id = f"resp_{uuid.uuid4().hex}"
         self._fields = fields
@@ -68,19 +66,18 @@ class ResponsesForm:
     def finish(self, answer: Answer) -> Events:
         """The whole response, completed or incomplete."""
         status = _status(answer)
-        return [self._event(f"response.{status}", response=orjson.Fragment(self.document(answer)))]
+        return [self._event(f"response.{status}", response=self.document(answer))]
 
-    def document(self, answer: Answer) -> bytes:
-        """The whole response."""
+    def document(self, answer: Answer) -> dict[str, Any]:
+        """The whole response, for `dump_parts`."""
         status = _status(answer)
         response = self._response(status, self._output(answer, status))
         reason = _INCOMPLETE.get(answer.finish_reason)
         response["incomplete_details"] = {"reason": reason} if reason else None
         response["completed_at"] = int(time.time()) if status == "completed" else None
         response["usage"] = _usage(answer.usage)
-        document = orjson.dumps(response)
-        self._on_answer(self.response_id, document, answer)
-        return document
+        self._on_answer(self.response_id, response, answer)
+        return response
 
     def failure(self, error: ApiError, answer: Answer) -> Events:
         """The response with what was generated before the error, failed."""
@@ -139,7 +136,7 @@ class ResponsesForm:
         item.update(call_id=block.call_id, name=form.name)
         if form.namespace:
             item["namespace"] = form.namespace
-        text = "" if status == "in_progress" else block.text
+        text = "" if status == "in_progress" else block.arguments
         if form.is_custom:
             return {**item, "type": "custom_tool_call", "input": custom_input(text) if text else ""}
         return {**item, "type": "function_call", "arguments": text}
@@ -174,9 +171,11 @@ class ResponsesForm:
             events.append(self._event("response.custom_tool_call_input.done", **place, input=done["item"]["input"]))
         elif block.kind is BlockKind.CALL:
             name = done["item"]["name"]
-            events = [self._event("response.function_call_arguments.done", **place, name=name, arguments=block.text)]
+            events = [
+                self._event("response.function_call_arguments.done", **place, name=name, arguments=block.arguments)
+            ]
         else:
-            text = {**place, "content_index": 0, "text": block.text}
+            text = {**place, "content_index": 0, "text": block.content}
             is_text = block.kind is BlockKind.TEXT
             events = [
                 self._event("response.output_text.done", **text, logprobs=block.logprobs)
@@ -193,8 +192,8 @@ def _status(answer: Answer) -> str:
 
 def _part(block: Block) -> dict[str, Any]:
     if block.kind is BlockKind.REASONING:
-        return {"type": "reasoning_text", "text": block.text}
-    return {"type": "output_text", "text": block.text, "annotations": [], "logprobs": block.logprobs}
+        return {"type": "reasoning_text", "text": block.content}
+    return {"type": "output_text", "text": block.content, "annotations": [], "logprobs": block.logprobs}
 
 
 def _empty_part(block: Block) -> dict[str, Any]:

@@ -30,8 +30,9 @@ class ModelPage {
   async load() {
     try {
       const found = await getDocument("model", this.name, this.version);
-      const isOther = !this.model || this.model.state !== found.state || JSON.stringify(this.model.inputs) !== JSON.stringify(found.inputs);
+      let isOther = !this.model || this.model.state !== found.state || JSON.stringify(this.model.inputs) !== JSON.stringify(found.inputs);
       this.model = found;
+      isOther ||= String(this.uses()) !== this.shownUses; // the state of the server, which has them, may come later than the model
       this.showState();
       if (isOther) this.rebuild(); else if (this.parts.overview) this.fillOverview();
     } catch (error) {
@@ -66,13 +67,18 @@ class ModelPage {
     const { model } = this;
     this.showControls();
     const isReady = model.state === "READY";
-    const entry = ((app.state || {}).models || []).find(each => each.name === this.name && each.version === this.version);
-    const uses = isReady && entry ? entry.uses : [];
+    const uses = this.uses();
+    this.shownUses = String(uses);
     const wanted = [["overview", "Overview"], ...(isReady ? [["request", "Request"]] : []), ...(uses.includes("chat") ? [["chat", "Chat"]] : []), ...(uses.includes("embed") ? [["embed", "Embeddings"]] : []),
       ["log", "Log"], ["configuration", "Configuration"], ["explain", "Explain"]];
     this.closeParts();
     this.tabs.replaceChildren(...wanted.map(([id, label]) => h("button", { type: "button", role: "tab", id: `tab-${id}`, "aria-controls": "panel", onclick: () => this.open(id), onkeydown: event => this.onKey(event) }, label)));
     this.choose(wanted.some(([id]) => id === this.tab) ? this.tab : "overview");
+  }
+
+  uses() {
+    const entry = ((app.state || {}).models || []).find(each => each.name === this.name && each.version === this.version);
+    return this.model.state === "READY" && entry ? entry.uses : [];
   }
 
   onKey(event) {

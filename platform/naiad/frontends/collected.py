@@ -1,0 +1,71 @@
+"""What is held of a response until it is whole, counted in the memory of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from naiad.frontends.request_budget import COLLECTING, Charge, RequestBudget
+
+__all__ = ["CollectedBytes"]
+
+_FEW = 1 << 16
+"""Bytes that are not counted, as those of short bodies: the limit on connections bounds them."""
+
+
+class CollectedBytes:
+    """Counts the bytes of one response while it is collected. A `Receiver` of the budget."""
+
+    __slots__ = ("_budget", "_charge", "_on_refused", "_on_room", "is_stopped")
+
+    def __init__(
+        self, budget: RequestBudget, on_refused: Callable[[str], None], on_room: Callable[[], None] | None = None
+    ) -> None:
+        """Nothing collected yet.
+
+        Args:
+            budget: Counts the bytes of all requests.
+            on_refused: Called with the reason if the response must be dropped.
+            on_room: Called when it may continue after a stop.
+
+        Attributes:
+            is_stopped: Whether the model must not send more now.
+        """
+        self._budget = budget
+        self._charge: Charge | None = None
+        self._on_refused: Callable[[str], None] = on_refused
+        self._on_room: Callable[[], None] = on_room or _do_nothing
+        self.is_stopped = False
+
+    def count(self, total: int) -> None:
+        """*total* bytes are held now. `on_refused` may be called before this returns."""
+        if self._charge is None:
+            if total < _FEW:
+                return
+            self._charge = self._budget.open(self, COLLECTING)
+        charge = self._charge
+        if total > charge.size and not charge.add(total - charge.size):
+            self.is_stopped = self._charge is not None
+
+    def release(self) -> None:
+        """Nothing is held any more, and nothing is counted."""
+        charge, self._charge = self._charge, None
+        self.is_stopped = False
+        # They refer to the response, which refers to this object: else only the garbage collector would free both.
+        self._on_refused = self._on_room = _do_nothing
+        if charge is not None:
+            charge.release()
+
+    def resume_receiving(self) -> None:
+        """The budget has room: see `Receiver`."""
+        self.is_stopped = False
+        self._on_room()
+
+    def refuse(self, reason: str) -> None:
+        """Drop what was collected: see `Receiver`."""
+        on_refused = self._on_refused
+        self.release()
+        on_refused(reason)
+
+
+def _do_nothing(*_: object) -> None:
+    """Replaces a callback that is not needed any more."""
