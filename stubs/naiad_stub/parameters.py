@@ -21,6 +21,10 @@ def parameters_json(parameters: Any) -> str:
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(key)}")
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:  # JSON's readers make a double of it
+            raise TritonModelException(
+                f"Expect parameters values of type int to fit into 64 bits, found {value.bit_length()} bits for '{key}'"
+            )
     if not parameters:
         return ""
     # Few models use parameters; the others need not pay for the import.

@@ -296,3 +296,16 @@ class FrameReader:
         elif self._parts:
             self._parts = []
         return frames
+
+    def take_long(self, limit: int) -> Optional[tuple[int, int, bytes]]:
+        """Kind, size and first bytes of an incomplete payload of more than *limit* bytes, unless `feed` has more of it.
+
+        The caller receives the rest; the next bytes given to `feed` are those of the frame behind it.
+        """
+        if len(self._parts) != 1 or len(self._parts[0]) < FRAME.size:
+            return None
+        length, kind, _ = FRAME.unpack_from(self._parts[0])
+        if length <= limit:
+            return None
+        begun = self._parts.pop()[FRAME.size :]
+        return kind, length, begun

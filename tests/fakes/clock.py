@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from types import ModuleType
 from typing import Any, TypeVar
 
 import pytest
+
+from naiad.core import clock
 
 T = TypeVar("T")
 
@@ -16,15 +17,15 @@ SECOND = 1_000_000_000
 
 
 class Clock:
-    """Replaces the module `time` in modules under test. `run` runs a coroutine, whose sleeps take no time."""
+    """Replaces the clock of the engine and its guests. `run` runs a coroutine, whose sleeps take no time."""
 
     def __init__(self) -> None:
         self.now_ns = 1_000 * SECOND
 
-    def install(self, monkeypatch: pytest.MonkeyPatch, *modules: ModuleType) -> Clock:
-        """Let these modules, which import `time`, read this clock."""
-        for module in modules:
-            monkeypatch.setattr(module, "time", self)
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
+        """Let the engine and its guests read this clock."""
+        monkeypatch.setattr(clock, "monotonic", self.monotonic)
+        monkeypatch.setattr(clock, "monotonic_ns", self.monotonic_ns)
         return self
 
     def monotonic(self) -> float:

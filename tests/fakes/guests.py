@@ -123,6 +123,7 @@ class FakeGuest:
         self.pid = pid
         self.python = "3.11"
         self.is_hung = False
+        self.has_released = False  # whether a client has read a response since the last look
         self.free_since = 0
         self.readiness = None
         self.memory = SimpleNamespace(input_byte_size=4096, borrowed_count=2)
@@ -173,8 +174,10 @@ class FakeGuest:
     def credit(self, key: int, count: int) -> None:
         self.credits.append((key, count))
 
-    def release_idle_memory(self, *, idle: bool) -> None:
+    def release_idle_memory(self, *, idle: bool) -> bool:
         self.calls.append(("release_idle_memory", idle))
+        has_released, self.has_released = self.has_released, False
+        return has_released
 
     def follow_log_level(self) -> None:
         self.calls.append(("follow_log_level",))

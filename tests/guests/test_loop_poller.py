@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 import uvloop
@@ -56,6 +58,18 @@ def test_guests_of_one_loop_share_its_pulse() -> None:
 
     assert first is second
     assert other is not first
+
+
+def test_a_loop_that_ends_is_freed() -> None:
+    async def poll() -> weakref.ref[asyncio.AbstractEventLoop]:
+        loop = asyncio.get_running_loop()
+        loop_poller_of(loop, 400).on_activity()
+        return weakref.ref(loop)
+
+    ended = uvloop.run(poll())
+    gc.collect()
+
+    assert ended() is None
 
 
 @pytest.mark.parametrize(("processors", "rationed", "expected"), [(2, False, 400), (1, False, 0), (8, True, 0)])

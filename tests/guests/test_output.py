@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import uvloop
@@ -198,3 +199,60 @@ def test_dropped_lines_are_described_with_the_way_to_see_them():
     assert describe_dropped(12, 345, 1000) == (
         "12 lines (345 bytes) of its output were dropped: more than 1000 a second (--guest-log-rate)"
     )
+
+
+class Loop:
+    """A loop that a test turns by hand."""
+
+    def __init__(self):
+        self.soon, self.timers = [], []
+
+    def call_soon(self, function):
+        self.soon.append(function)
+
+    def call_later(self, delay, function):
+        self.timers.append([delay, function])
+        return SimpleNamespace(cancel=lambda timer=self.timers[-1]: timer.clear())
+
+    def turn(self):
+        now, self.soon = self.soon, []
+        for function in now:
+            function()
+
+
+def test_lines_that_wait_are_few_in_bytes_and_those_beyond_are_reported_once(monkeypatch):
+    monkeypatch.setattr(output, "_MAX_WAITING", 1000)
+    loop, passed, dropped = Loop(), [], []
+    log = GuestLog(0, lambda *counts: dropped.append(counts), loop)
+    assert all(log.put(1, passed.append, number) for number in range(50))
+    assert (len(passed), log.has_backlog, log.is_dropping) == (50, False, False)
+    kept = [log.put(100, passed.append, number) for number in range(50, 60)]
+    assert kept == [True] * 4 + [False] * 6, "each costs 300 bytes, and 1000 may wait"
+    log.drop(2, 50)
+    assert (dropped, [delay for delay, _ in loop.timers]) == ([], [1.0])
+    loop.turn()
+    assert passed == list(range(54))
+    assert log.put(100, passed.append, 54), "there is room again"
+    loop.timers.pop()[1]()
+    assert dropped == [(8, 650)]
+    log.drop(1, 5)
+    log.close()
+    assert (dropped, loop.timers) == ([(8, 650), (1, 5)], [[]])
+    log.close()
+    assert len(dropped) == 2
+
+
+def test_at_the_end_most_lines_are_passed_on_at_once_and_the_others_in_turns(monkeypatch):
+    monkeypatch.setattr(output, "_LINES_AT_END", 30)
+    loop, passed = Loop(), []
+    log = GuestLog(0, lambda *_: None, loop)
+    for number in range(150):
+        log.put(1, passed.append, number)
+    log.close()
+    assert len(passed) == 80
+    for count in (130, 150, 150):
+        loop.turn()
+        assert len(passed) == count
+    assert (passed, log.has_backlog) == (list(range(150)), False)
+    loop.turn()
+    assert loop.soon == []

@@ -1,4 +1,4 @@
-"""The sweeper process: what it kills, what it leaves alone, and that it is started again."""
+"""The sweeper process: what it kills, and what it leaves alone."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from support.waiting import until
 from naiad.guests.sweeper import ProcessSweeper
 
 from .guests import is_running
+
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture
@@ -52,17 +54,6 @@ def test_processes_of_a_guest_that_has_exited_are_killed_and_no_others(sweeper, 
     sweeper.close()
     assert second.wait(60) == -signal.SIGKILL
     assert other.poll() is None
-
-
-def test_a_sweeper_that_was_killed_is_replaced(sweeper, daemon):
-    guest_id = sweeper.new_id()
-    sweeper.watch(guest_id, "m_0")
-    pid = sweeper._process.pid
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not is_running(pid), "its end")
-    process = daemon(guest_id)
-    sweeper.on_exit(guest_id)
-    assert process.wait(60) == -signal.SIGKILL
 
 
 def test_a_fork_of_the_host_leaves_the_sweeper_to_the_host(sweeper, daemon):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import time
 from dataclasses import replace
@@ -16,7 +15,6 @@ import pytest
 from naiad_stub import wire
 from support.waiting import until_async
 
-from naiad.core.errors import ProtocolError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 
@@ -40,28 +38,6 @@ def test_a_guest_answers_its_requests(tmp_path):
         return worker
 
     assert not is_running(run(serve()).pid)
-
-
-@pytest.mark.parametrize("is_refill_urgent", [False, True])
-def test_next_work_goes_to_a_guest_before_its_answers_where_work_waits(tmp_path, is_refill_urgent):
-    async def serve():
-        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
-        delegate.is_refill_urgent, reports = lambda _: is_refill_urgent, []
-        delegate.on_response = lambda worker, answer, *_: reports.append(answer.key)
-
-        def done(worker, batch, *_):
-            reports.append("done")
-            if batch.keys == [1, 2]:
-                worker.execute([(3, request(3), None)], 1)
-
-        delegate.on_batch_done = done
-        worker.execute([(1, request(1), None), (2, request(2), None)], 2)
-        await until_async(lambda: len(reports) == 5, "two batches")
-        await worker.stop(10)
-        assert (worker.batches, worker.open) == ({}, set())
-        return reports
-
-    assert run(serve()) == (["done", 1, 2, "done", 3] if is_refill_urgent else [1, 2, "done", 3, "done"])
 
 
 def test_a_guest_that_hangs_is_reported_before_it_is_killed(tmp_path):
@@ -145,34 +121,6 @@ def test_an_exit_during_a_request_is_reported_once_with_signal_and_last_lines(tm
     run(die())
 
 
-def test_a_request_sent_after_the_last_response_of_an_exited_guest_counts_as_not_begun(tmp_path):
-    async def die():
-        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
-        on_batch_done = delegate.on_batch_done
-
-        def send_another(worker, batch, started, ended):
-            on_batch_done(worker, batch, started, ended)
-            if batch.keys == [1]:
-                worker.execute([(2, request(2), None)], 1)
-
-        delegate.on_batch_done = send_another
-        worker._loop.remove_reader(worker._channel._socket)
-        worker.execute([(1, request(1), None)], 1)
-        # The answer lies in the socket, unread, when the guest ends.
-        await until_async(lambda: _readable(worker._channel._socket), "the answer")
-        os.kill(worker.pid, signal.SIGKILL)
-        await until_async(lambda: delegate.deaths, "the death")
-        assert [answer.key for answer in delegate.answers] == [1]
-        assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([2], 0)]
-        assert worker.open == {2}  # else nobody would answer it
-
-    run(die())
-
-
-def _readable(sock) -> bool:
-    return bool(select.select([sock], [], [], 0)[0])
-
-
 def test_a_child_that_keeps_the_socket_open_does_not_hide_the_exit_of_its_guest(tmp_path):
     methods = """
 def initialize(self, args):
@@ -197,27 +145,6 @@ def execute(self, requests):
     run(die())
 
 
-def test_a_guest_that_closes_its_channel_is_killed_with_that_reason(tmp_path):
-    methods = """
-def execute(self, requests):
-    import socket
-    for number in os.listdir("/proc/self/fd"):  # whatever number the channel has
-        try:
-            socket.socket(fileno=int(number)).shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
-    time.sleep(60)
-"""
-
-    async def die():
-        worker, delegate = await started(launch_spec(tmp_path, methods))
-        worker.execute([(1, request(1), None)], 1)
-        await until_async(lambda: delegate.deaths, "the death")
-        assert "was killed: it closed its channel" in delegate.deaths[0].message
-
-    run(die())
-
-
 def test_uncaught_error_of_the_stub_keeps_its_exit_code(tmp_path):
     """Not SIGKILL, which reads as if the memory had run out."""
 
@@ -229,68 +156,6 @@ def test_uncaught_error_of_the_stub_keeps_its_exit_code(tmp_path):
         assert any("struct.error" in line for line in delegate.deaths[0].last_lines)
 
     run(die())
-
-
-@pytest.mark.parametrize(
-    "frame",
-    [
-        wire.frame(77, b""),
-        wire.frame(wire.Kind.RESPONSES, b"short"),
-        wire.frame(wire.Kind.RESPONSES, wire.RESPONSES_HEAD.pack(99, 0, wire.DONE, 0, 0)),
-        wire.frame(wire.Kind.LOG, b"\xff" * 9),
-    ],
-    ids=["unknown kind", "short responses", "unknown batch", "malformed log"],
-)
-def test_a_guest_that_breaks_the_protocol_is_killed_with_that_reason(tmp_path, frame):
-    methods = f"""
-def execute(self, requests):
-    folder = "/proc/self/fd/"
-    for each in os.listdir(folder):
-        if "socket:" in os.path.realpath(folder + each):
-            try:
-                os.write(int(each), {frame!r})
-            except BrokenPipeError:  # one of them only receives
-                pass
-    time.sleep(60)
-"""
-
-    async def die():
-        worker, delegate = await started(launch_spec(tmp_path, methods))
-        worker.execute([(1, request(1), None)], 1)
-        await until_async(lambda: delegate.deaths, "the death")
-        assert "was killed: it broke the protocol: " in delegate.deaths[0].message
-
-    run(die())
-
-
-def test_an_error_of_the_delegate_ends_the_guest_and_not_the_server(tmp_path, caplog):
-    async def die():
-        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
-
-        def broken(*_):
-            raise ZeroDivisionError("a fault of ours")
-
-        delegate.on_response = broken
-        worker.execute([(1, request(1), None)], 1)
-        await until_async(lambda: delegate.deaths, "the death")
-        assert "its message could not be handled: a fault of ours" in delegate.deaths[0].message
-
-    run(die())
-    assert "ZeroDivisionError" in caplog.text
-
-
-def test_stub_of_another_protocol_is_refused_with_both_versions(tmp_path, monkeypatch):
-    spoken = wire.PROTOCOL_VERSION
-    monkeypatch.setattr("naiad.guests.startup.wire.PROTOCOL_VERSION", 99)
-
-    async def start():
-        worker, _ = guest(launch_spec(tmp_path, IDENTITY))
-        told = rf"the stub .* speaks protocol {spoken}, this server 99: remove it or copy"
-        with pytest.raises(ProtocolError, match=told):
-            await worker.start()
-        return worker.pid
-
-    assert not is_running(run(start()))
 
 
 def test_lines_arrive_whole_from_both_streams(tmp_path):
@@ -418,32 +283,3 @@ CANCELLED = """
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", found)]))
         return responses
 """
-
-
-@pytest.mark.parametrize("signals", [(signal.SIGKILL,), (signal.SIGSTOP, signal.SIGKILL)])
-def test_batches_that_wait_for_their_inputs_when_the_guest_dies_count_as_not_begun(tmp_path, signals):
-    async def die():
-        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
-        for number in signals:
-            os.kill(worker.pid, number)
-        worker.execute([(1, long_request(1), None)], 1)
-        worker.execute([(2, request(2), None)], 1)
-        await until_async(lambda: delegate.deaths, "the death")
-        assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0), ([2], 0)]
-        assert not worker._waiting
-
-    run(die())
-
-
-def test_request_that_a_dying_guest_never_read_counts_as_not_begun(tmp_path):
-    """Killed while it was idle, a guest holds nothing, whatever is sent before its end is known."""
-
-    async def die():
-        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
-        os.kill(worker.pid, signal.SIGSTOP)
-        worker.execute([(1, request(1), None)], 1)
-        os.kill(worker.pid, signal.SIGKILL)
-        await until_async(lambda: delegate.deaths, "the death")
-        assert [(batch.keys, batch.sent) for batch in worker.batches.values()] == [([1], 0)]
-
-    run(die())

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from naiad_stub import wire
 from naiad_stub.process_title import process_name
 from support.waiting import until_async
 
@@ -102,30 +101,6 @@ def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_pat
     run(start())
 
 
-def test_a_guest_that_exits_right_after_it_is_ready_does_not_count_as_started(tmp_path):
-    """Its word and its end may reach the loop in one turn; then nobody would hear of the end."""
-
-    async def start():
-        loop = asyncio.get_running_loop()
-        worker, delegate = guest(launch_spec(tmp_path, IDENTITY))
-        take = worker._on_frame
-
-        def take_and_see_the_end(kind, payload):
-            take(kind, payload)
-            if kind == wire.Kind.READY:
-                os.kill(worker.pid, signal.SIGKILL)
-                os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
-                worker._process._reap()
-
-        worker._on_frame = take_and_see_the_end
-        with pytest.raises(GuestExitedError, match="was killed by SIGKILL"):
-            await asyncio.wait_for(worker.start(), 60)
-        assert delegate.deaths == []
-        assert loop.is_running()
-
-    run(start())
-
-
 def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path):
     async def start():
         spec = launch_spec(
@@ -140,7 +115,6 @@ def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path
     assert not is_running(run(start()))
 
 
-@pytest.mark.slow
 def test_slow_but_living_initialize_is_waited_for(tmp_path):
     async def start():
         worker, _ = await started(

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import naiad
+from naiad.core import blocking
 from naiad.core.errors import (
     Code,
     InvalidRequestError,
@@ -42,7 +43,6 @@ from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.custom_metrics import ModelMetrics
 from naiad.engine.tickets import KEY_BITS, KEY_MASK
-from naiad.guests.sweeper import sweeper
 from naiad.models.polling import Snapshot
 from naiad.models.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 from naiad.models.repository.repositories import Repositories
@@ -94,6 +94,10 @@ class Engine:
         self.metrics = ModelMetrics(self.services)
         size = settings.response_cache_size
         self.response_cache = ResponseCache(size) if size else None
+        self._processes = loader.processes
+        if loader.limiter is not None:
+            loader.limiter.on_waiting = self.services.calls.on_call_waiting
+            self.services.calls.resource_waits = loader.limiter.waits
         loads = ModelLoads(settings, loader, self._registry, self.services, self.response_cache)
         self._order = LoadOrder(settings, loads, self._registry)
         self._demand = DemandLoads(settings, loads, self._order, self._registry)
@@ -125,9 +129,9 @@ class Engine:
         """
         snapshot: Snapshot = {}
         if self._poller is not None:
-            found, snapshot = await asyncio.to_thread(self._repositories.snapshot)
+            found, snapshot = await blocking.run(self._repositories.snapshot)
         else:
-            found = await asyncio.to_thread(self._repositories.scan)
+            found = await blocking.run(self._repositories.scan)
         for key in found.duplicates:
             self._registry.record(key).reason = DUPLICATE_REASON
         wanted = dict(found.models)
@@ -174,6 +178,10 @@ class Engine:
         versions = self._registry.versions_alive.values()
         return sum([version.finish_sequences() for version in versions if isinstance(version, SequenceOwner)])
 
+    async def end_loads(self) -> None:
+        """End the loads and unloads in progress, and reject further ones."""
+        await self._order.end_loads()
+
     async def stop(self) -> None:
         """Reject all requests, let those in flight finish, end all guests."""
         self._state = _EngineState.EXITING
@@ -183,12 +191,13 @@ class Engine:
         if self._polling is not None:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
+        await self._order.end_loads()
         await self._scaling.stop()
         await self._demand.stop()
         await self._order.stop(self.exit_time.for_models())
         self.has_overrun = was_busy if not had_time else not self.exit_time.for_requests()
-        await asyncio.to_thread(self._repositories.close)
-        await asyncio.to_thread(sweeper.close)
+        await blocking.run(self._repositories.close)
+        await blocking.run(self._processes.close)
 
     async def poll(self) -> None:
         """Poll the repositories now (poll control mode only); returns once the changes are loaded and unloaded."""
@@ -292,7 +301,7 @@ class Engine:
 
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
         """The effective configuration as the reference prints it."""
-        return self._registry.find_loaded(name, version).config_json
+        return self._registry.find_loaded(name, version).config.json
 
     async def gather_counts(self) -> None:
         """See `EngineDoor.gather_counts`."""
@@ -324,7 +333,7 @@ class Engine:
 
     async def _forget_removed(self) -> Sequence[ModelFiles]:
         """Forget models that no repository has any more, unless they serve; the models that they have."""
-        stored = await asyncio.to_thread(self._repositories.known_models)
+        stored = await blocking.run(self._repositories.known_models)
         self._order.forget_removed({files.key for files in stored})
         return stored
 
@@ -463,9 +472,7 @@ class Engine:
         self._require_explicit()
         strict, gpus = self._settings.strict_config, self._settings.gpus
         try:
-            sources = await asyncio.to_thread(
-                find_sources, name, parameters, self._repositories, strict=strict, gpus=gpus
-            )
+            sources = await blocking.run(find_sources, name, parameters, self._repositories, strict=strict, gpus=gpus)
             return await self._order.load(sources, is_nested=is_nested)
         finally:
             await self._forget_removed()

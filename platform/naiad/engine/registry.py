@@ -36,7 +36,11 @@ class VersionRecord:
     leaving: LoadedVersion | None = None
 
     def become(self, state: ModelState, reason: str = "", loaded: ServedVersion | None = None) -> None:
-        """Change to *state*; raises ValueError for a transition that `engine.lifecycle.states` does not allow."""
+        """Change to *state*; raises ValueError for a transition that `engine.lifecycle.states` does not allow.
+
+        With *loaded* if, and only if, the state is READY: `loaded` changes elsewhere only from one version to another.
+        """
+        assert (loaded is not None) == (state is ModelState.READY), (state, loaded)
         self.state = advance(self.state, state)
         self.reason = reason
         self.loaded = loaded

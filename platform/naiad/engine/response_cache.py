@@ -16,15 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.core import clock
 from naiad.engine.scheduling.byte_lru import ByteLru
 from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.statistics.counters import Statistics
+from naiad.protocol.delivery import send_safely
 from naiad.protocol.inference import NO_PARAMETERS, InferRequest, InferResponse, OutputTensor, Parameter, Sink
 from naiad.protocol.metadata import CacheStatistics
 
@@ -79,7 +80,7 @@ class ResponseCache:
         entry = self._entries.get(key)
         if entry is not None and not entry.has(wanted):
             entry = None
-        self._lookup_ns += time.monotonic_ns() - since
+        self._lookup_ns += clock.monotonic_ns() - since
         if entry is None:
             self._misses += 1
         else:
@@ -89,7 +90,7 @@ class ResponseCache:
     def insert(self, key: _Key, entry: _Entry, since: int) -> bool:
         """Insert an entry unless it exceeds the capacity; whether it was. Making it began at *since*."""
         is_kept = self._entries.put(key, entry, entry.size)
-        self._insertion_ns += time.monotonic_ns() - since
+        self._insertion_ns += clock.monotonic_ns() - since
         return is_kept
 
     def forget(self, number: int) -> None:
@@ -157,10 +158,10 @@ class CachedResponses:
         if sum([len(tensor.data) for tensor in request.inputs]) > _MAX_CACHED:
             self._warn_of_size("inputs")
             return sink
-        began = time.monotonic_ns()
+        began = clock.monotonic_ns()
         digest = digest_of(request)
         entry = self._cache.find((self._number, digest), request.requested_outputs, began)
-        took = time.monotonic_ns() - began
+        took = clock.monotonic_ns() - began
         if entry is None:
             return _CachingSink(self, request, digest, took, sink)
         self._statistics.on_cache_hit(took)
@@ -170,7 +171,7 @@ class CachedResponses:
         if self._order is not None:
             sink = OrderedSink(self._order, sink)
             sink.begin()
-        sink.send(self._response(request, entry), True)
+        send_safely(sink, self._response(request, entry), True, (self._name, self._version, request.request_id))
         return None
 
     def _response(self, request: InferRequest, entry: _Entry) -> InferResponse:
@@ -202,7 +203,7 @@ class CachedResponses:
         if sum([len(tensor.data) for tensor in response.outputs]) > _MAX_CACHED:
             self._warn_of_size("outputs")
             return 0
-        began = time.monotonic_ns()
+        began = clock.monotonic_ns()
         outputs = [
             OutputTensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)) for tensor in response.outputs
         ]
@@ -220,13 +221,13 @@ class CachedResponses:
                 self._cache.size,
                 self._name,
             )
-        return time.monotonic_ns() - began
+        return clock.monotonic_ns() - began
 
 
 class _CachingSink:
     """Caches the response to a request before passing it on, if it is the only one and no error."""
 
-    __slots__ = ("_digest", "_has_begun", "_request", "_responses", "_sink", "_took")
+    __slots__ = ("_digest", "_has_begun", "_has_ended", "_request", "_responses", "_sink", "_took")
 
     def __init__(self, responses: CachedResponses, request: InferRequest, digest: bytes, took: int, sink: Sink) -> None:
         self._responses = responses
@@ -234,11 +235,12 @@ class _CachingSink:
         self._digest = digest
         self._took = took
         self._sink = sink
-        self._has_begun = False
+        self._has_begun = self._has_ended = False
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         """Cache a response, and pass it on."""
-        if final:
+        if final and not self._has_ended:  # it ends twice if the sink fails
+            self._has_ended = True
             self._responses.on_response(self._request, self._digest, self._took, None if self._has_begun else response)
         self._has_begun = True
         self._sink.send(response, final)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Collection, Sequence
+from typing import Protocol, runtime_checkable
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError
@@ -111,10 +111,6 @@ class LoadedVersion(Protocol):
     @property
     def config(self) -> ModelConfig:
         """Its effective configuration."""
-
-    @property
-    def config_json(self) -> Mapping[str, Any]:
-        """The configuration as the reference prints it."""
 
     @property
     def metadata(self) -> ModelMetadata:

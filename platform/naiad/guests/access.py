@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from naiad.config.server.guest_user import GuestUser
+from naiad.core.real_paths import real_path
 
 __all__ = ["describe_denied_access"]
 
@@ -31,7 +32,7 @@ def describe_denied_access(user: GuestUser, paths: Iterable[Path]) -> str:
 
 def _denied(user: GuestUser, path: Path) -> Path | None:
     try:
-        path = path.resolve()
+        path = real_path(path)
         for folder in reversed(path.parents):
             if not _has(user, folder, stat.S_IXOTH):
                 return folder

@@ -10,10 +10,10 @@ import asyncio
 import socket
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
 
 from naiad_stub import wire
 
+from naiad.core import clock
 from naiad.core.turns import SHARE_SECONDS, turns_of
 
 _RECEIVE = 1 << 16
@@ -108,9 +108,9 @@ class Channel:
         self._drain()
 
     def _drain(self) -> None:
-        deadline = perf_counter() + SHARE_SECONDS
+        deadline = clock.perf_counter() + SHARE_SECONDS
         while not self._frames and self._socket is not None and not self.is_broken and self._read():
-            if perf_counter() >= deadline and not self._frames:
+            if clock.perf_counter() >= deadline and not self._frames:
                 self._turns.defer(self._drain)
                 return
         if not self._frames:  # else these are handled first, and `_resume` continues
@@ -181,7 +181,7 @@ class Channel:
         while frames:
             self._on_frame(*frames.popleft())
             if frames:
-                now = perf_counter()
+                now = clock.perf_counter()
                 if not deadline:
                     deadline = now + SHARE_SECONDS
                 elif now >= deadline:

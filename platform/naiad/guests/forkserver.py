@@ -46,6 +46,8 @@ from naiad.guests.sweeper import sweeper
 logger = logging.getLogger("naiad.workers")
 
 _MESSAGE = 1 << 16
+_EXIT_SECONDS = 60
+"""After that, a fork server that has ended its connection and has not exited is killed."""
 
 
 class CannotForkError(NaiadError):
@@ -75,6 +77,8 @@ class ForkServer:
         self._reaps: dict[int, Callable[[int, str], None]] = {}
         self._end = ""  # how it ended, once it has
         self._was_killed = False  # by a signal that this object did not send
+        self._exit: int | None = None  # its pidfd, once its socket has ended
+        self._exit_timer: asyncio.TimerHandle | None = None
         self._begun = self._loop.time()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments: dict[str, int | str] = {"--fork-server": theirs.fileno(), "--modules": ",".join(modules)}
@@ -198,7 +202,7 @@ class ForkServer:
             try:
                 self._socket.send(pack(Reap(pid)))
             except OSError:
-                self._stop("")
+                self._on_closed()
         if self._end:
             self._report_guests_killed()
 
@@ -213,7 +217,7 @@ class ForkServer:
             except OSError:
                 data = b""
             if not data:
-                self._stop("")
+                self._on_closed()
                 return
             try:
                 kind = wire.FRAME.unpack_from(data)[1]
@@ -266,12 +270,27 @@ class ForkServer:
 
     # -- its end ------------------------------------------------------------------------------------------------
 
+    def _on_closed(self) -> None:
+        """Wait for its exit: a Python whose socket has ended takes longer for it than the loop may wait."""
+        if self._end or self._exit is not None:
+            return
+        self._loop.remove_reader(self._socket.fileno())
+        self._exit = os.pidfd_open(self.pid)
+        self._loop.add_reader(self._exit, self._stop, "")
+        slow = f"the fork server ended its connection, and did not exit within {_EXIT_SECONDS} s"
+        self._exit_timer = self._loop.call_later(_EXIT_SECONDS, self._stop, slow)
+
     def _stop(self, reason: str) -> None:
         """End it, if it has not ended; *reason* is empty if it ended by itself."""
         if self._end:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        if self._exit is not None:
+            self._loop.remove_reader(self._exit)
+            os.close(self._exit)
+        if self._exit_timer is not None:
+            self._exit_timer.cancel()
         if reason:
             kill_group(self.pid)
         status = self._wait()
@@ -293,7 +312,7 @@ class ForkServer:
         self._report_guests_killed()
 
     def _wait(self) -> int:
-        """Its exit status. It is exiting or was killed: the wait is for the kernel to free its memory."""
+        """Its exit status. It has exited or was killed: the wait is for the kernel to free its memory."""
         try:
             return self._process.wait(1)
         except subprocess.TimeoutExpired:

@@ -1,29 +1,19 @@
-"""The process of one guest: its start, what it prints, its end.
-
-Its exit is noticed by a pidfd, not only by the end of the channel: a child that the model forked may keep the socket
-open. The order at the end matters (`_reap`): while the process is a zombie, its id cannot belong to another process, so
-its process group is killed first and the exit status collected after that. Everything runs on the event loop's thread.
-"""
+"""The process of one guest: its start, what it prints, its end. Everything runs on the event loop's thread."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import os
-import threading
 from collections.abc import Callable
 
 from naiad_stub.wire import MEMORY_LIMIT_STATUS
 
 from naiad.config.model.memory_limit import MEMORY_LIMIT
-from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError
-from naiad.guests.launch import GuestSockets, LaunchedGuest, LaunchSpec, launch
+from naiad.guests.launch import GuestSockets, LaunchedGuest, LaunchSpec
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.output import GuestLog, LineReader, describe_dropped
 from naiad.guests.process import describe_exit
-from naiad.guests.sweeper import sweeper
 
 logger = logging.getLogger("naiad.workers")
 
@@ -45,10 +35,10 @@ class GuestProcess:
         self.log = GuestLog(spec.log_rate, self._on_lines_dropped, loop)
         self._spec = spec
         self._loop = loop
+        self._processes = spec.processes
         self._launched: LaunchedGuest | None = None
         self._is_reaped = False  # from then on its id may be another process's
         self._lines: list[LineReader] = []
-        self._pidfd = -1
         self._on_exit: Callable[[int], None] | None = None
 
     @property
@@ -69,27 +59,25 @@ class GuestProcess:
         Raises:
             ExecutionEnvironmentError: If it cannot be started.
         """
-        self._launched = launched = await launch(self._spec, memory)
+        self._launched = launched = await self._processes.launch(self._spec, memory)
         self._on_exit = on_exit
         self.pid = launched.pid
-        sweeper.watch(launched.guest_id, self._spec.name)
         self._lines = [
             LineReader(pipe, lambda line, name=name: on_line(name, line), self.log, self._loop)  # type: ignore[misc]  # mypy cannot infer a lambda with a default value
             for name, pipe in launched.output
         ]
-        self._watch()
+        self._processes.watch(launched, self._reap)
         return launched.sockets
 
     def kill(self) -> None:
         """Kill it and every process it started; `exited` is set when it has exited."""
         if self.pid and not self._is_reaped:
-            kill_group(self.pid)
+            self._processes.kill(self.pid)
 
     def send_signal(self, number: int) -> None:
         """Send it a signal, if it has not exited."""
         if self.pid and not self._is_reaped:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, number)
+            self._processes.send_signal(self.pid, number)
 
     def close(self) -> None:
         """Read the rest of what it printed."""
@@ -117,30 +105,9 @@ class GuestProcess:
             "'%s' (pid %d): %s", self._spec.name, self.pid, describe_dropped(lines, size, self._spec.log_rate)
         )
 
-    def _watch(self) -> None:
-        if hasattr(os, "pidfd_open"):
-            try:
-                self._pidfd = os.pidfd_open(self.pid)
-            except OSError:
-                pass  # a kernel or sandbox without it
-            else:
-                self._loop.add_reader(self._pidfd, self._reap)
-                return
-        threading.Thread(target=self._wait_in_thread, name="naiad-wait", daemon=True).start()
-
-    def _wait_in_thread(self) -> None:
-        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        self._loop.call_soon_threadsafe(self._reap)
-
     def _reap(self) -> None:
         assert self._launched is not None
-        self.kill()  # its children, first: the zombie still keeps its id from being used again
-        if self._pidfd >= 0:
-            self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
         self._is_reaped = True
-        sweeper.on_exit(self._launched.guest_id)  # for processes that left its process group
         self._launched.reap(self._on_reaped)
 
     def _on_reaped(self, status: int, reason: str) -> None:

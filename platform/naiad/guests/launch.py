@@ -1,8 +1,13 @@
-"""Starts a guest process, by running the interpreter of its environment or by having a fork server fork it."""
+"""Starts guest processes, by running the interpreter of their environment or by having a fork server fork them.
+
+`GuestProcesses` is all that the server has to do with the processes of guests: `SystemProcesses` are those of the
+system, and a simulation has others.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import functools
 import logging
@@ -10,6 +15,7 @@ import os
 import secrets
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,10 +25,12 @@ from naiad_stub.load_spec import LoadSpec
 
 from naiad.config.model.memory_limit import NO_MEMORY_LIMIT, MemoryLimit
 from naiad.config.server.guest_user import GuestUser
+from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.guests.access import describe_denied_access
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.guests.memory.link_memory import LinkMemory, SharedInputs
+from naiad.guests.process import cpu_seconds_of
 from naiad.guests.sweeper import sweeper
 from naiad.sources.interpreters.executables import explain_not_executable
 
@@ -55,6 +63,35 @@ class GuestForker(Protocol):
         """Release the processes that fork: no more guests are needed."""
 
 
+class GuestProcesses(Protocol):
+    """Starts and ends the processes of guests, and reports their exits."""
+
+    async def launch(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
+        """Start a guest, by fork if *spec* has `prewarm` and forking succeeds, else by its interpreter.
+
+        Raises:
+            GuestExitedError: If the interpreter cannot be executed.
+        """
+
+    def watch(self, launched: LaunchedGuest, on_exit: Callable[[], None]) -> None:
+        """Call *on_exit* once on the event loop when the process has exited: what it started has been killed then.
+
+        Its id stays its own until `LaunchedGuest.reap` has been called.
+        """
+
+    def kill(self, pid: int) -> None:
+        """Kill a guest that was not reaped, and every process it started."""
+
+    def send_signal(self, pid: int, number: int) -> None:
+        """Send a signal to a guest that was not reaped."""
+
+    def cpu_seconds(self, pid: int) -> float:
+        """Processor time that a process has used so far; 0 if it has exited."""
+
+    def close(self) -> None:
+        """End what belongs to all guests together, if no guest runs. Blocks for some milliseconds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
     """How a guest is started.
@@ -83,6 +120,7 @@ class LaunchSpec:
         inputs: The part of it that all guests of the version map.
         server_id: Identifies the server, where another of its processes starts the guest; "" for this process's own.
         load_number: Number of the version's load, for such a guest; 0 for others.
+        processes: Starts and ends it.
     """
 
     name: str
@@ -106,6 +144,7 @@ class LaunchSpec:
     inputs: SharedInputs | None = field(default=None, compare=False, repr=False)
     server_id: str = ""
     load_number: int = 0
+    processes: GuestProcesses = field(default_factory=lambda: SYSTEM, compare=False, repr=False)
 
 
 class GuestSockets:
@@ -163,19 +202,71 @@ class LaunchedGuest:
     reap: Callable[[Callable[[int, str], None]], None]
 
 
-async def launch(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
-    """Start the guest, by fork if *spec* has `prewarm` and forking succeeds, else by its interpreter.
+class SystemProcesses:
+    """Implements `GuestProcesses` with processes of the system.
 
-    Raises:
-        GuestExitedError: If the interpreter cannot be executed.
+    An exit is noticed by a pidfd, not only by the end of the channel: a child that the model forked may keep the socket
+    open. The order at the end matters: while the process is a zombie, its id cannot belong to another process, so
+    its process group is killed first and the exit status collected after that.
     """
-    if spec.restore is not None and not spec.python.exists():
-        await _restore(spec, spec.restore)
-    if spec.prewarm is not None:
-        forked = await spec.prewarm.fork(spec, memory)
-        if forked is not None:
-            return forked
-    return _spawn(spec, memory)
+
+    async def launch(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
+        """See `GuestProcesses`."""
+        if spec.restore is not None and not spec.python.exists():
+            await _restore(spec, spec.restore)
+        launched = None if spec.prewarm is None else await spec.prewarm.fork(spec, memory)
+        if launched is None:
+            launched = _spawn(spec, memory)
+        sweeper.watch(launched.guest_id, spec.name)
+        return launched
+
+    def watch(self, launched: LaunchedGuest, on_exit: Callable[[], None]) -> None:
+        """See `GuestProcesses`."""
+        loop = asyncio.get_running_loop()
+
+        def on_ended() -> None:
+            self.kill(launched.pid)  # its children, first: the zombie still keeps its id from being used again
+            sweeper.on_exit(launched.guest_id)  # for processes that left its process group
+            on_exit()
+
+        try:
+            descriptor = os.pidfd_open(launched.pid)
+        except (AttributeError, OSError):  # a system, a kernel or a sandbox without it
+
+            def wait() -> None:
+                os.waitid(os.P_PID, launched.pid, os.WEXITED | os.WNOWAIT)
+                loop.call_soon_threadsafe(on_ended)
+
+            threading.Thread(target=wait, name="naiad-wait", daemon=True).start()
+            return
+
+        def on_readable() -> None:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+            on_ended()
+
+        loop.add_reader(descriptor, on_readable)
+
+    def kill(self, pid: int) -> None:
+        """See `GuestProcesses`."""
+        kill_group(pid)
+
+    def send_signal(self, pid: int, number: int) -> None:
+        """See `GuestProcesses`."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+    def cpu_seconds(self, pid: int) -> float:
+        """See `GuestProcesses`."""
+        return cpu_seconds_of(pid)
+
+    def close(self) -> None:
+        """See `GuestProcesses`."""
+        sweeper.close()
+
+
+SYSTEM: GuestProcesses = SystemProcesses()
+"""The processes of this system."""
 
 
 async def _restore(spec: LaunchSpec, restore: Callable[[], object]) -> None:

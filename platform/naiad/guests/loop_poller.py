@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from naiad_stub.busy_poll import BusyPoll
 from naiad_stub.process_limits import processor_quota, usable_processors
+
+from naiad.core import clock
 
 BUSY_POLL_US = 400
 """Gaps between messages, in microseconds, up to which polling pays: a few times what a small request takes."""
@@ -28,7 +29,7 @@ class LoopPoller:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_us: int) -> None:
         """Poll on *loop* while there is a message every *limit_us* microseconds; 0: never."""
-        self._loop = loop
+        self._loop = ref(loop)  # the pollers of all loops are kept by their loops, which would keep each other
         self._poll = BusyPoll(limit_us)
         self.is_turning = False
         self._is_fresh = False  # there was a message since the last turn
@@ -37,11 +38,11 @@ class LoopPoller:
     def on_activity(self) -> None:
         """A message came from a guest, or is sent to one."""
         poll = self._poll
-        poll.on_activity(time.monotonic_ns())
+        poll.on_activity(clock.monotonic_ns())
         self._is_fresh = True
         if poll.is_on and not self.is_turning:
             self.is_turning = True
-            self._loop.call_soon(self._turn)
+            self._call_soon()
 
     def _turn(self) -> None:
         poll, is_fresh = self._poll, self._is_fresh
@@ -50,13 +51,18 @@ class LoopPoller:
             poll.on_yield(*self._away, found=is_fresh)
             self._away = (0, 0)
         if not is_fresh and poll.is_on:  # a loop with work to do does not yield
-            before = time.monotonic_ns()
+            before = clock.monotonic_ns()
             os.sched_yield()
-            self._away = (before, time.monotonic_ns())
+            self._away = (before, clock.monotonic_ns())
         if poll.is_on:
-            self._loop.call_soon(self._turn)
+            self._call_soon()
         else:
             self.is_turning = False
+
+    def _call_soon(self) -> None:
+        loop = self._loop()
+        assert loop is not None, "it is the one that calls this"
+        loop.call_soon(self._turn)
 
 
 _pollers: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopPoller] = WeakKeyDictionary()

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import IO, Any
+
+from naiad.core import clock
 
 __all__ = ["GuestLog", "LineReader", "TokenBucket", "describe_dropped"]
 
@@ -74,7 +75,7 @@ class GuestLog:
     """
 
     def __init__(self, rate: int, on_dropped: Callable[[int, int], None], loop: asyncio.AbstractEventLoop) -> None:
-        self._bucket = TokenBucket(rate, time.monotonic()) if rate else None
+        self._bucket = TokenBucket(rate, clock.monotonic()) if rate else None
         self._on_dropped = on_dropped
         self._loop = loop
         self._waiting: deque[tuple[int, Callable[..., object], tuple[Any, ...]]] = deque()
@@ -92,13 +93,13 @@ class GuestLog:
     @property
     def is_dropping(self) -> bool:
         """Whether the next line would be dropped."""
-        return self._bucket is not None and self._bucket.is_empty(time.monotonic())
+        return self._bucket is not None and self._bucket.is_empty(clock.monotonic())
 
     def put(self, size: int, function: Callable[..., object], *args: Any) -> bool:
         """Call *function* for a line of *size* bytes, now or in a later turn; False if the line is dropped."""
         bucket = self._bucket
         if self._bytes_waiting > _MAX_WAITING or not (
-            bucket is None or bucket.take(1 + size // _BYTES_A_TOKEN, time.monotonic())
+            bucket is None or bucket.take(1 + size // _BYTES_A_TOKEN, clock.monotonic())
         ):
             self.drop(1, size)
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 PROGRESS_CHECK_SECONDS = 0.5
 """Time between two looks at a process that starts."""
@@ -36,9 +37,10 @@ def cpu_seconds_of(pid: int) -> float:
 class ProgressMonitor:
     """Whether a process that starts makes progress: it sends messages, or uses processor time."""
 
-    def __init__(self, timeout: float) -> None:
-        """Allow *timeout* seconds without progress."""
+    def __init__(self, timeout: float, cpu_seconds: Callable[[int], float] = cpu_seconds_of) -> None:
+        """Allow *timeout* seconds without progress; *cpu_seconds* returns the processor time of a process."""
         self._timeout = timeout
+        self._cpu_seconds_of = cpu_seconds
         self._pid = 0
         self._last = 0.0
         self._cpu_seconds = 0.0
@@ -53,7 +55,7 @@ class ProgressMonitor:
 
     def is_stalled(self, now: float) -> bool:
         """Whether the process made no progress for too long."""
-        used = cpu_seconds_of(self._pid)
+        used = self._cpu_seconds_of(self._pid)
         if used > self._cpu_seconds:
             self._cpu_seconds, self._last = used, now
         return now - self._last > self._timeout

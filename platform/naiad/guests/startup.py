@@ -37,7 +37,7 @@ class GuestStartup:
         self._send = send
         self._loop = asyncio.get_running_loop()
         self._outcome: asyncio.Future[str] = self._loop.create_future()
-        self._progress = ProgressMonitor(spec.start_timeout)
+        self._progress = ProgressMonitor(spec.start_timeout, spec.processes.cpu_seconds)
 
     def on_message(self, message: StartMessage) -> None:
         """Handle one message of the guest."""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -53,6 +52,7 @@ from naiad_stub.messages import (
     unpack,
 )
 
+from naiad.core import clock
 from naiad.core.errors import GuestExitedError, ModelError, NaiadError, ProtocolError, unexpected_error
 from naiad.core.logs import logged_levels
 from naiad.guests.calls import CallDecoder, ModelCall
@@ -327,7 +327,7 @@ class Worker:
             OutOfMemoryError: If the inputs do not fit into the free part of the input segment.
             Exception: If a request cannot be packed (see `check_sendable`); nothing was sent then.
         """
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         keys = [key for key, _, _ in batch]
         if self._is_gone:  # its last responses are being read; the delegate gets this batch back with `on_exit`
@@ -455,12 +455,18 @@ class Worker:
             shared = request.propagated
         return shared or NO_HEADERS
 
-    def release_idle_memory(self, *, idle: bool) -> None:
-        """Release output blocks that were read; if *idle*, have both sides return free pages to the system."""
+    def release_idle_memory(self, *, idle: bool) -> bool:
+        """Release output blocks that were read; if *idle*, have both sides return free pages to the system.
+
+        Returns:
+            Whether blocks were released: the guest has pages to return from now on.
+        """
+        has_released = bool(self.memory.released)
         self._send_released()
         if idle and not self.batches:
             self._send(pack(Trim()))
             self._trim()
+        return has_released
 
     def _trim(self) -> None:
         """Free pages of the input segment, in slices; the rest in the next pause if there is work meanwhile."""
@@ -652,13 +658,13 @@ class Worker:
 
     def _on_watched_frame(self, kind: int, payload: bytes) -> None:
         if kind in {wire.Kind.RESPONSES, wire.Kind.CALL}:
-            self._watch.record(time.monotonic())
+            self._watch.record(clock.monotonic())
         self._on_frame(kind, payload)
 
     def _check_progress(self) -> None:
         if self._is_gone or self._is_stopping:
             return
-        now = time.monotonic()
+        now = clock.monotonic()
         if self._waits_for_others():
             self._watch.record(now)
         elif self.open and self._watch.check(now, self._oldest_batch_sent()):

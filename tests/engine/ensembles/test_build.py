@@ -144,7 +144,7 @@ def test_the_version_that_a_step_names_must_be_loaded(version, is_there):
 
 
 def services() -> Any:
-    return SimpleNamespace(calls=SimpleNamespace(on_ensemble_step_waiting=lambda: None))
+    return SimpleNamespace(calls=SimpleNamespace(on_ensemble_step_waiting=lambda _: None))
 
 
 def test_an_ensemble_is_made_of_its_steps():

@@ -77,7 +77,7 @@ class Replies:
         self.responses.append((response, final))
 
 
-def ensemble(member: Member, on_waiting=lambda: None) -> EnsembleVersion:
+def ensemble(member: Member, on_waiting=lambda _: None) -> EnsembleVersion:
     graph = EnsembleGraph(
         name="limited",
         steps=(EnsembleStep(model="member", version=-1, inputs=(("IN", "IN"),), outputs={"OUT": "OUT"}),),

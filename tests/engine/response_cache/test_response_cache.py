@@ -231,14 +231,6 @@ def test_a_trace_of_a_hit_has_no_times_of_a_computation(tmp_path):
     assert {"REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"} <= found < computed
 
 
-def test_a_server_with_a_cache_of_200_bytes_serves_responses_that_do_not_fit(tmp_path):
-    write_counting(tmp_path / "models", "m")
-    with ServerProcess(tmp_path / "models", "--cache-config=local,size=200", work=tmp_path) as server:
-        assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 2]
-        assert gauge(server, "nv_cache_num_entries") == 0
-    assert "is greater than total cache size: 200" in server.log
-
-
 def test_a_full_cache_drops_the_least_recently_used_and_logs_responses_that_never_fit(tmp_path):
     write_counting(tmp_path / "models", "m")
     with ServerProcess(tmp_path / "models", "--cache-config=local,size=4096", work=tmp_path) as server:
@@ -274,29 +266,20 @@ def test_a_model_that_was_loaded_again_is_executed_again(tmp_path):
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
 
-@pytest.mark.parametrize(
-    ("config", "what"),
-    [
-        (CACHED + DECOUPLED, "'decoupled' transaction policy"),
-        (CACHED + "sequence_batching { }", "sequence batching scheduler"),
-    ],
-)
-def test_a_model_that_cannot_have_a_cache_does_not_load(tmp_path, config, what):
-    write_counting(tmp_path / "models", "m", config)
-    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
-        (entry,) = server.post("/v2/repository/index").json()
-    assert entry["reason"].endswith(
-        f"Response Cache does not currently support model m with {what}. Please disable the response cache."
-    )
-
-
-def test_an_ensemble_of_a_decoupled_model_cannot_have_a_cache(tmp_path):
-    write_counting(tmp_path / "models", "step", DECOUPLED)
-    write_ensemble(tmp_path / "models", "e", "step")
-    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+def test_a_model_that_cannot_have_a_cache_does_not_load(tmp_path):
+    models = tmp_path / "models"
+    write_counting(models, "decoupled", CACHED + DECOUPLED)
+    write_counting(models, "sequences", CACHED + "sequence_batching { }")
+    write_counting(models, "step", DECOUPLED)
+    write_ensemble(models, "of_decoupled", "step")
+    with ServerProcess(models, "--exit-on-error=false", work=tmp_path, wait="live") as server:
         entries = {entry["name"]: entry for entry in server.post("/v2/repository/index").json()}
     assert entries["step"]["state"] == "READY"
-    assert entries["e"]["reason"] == (
-        "Invalid argument: Response Cache does not currently support model e with 'decoupled' transaction policy. "
-        "Please disable the response cache."
-    )
+    for name, what in {
+        "decoupled": "'decoupled' transaction policy",
+        "sequences": "sequence batching scheduler",
+        "of_decoupled": "'decoupled' transaction policy",
+    }.items():
+        assert entries[name]["reason"].endswith(
+            f"Response Cache does not currently support model {name} with {what}. Please disable the response cache."
+        ), entries[name]

@@ -11,7 +11,6 @@ from fakes.clock import Clock, turns
 from fakes.guests import PLAIN, Answers, config, request
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, NotReadyError
-from naiad.engine.serving import dormant
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.statistics.counters import Statistics
@@ -40,7 +39,7 @@ def version(text: str = PLAIN, *, wakes: Wakes | None = None, is_known: bool = T
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    return Clock().install(monkeypatch, dormant)
+    return Clock().install(monkeypatch)
 
 
 async def end_of(clock: Clock, answers: Answers) -> float:
@@ -122,7 +121,7 @@ def test_what_is_known_of_a_model_without_loading_it(clock):
         served = version()
         assert served.metadata.name == "m"
         assert [tensor.name for tensor in served.metadata.inputs] == ["IN"]
-        assert served.config_json["name"] == "m"
+        assert served.config.json["name"] == "m"
         assert served.device == device_use(config(), is_native=False)
         assert (served.reason, served.is_ready(), served.are_all_ready(), served.is_lost) == ("", True, True, False)
         assert (served.direct, served.instances, served.open_sequences) == (None, (), 0)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.waiting import until_async
 
-from naiad.core.errors import InvalidRequestError, NotReadyError
+from naiad.core.errors import InvalidRequestError, NaiadError, NotReadyError
 from naiad.engine.serving.home import HomeRequests
 from naiad.protocol.inference import InferRequest, InferResponse
 
@@ -33,12 +33,17 @@ class Tracker:
     def give_away(self, pending: Any) -> None:
         self.waiting.remove(pending)
 
+    def fail_waiting(self, error: NaiadError) -> None:
+        while self.waiting:
+            self.waiting.pop(0).sink.send(InferResponse("m", 1, error=error), True)
+
 
 class Admission:
     """Has what is submitted or started wait; a request with the id "wrong" is refused."""
 
     def __init__(self, tracker: Tracker) -> None:
         self.keys = itertools.count(1)
+        self.plan = SimpleNamespace(model_name="m")
         self.reason = ""
         self._tracker = tracker
 
@@ -132,6 +137,26 @@ def test_requests_wait_while_the_home_is_started_again_and_are_sent_in_order() -
         assert [(key, name) for _, key, name, _ in home.branches.sent] == [
             (key, str(number)) for number, key in enumerate(keys)
         ]
+
+    run(test)
+
+
+def test_requests_that_wait_are_refused_when_the_home_cannot_be_started() -> None:
+    async def test(home: Home) -> None:
+        home.branches.report(is_running=False)
+        home.submit("a")
+        home.submit("b")
+        home.branches.report(is_running=False)
+        assert not home.answers
+        home.branches.report(is_running=False, reason="it exits again and again")
+        assert [str(answer.error) for answer in home.answers if answer is not None] == [
+            "model 'm' cannot serve: it exits again and again"
+        ] * 2
+        with pytest.raises(NotReadyError):
+            home.submit("c")
+        home.branches.report()
+        home.submit("d")
+        assert [name for _, _, name, _ in home.branches.sent] == ["d"]
 
     run(test)
 

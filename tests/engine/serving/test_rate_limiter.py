@@ -17,7 +17,7 @@ from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Dispatch, Rejection, Row, RowDispatch
 from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
-from naiad.engine.serving import dispatch, execution, pending, rate_limiter
+from naiad.engine.serving import dispatch
 from naiad.engine.serving.dispatch import Dispatcher
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
@@ -99,7 +99,7 @@ class Limited:
 
 @pytest.fixture
 def clock(monkeypatch):
-    return Clock().install(monkeypatch, dispatch, execution, pending, rate_limiter)
+    return Clock().install(monkeypatch)
 
 
 def run(clock: Clock, check: Callable[[], Any]) -> None:

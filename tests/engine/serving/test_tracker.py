@@ -15,7 +15,7 @@ from naiad_stub import wire
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, QueueFullError
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
-from naiad.engine.serving import execution, fatal_requests, pending, tracker
+from naiad.engine.serving import tracker
 from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker, depth_for
@@ -81,7 +81,7 @@ def raise_(error: Exception) -> Callable[..., None]:
 
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
-    return Clock().install(monkeypatch, tracker, pending, execution, fatal_requests)
+    return Clock().install(monkeypatch)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from naiad.core.logs import GUEST_LEVELS, GuestName
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad
 from naiad.engine.response_cache import ResponseCache
-from naiad.engine.serving import execution, fatal_requests, instance, pending, tracker, version, version_log
+from naiad.engine.serving import instance, version_log
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.serving.warmup import WarmupSample
@@ -53,7 +53,7 @@ class Life(Clock):
 def clock(monkeypatch) -> Life:
     life = Life()
     monkeypatch.setattr(instance, "Worker", life.make)
-    life.install(monkeypatch, version, instance, tracker, pending, execution, fatal_requests)
+    life.install(monkeypatch)
     return life
 
 
@@ -332,7 +332,7 @@ def test_instances_are_added_while_those_that_stay_serve_on(clock):
         await served.change_instances(config(PLAIN, THREE), new, {"m_0_0", "m_0_1"})
         assert guests(served)[:2] == before
         assert [each.spec for each in served.instances] == new
-        assert served.config_json["instance_group"][0]["count"] == 3
+        assert served.config.json["instance_group"][0]["count"] == 3
         for _ in range(3):
             ask(served)
         assert [len(guest.executed) for guest in guests(served)] == [1, 1, 1]
@@ -638,6 +638,20 @@ def test_idle_memory_is_freed_twice_in_a_pause_and_log_levels_are_passed_on_each
             if number == 0:
                 guest.answer()
         assert found == [False, False, True, True, False, False], "not while it is busy, nor at the first look after"
+
+    clock.run(check())
+
+
+def test_memory_of_responses_that_clients_read_late_is_freed_as_well(clock):
+    async def check() -> None:
+        served = await started()
+        (guest,) = guests(served)
+        found = []
+        for number in range(6):
+            guest.has_released = number == 1
+            served.maintain()
+            found.append(guest.calls[-2][1])
+        assert found == [False, False, True, True, False, False]
 
     clock.run(check())
 

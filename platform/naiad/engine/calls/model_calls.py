@@ -8,6 +8,10 @@ A call that its instance waits for may close a cycle of instances that wait for 
 that names the cycle; the reference hangs. Calls by other threads than the main one are not looked at: only the guest
 could know what its threads wait for. Other texts are the reference's (PB src/request_executor.cc).
 
+A new call can close a cycle only if the instances that it waits for wait themselves. This is checked first: the cost
+does not depend on the number of open calls. The cost of a search does: if there are many, one search that is delayed
+serves all calls made until then.
+
 Other processes of the server execute calls of their guests, too, and report what these wait for if that lasts. Such a
 report may be old: the coordinator asks again before it rejects a call because of one. What each call waited for at both
 times, by the number of the call, it has waited for in between, so all of it at the same time.
@@ -15,13 +19,13 @@ times, by the number of the call, it has waited for in between, so all of it at 
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
-from naiad.config.model.ensemble import ENSEMBLE_PLATFORM
+from naiad.core import clock
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.deadlock import deadlock_cycle, find_deadlocked
@@ -45,6 +49,10 @@ CallId: TypeAlias = tuple[Worker, int]
 Events: TypeAlias = Sequence[Collection[Worker]]
 """What a call waits for: see `Target.waits_of`."""
 
+_FEW_CALLS = 32  # among so many, a search takes less than 0.1 ms
+# A search takes 2 to 4 us for each open call: with this delay for each, searches need less than a tenth of the time.
+_SEARCH_DELAY_PER_CALL = 50e-6
+
 
 class CallConfig(Protocol):
     """What a call needs of a model's configuration."""
@@ -52,10 +60,6 @@ class CallConfig(Protocol):
     @property
     def decoupled(self) -> bool:
         """Whether the model may send any number of responses to a request."""
-
-    @property
-    def platform(self) -> str:
-        """What runs it, or that it is an ensemble."""
 
 
 class CallTarget(Protocol):
@@ -134,7 +138,7 @@ class OpenCall:
         self.call = call
         self.version = version
         self.key = 0
-        self.began = time.monotonic_ns()
+        self.began = clock.monotonic_ns()
         self.is_discarded = False
         self._calls = calls
         self._response: InferResponse | None = None
@@ -201,22 +205,72 @@ def _waiting_call(pending: OpenCall) -> _WaitingCall:
     return _WaitingCall(pending.began, pending.worker, call.number, call.request.model_name, reject)
 
 
+class _WaitGraph:
+    """What all blocked instances wait for at one moment.
+
+    Attributes:
+        deadlocked: The instances that only wait for each other.
+    """
+
+    def __init__(self, blocking: dict[CallId, Events], resources: Mapping[Worker, Events]) -> None:
+        """The graph of the calls that block their instances, and of the instances that wait for resources."""
+        self._blocking = blocking
+        self._resources = resources
+        self._waits = self._by_worker(blocking)
+        self.deadlocked = find_deadlocked(self._waits)
+        self._freed: dict[Worker, set[Worker]] = {}
+
+    def is_closed_by(self, caller: Worker, number: int) -> bool:
+        """Whether a deadlock ends without a call: some only wait for instances that are deadlocked among themselves.
+
+        Other calls of its guest may close the same cycle: they are looked at after it.
+        """
+        events = [servers for servers in self._blocking.get((caller, number), ()) if self._is_blocked(servers)]
+        if not events:
+            return False
+        freed = self._freed.get(caller)
+        if freed is None:
+            others = {call: each for call, each in self._blocking.items() if call[0] is not caller}
+            still = find_deadlocked(self._by_worker(others))
+            freed = self._freed[caller] = self.deadlocked.difference(still)
+        return any(not freed.isdisjoint(servers) for servers in events)
+
+    def cycle(self, caller: Worker) -> list[Worker]:
+        """A cycle that a deadlocked instance waits for: see `deadlock_cycle`."""
+        return deadlock_cycle(caller, self._waits, self.deadlocked)
+
+    def _is_blocked(self, servers: Collection[Worker]) -> bool:
+        return bool(servers) and self.deadlocked.issuperset(servers)
+
+    def _by_worker(self, blocking: Mapping[CallId, Events]) -> Mapping[Worker, Events]:
+        """For each blocked instance: the instances that could answer each of its calls, or free a resource for it."""
+        waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)
+        for (worker, _), events in blocking.items():
+            waits[worker] += events
+        for worker, events in self._resources.items():
+            waits[worker] += events
+        return waits
+
+
 class ModelCalls:
     """All calls in flight; implements the part of `GuestServices` that is about calls.
 
     Attributes:
         made: How many calls were accepted since the start, by the names of the calling and the called model.
         ask_again: Has other processes report what their guests wait for; calls its argument when they have.
+        resource_waits: See `SharedRateLimiter.waits`; None without a rate limiter.
     """
 
     def __init__(self, registry: Registry | None = None) -> None:
         """No calls yet; *registry* finds what they go to, if their maker does not."""
         self.made: Counter[tuple[str, str]] = Counter()
         self.ask_again: Callable[[Callable[[], None]], None] = lambda then: then()
+        self.resource_waits: Callable[[], Mapping[Worker, Events]] | None = None
         self._registry = registry
         self._calls: dict[Worker, dict[int, OpenCall]] = {}
         self._reported: dict[Worker, dict[int, ReportedCall]] = {}
         self._suspected: frozenset[CallId] | None = None  # blocking calls when other processes were asked again
+        self._search: asyncio.TimerHandle | None = None
 
     def on_call(self, worker: Worker, call: ModelCall, target: CallTarget | None = None) -> None:
         """Submit a call, to *target* if it was found; a call that is rejected gets the error as its response."""
@@ -240,8 +294,11 @@ class ModelCalls:
             worker.send_result(call.number, _rejection(call, error), True)
             return
         self.made[worker.spec.load.model_name, name] += 1
-        if pending.can_deadlock:
-            self._reject_cycle(_waiting_call(pending))
+        if pending.can_deadlock and self._may_be_blocked(version.waits_of(pending.key)):
+            if self._count() > _FEW_CALLS:
+                self._search_later()
+            else:
+                self._reject_cycles([_waiting_call(pending)])
 
     def open_calls(self) -> Iterator[CallId]:
         """All calls that do not have their last response."""
@@ -324,21 +381,20 @@ class ModelCalls:
 
     # -- deadlocks ----------------------------------------------------------------------------------------------
 
-    def on_ensemble_step_waiting(self) -> None:
-        """A step of an ensemble waits for an instance: a model that called the ensemble may wait for itself.
+    def on_ensemble_step_waiting(self, waits: Callable[[], Events]) -> None:
+        """A step of an ensemble waits for *waits*: a model that called the ensemble may wait for itself.
 
         The step was submitted by the ensemble and not by the model, so `on_call` did not see that it waits.
         """
-        for calls in list(self._calls.values()):
-            for pending in list(calls.values()):
-                # A call without a key is being submitted: `on_call` looks at it next.
-                is_to_ensemble = pending.key and pending.version.config.platform == ENSEMBLE_PLATFORM
-                if is_to_ensemble and pending.can_deadlock:
-                    self._reject_cycle(_waiting_call(pending))
+        if self._calls and self._may_be_blocked(waits()):
+            self.on_call_waiting()
 
     def on_call_waiting(self) -> None:
-        """A call waits that was sent to an idle instance of another process, which was not idle any more."""
-        self._look_for_cycles()
+        """Search for cycles, as it is not known which call waits now, or waits for fewer instances than before."""
+        if self._count() > _FEW_CALLS:
+            self._search_later()
+        else:
+            self._reject_cycles(self._waiting_calls())
 
     def on_waits_reported(self, waits: Mapping[Worker, dict[int, ReportedCall] | None]) -> None:
         """Another process has reported what its guests wait for.
@@ -353,7 +409,7 @@ class ModelCalls:
             else:
                 self._reported[worker] = calls
         if any(calls is not None for calls in waits.values()):
-            self._look_for_cycles()
+            self._reject_cycles(self._waiting_calls())
 
     def blocking_calls(self) -> dict[CallId, Events]:
         """What each call waits for that blocks its instance."""
@@ -368,8 +424,64 @@ class ModelCalls:
                 found[worker, number] = call.waits()
         return found
 
-    def _look_for_cycles(self, among: Container[CallId] | None = None) -> None:
-        """Reject calls that wait, and that close cycles of instances that wait for each other."""
+    def _count(self) -> int:
+        return sum(map(len, self._calls.values())) + sum(map(len, self._reported.values()))
+
+    def _may_be_blocked(self, events: Events) -> bool:
+        """Whether one of *events* can be caused only by instances that wait themselves."""
+        waiting = (self._calls, self._reported, self._resource_waits())
+        return any(servers and all(any(each in of for of in waiting) for each in servers) for servers in events)
+
+    def _resource_waits(self) -> Mapping[Worker, Events]:
+        return {} if self.resource_waits is None else self.resource_waits()
+
+    def _search_later(self) -> None:
+        if self._search is None:
+            delay = self._count() * _SEARCH_DELAY_PER_CALL
+            self._search = asyncio.get_running_loop().call_later(delay, self._on_search_due)
+
+    def _on_search_due(self) -> None:
+        self._search = None
+        self._reject_cycles(self._waiting_calls())
+
+    def _wait_graph(self, among: Container[CallId] | None = None) -> _WaitGraph:
+        blocking = self.blocking_calls()
+        if among is not None:
+            blocking = {call: events for call, events in blocking.items() if call in among}
+        return _WaitGraph(blocking, self._resource_waits())
+
+    def _reject_cycles(self, waiting: Sequence[_WaitingCall], among: Container[CallId] | None = None) -> None:
+        """Reject those of *waiting* that close cycles of instances that wait for each other.
+
+        Without *among*, and if other processes have reported that guests wait, they are asked again first.
+        """
+        graph: _WaitGraph | None = None
+        rejected_of: Worker | None = None
+        # In a cycle, the call that was made last waits: the instance that it needs made its own call before.
+        for each in sorted(waiting, key=lambda each: each.began, reverse=True):
+            # As long as one caller has a further call in the cycle, all others stay deadlocked, unless the rejected
+            # call has let others have a resource.
+            if graph is None or rejected_of not in {None, each.worker}:
+                graph, rejected_of = self._wait_graph(among), None
+            if not graph.deadlocked:
+                return
+            if not graph.is_closed_by(each.worker, each.number):
+                continue
+            if among is None and self._reported:
+                self._ask_again()
+                return
+            names = " -> ".join(f"'{worker.spec.name}'" for worker in graph.cycle(each.worker))
+            error = NaiadError(
+                f"Model {each.model} - Error when running inference: the call can never be answered, "
+                f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
+                "call from decoupled models whose execute returns meanwhile"
+            )
+            each.reject(error)
+            rejected_of = each.worker
+            if self.resource_waits is not None:
+                graph = None
+
+    def _waiting_calls(self) -> list[_WaitingCall]:
         # A call without a key is being submitted: `on_call` looks at it next.
         pending_calls = [pending for calls in self._calls.values() for pending in calls.values() if pending.key]
         waiting = [_waiting_call(each) for each in pending_calls if each.can_deadlock]
@@ -378,38 +490,12 @@ class ModelCalls:
                 if call.reject is not None:
                     reject = partial(self._reject_reported, worker, number)
                     waiting.append(_WaitingCall(call.began, worker, number, call.model, reject))
-        if waiting and find_deadlocked(_by_worker(self.blocking_calls())):
-            # In a cycle, the call that was made last waits: the instance that it needs made its own call before.
-            for each in sorted(waiting, key=lambda each: each.began, reverse=True):
-                self._reject_cycle(each, among)
+        return waiting
 
     def _reject_reported(self, worker: Worker, number: int, error: NaiadError) -> None:
         call = self._reported[worker].pop(number)  # until the process reports again, it counts as answered
         assert call.reject is not None
         call.reject(error)
-
-    def _reject_cycle(self, last: _WaitingCall, among: Container[CallId] | None = None) -> None:
-        """Reject the call *last* if it closes a cycle of instances that wait for each other.
-
-        Without *among*, and if other processes have reported that guests wait, they are asked again first.
-        """
-        blocking = self.blocking_calls()
-        if among is not None:
-            blocking = {call: events for call, events in blocking.items() if call in among}
-        waits = _by_worker(blocking)
-        cycle = deadlock_cycle(last.worker, waits)
-        if not cycle or not _is_needed(blocking, (last.worker, last.number), find_deadlocked(waits)):
-            return
-        if among is None and self._reported:
-            self._ask_again()
-            return
-        names = " -> ".join(f"'{worker.spec.name}'" for worker in cycle)
-        error = NaiadError(
-            f"Model {last.model} - Error when running inference: the call can never be answered, "
-            f"as all instances that could wait on each other: {names}. Give one of these models more instances, or "
-            "call from decoupled models whose execute returns meanwhile"
-        )
-        last.reject(error)
 
     def _ask_again(self) -> None:
         if self._suspected is None:
@@ -418,24 +504,8 @@ class ModelCalls:
 
     def _on_asked_again(self) -> None:
         among, self._suspected = self._suspected, None
-        self._look_for_cycles(among)
-        self._look_for_cycles()  # of calls that have come meanwhile
-
-
-def _by_worker(blocking: Mapping[CallId, Events]) -> Mapping[Worker, Events]:
-    """For each blocked instance, for each of its calls: the instances that could answer it."""
-    waits: defaultdict[Worker, list[Collection[Worker]]] = defaultdict(list)
-    for (worker, _), events in blocking.items():
-        waits[worker] += events
-    return waits
-
-
-def _is_needed(blocking: Mapping[CallId, Events], call: CallId, deadlocked: set[Worker]) -> bool:
-    """Whether a deadlock ends without *call*: some only wait for instances that are deadlocked among themselves."""
-    others = {each: events for each, events in blocking.items() if each != call}
-    still = find_deadlocked(_by_worker(others))
-    freed = deadlocked.difference(still)
-    return any(not freed.isdisjoint(servers) for servers in blocking.get(call, ()))
+        self._reject_cycles(self._waiting_calls(), among)
+        self._reject_cycles(self._waiting_calls())  # of calls that have come meanwhile
 
 
 def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:

@@ -13,7 +13,7 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, NotReadyError
 from naiad.engine.ensembles.request import EnsembleRequest, EnsembleResponses
-from naiad.engine.ensembles.step import StepModels, StepSubmitter
+from naiad.engine.ensembles.step import OnStepWaiting, StepModels, StepSubmitter
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.engine.serving.admission import Admission
@@ -58,7 +58,7 @@ class EnsembleExecution:
         number: int,
         graph: EnsembleGraph,
         models: StepModels,
-        on_waiting: Callable[[], None],
+        on_waiting: OnStepWaiting,
     ) -> None:
         """No requests yet.
 
@@ -68,7 +68,7 @@ class EnsembleExecution:
             number: Number of its load.
             graph: Its steps.
             models: Where to find the models of its steps.
-            on_waiting: Called when a step has to wait, for an instance or for its turn.
+            on_waiting: See `OnStepWaiting`.
         """
         self.config = config
         self.number = number
@@ -141,7 +141,7 @@ class EnsembleExecution:
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
         """What the request's steps in flight wait for."""
         request = self._requests.get(key)
-        return [] if request is None else [servers for step in request.step_requests for servers in step.waits]
+        return [] if request is None else [servers for step in request.step_requests for servers in step.waits()]
 
     def confirm_sent(self, key: int, count: int) -> None:
         """See `Target`."""

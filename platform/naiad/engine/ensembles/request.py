@@ -7,10 +7,10 @@ starts, which response leaves and when the request ends. `EnsembleRequest` feeds
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.core import clock
 from naiad.core.errors import NaiadError, unexpected_error, without_frames
 from naiad.engine.ensembles.step import StepRequest, StepSubmitter, StepTensor, input_tensor, response_parameters
 from naiad.engine.scheduling.ensembles.progress import (
@@ -119,7 +119,7 @@ class EnsembleRequest:
         self._sink = sink
         self._batch_size = batch_size
         self._on_done = on_done
-        self._queued = self._begun = time.monotonic_ns()
+        self._queued = self._begun = clock.monotonic_ns()
         self._machine: EnsembleProgress[StepTensor] = EnsembleProgress(
             submitter.graph, request.requested_outputs, error_prefix(request)
         )
@@ -142,7 +142,7 @@ class EnsembleRequest:
 
     def begin(self) -> None:
         """Start with the request's inputs."""
-        self._begun = time.monotonic_ns()
+        self._begun = clock.monotonic_ns()
         batch_size = self._batch_size if self._responses.is_batched else 0
         self._do(self._machine.start({tensor.name: input_tensor(tensor, batch_size) for tensor in self.request.inputs}))
 
@@ -237,7 +237,7 @@ class EnsembleRequest:
                 self._succeeded()
                 self._sink.send(None, True)
             case FailRequest(error):
-                self._responses.totals.on_failure(time.monotonic_ns() - self._queued)
+                self._responses.totals.on_failure(clock.monotonic_ns() - self._queued)
                 self._sink.send(self._responses.error(self.request, error), True)
 
     def _respond(self, outputs: Sequence[tuple[str, StepTensor]], *, final: bool) -> None:
@@ -245,7 +245,7 @@ class EnsembleRequest:
             self._succeeded()
         if self._is_first:
             self._is_first = False
-            self._responses.totals.on_first_response(time.monotonic_ns() - self._queued)
+            self._responses.totals.on_first_response(clock.monotonic_ns() - self._queued)
         response = self._responses.response(self.request, outputs)
         if self._drops_responses:
             self._do(self._machine.on_responses_consumed(1))
@@ -254,7 +254,7 @@ class EnsembleRequest:
         self._sink.send(response, final)
 
     def _succeeded(self) -> None:
-        now, begun = time.monotonic_ns(), self._begun
+        now, begun = clock.monotonic_ns(), self._begun
         self._responses.totals.on_composed(self._batch_size, self._queued, begun, now, self._took)
         if self.request.trace is not None:
             started, ended = begun + self._took[0], begun + self._took[0] + self._took[1]

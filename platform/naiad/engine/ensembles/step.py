@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, unexpected_error, without_frames
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
@@ -36,6 +36,9 @@ from naiad.protocol.inference import (
 )
 
 logger = logging.getLogger("naiad.engine")
+
+OnStepWaiting: TypeAlias = Callable[[Callable[[], Sequence[Collection[Worker]]]], None]
+"""Called when a step has to wait, for an instance or for its turn, with what returns its waits (`Target.waits_of`)."""
 
 _NO_DEVICE = DeviceUse()
 _CALLER, _NO_READER = -1, -2
@@ -140,10 +143,10 @@ class StepSubmitter:
         models: Where to find their models.
         limits: Which steps are in flight, and which wait for their turn.
         uses_device: Whether tensors may stay in GPU memory between steps.
-        on_waiting: Called when a step has to wait, for an instance or for its turn.
+        on_waiting: See `OnStepWaiting`.
     """
 
-    def __init__(self, graph: EnsembleGraph, models: StepModels, limit: int, on_waiting: Callable[[], None]) -> None:
+    def __init__(self, graph: EnsembleGraph, models: StepModels, limit: int, on_waiting: OnStepWaiting) -> None:
         self.graph = graph
         self.models = models
         self.limits: StepLimits[StepRequest] = StepLimits(limit)
@@ -219,7 +222,7 @@ class StepSubmitter:
         if self.limits.enter(step_request.step, step_request):
             step_request.submit()
         else:
-            self.on_waiting()
+            self.on_waiting(step_request.waits)
 
     def on_ended(self, step_request: StepRequest) -> None:
         """A step has ended: submit the one whose turn it is."""
@@ -318,7 +321,7 @@ class StepRequest:
             parent.on_step_error(self._number, unexpected_error("submit a step of the ensemble", error), True)
             return
         if version.is_waiting(self._key):
-            submitter.on_waiting()
+            submitter.on_waiting(self.waits)
 
     def _request(self, step: EnsembleStep, plan: StepPlan) -> InferRequest:
         asked = self._parent.request
@@ -428,7 +431,6 @@ class StepRequest:
         """Whether it waits for an instance, or for its turn."""
         return self._version is None or self._version.is_waiting(self._key)
 
-    @property
     def waits(self) -> Sequence[Collection[Worker]]:
         """What it waits for (see `Target.waits_of`): an instance, or the steps whose turn comes first."""
         if self._version is not None:
@@ -436,7 +438,7 @@ class StepRequest:
         if not self._submitter.limits.is_waiting(self.step, self):
             return [()]  # it is submitted next
         holders = self._submitter.limits.inside(self.step)
-        return [{worker for holder in holders for servers in holder.waits for worker in servers}]
+        return [{worker for holder in holders for servers in holder.waits() for worker in servers}]
 
 
 def cancelled() -> NaiadError:

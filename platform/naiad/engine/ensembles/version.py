@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.config.model.render import to_json
 from naiad.core.errors import NaiadError
 from naiad.engine.ensembles.execution import EnsembleExecution
+from naiad.engine.ensembles.step import OnStepWaiting
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph
 from naiad.engine.served import LoadedVersion, metadata_of, version_numbers
@@ -29,7 +29,6 @@ class EnsembleVersion:
 
     Attributes:
         config: Its effective configuration.
-        config_json: The same as the reference prints it.
         metadata: Its inputs and outputs.
         version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
@@ -51,7 +50,7 @@ class EnsembleVersion:
         version: int,
         graph: EnsembleGraph,
         registry: Registry,
-        on_waiting: Callable[[], None],
+        on_waiting: OnStepWaiting,
     ) -> None:
         """Make a version that is ready at once.
 
@@ -60,10 +59,9 @@ class EnsembleVersion:
             version: Its number.
             graph: Its steps.
             registry: Where to find the models of its steps.
-            on_waiting: Called when a step has to wait for an instance, which may close a deadlock cycle of models.
+            on_waiting: See `OnStepWaiting`; that it waits may close a deadlock cycle of models.
         """
         self.config = config
-        self.config_json = to_json(config.message)
         self.metadata = metadata_of(config, version)
         self.version = version
         self.number = next(version_numbers)

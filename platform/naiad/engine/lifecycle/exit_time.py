@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["ExitTime"]
+__all__ = ["FINALIZE_SECONDS", "ExitTime"]
 
-_FINALIZE_SECONDS = 5.0
+FINALIZE_SECONDS = 5.0
 """Half of what `naiad deploy` leaves between the exit timeout and the end by force."""
 
 
@@ -38,4 +38,4 @@ class ExitTime:
         At least five, or the timeout if it is shorter: a request of one model may have used up the time, and the other
         models must not be killed for it.
         """
-        return max(self.for_requests(), min(self._seconds, _FINALIZE_SECONDS))
+        return max(self.for_requests(), min(self._seconds, FINALIZE_SECONDS))

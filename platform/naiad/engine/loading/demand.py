@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from naiad.config.model.parameters import or_default
+from naiad.core import blocking, clock
 from naiad.core.errors import NaiadError, NotReadyError, without_frames
 from naiad.core.quantities import size_text
 from naiad.engine.lifecycle.demand import (
@@ -135,7 +135,7 @@ class DemandLoads:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def _wake(self, key: str, state: _DemandState) -> None:
-        started, error = time.monotonic(), None
+        started, error = clock.monotonic(), None
         try:
             async with self._slots.taken(state.urgent):
                 if await self._has_room(key, state):
@@ -151,7 +151,7 @@ class DemandLoads:
             state.urgent.clear()
         if error is None:
             state.failures = 0
-            state.last_used = time.monotonic()
+            state.last_used = clock.monotonic()
             if self._has_guests(key):
                 self.loads[key] += 1
                 logger.info("'%s' was loaded on demand in %.2f s", key, state.last_used - started)
@@ -223,7 +223,7 @@ class DemandLoads:
     async def _unload_idle(self) -> None:
         """Measure, then unload the models that were idle for too long and those that exceed the limit."""
         await self._measure(model.key for model in self._registry if _loaded_versions(model))
-        await self._evict(idle_models(self._loaded_models(), time.monotonic()), "idle")
+        await self._evict(idle_models(self._loaded_models(), clock.monotonic()), "idle")
         limit = self._settings.models_memory
         if not limit:
             return
@@ -254,7 +254,7 @@ class DemandLoads:
     # -- state ----------------------------------------------------------------------------------------------------
 
     def _loaded_models(self) -> list[ModelInMemory]:
-        now, found = time.monotonic(), []
+        now, found = clock.monotonic(), []
         for model in self._registry:
             versions = _loaded_versions(model)
             if not versions:
@@ -288,7 +288,7 @@ class DemandLoads:
 
     async def _measure(self, keys: Iterable[str]) -> None:
         pids = {key: list(self._pids(key)) for key in keys}
-        sizes = await asyncio.to_thread(memory_of, [pid for found in pids.values() for pid in found])
+        sizes = await blocking.run(memory_of, [pid for found in pids.values() for pid in found])
         for key, found in pids.items():
             if size := sum(sizes[pid] for pid in found):
                 self._state(key).size = size

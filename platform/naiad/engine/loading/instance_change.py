@@ -11,19 +11,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-import orjson
-
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze, instance_groups, instance_names
-from naiad.config.model.render import to_json
 from naiad.engine.lifecycle.placement import COORDINATOR, Placement
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.launch import LaunchSpec
 from naiad.models.polling import Signature
 
-__all__ = ["ChangedInstances", "changed_instances", "has_other_changes", "specs_with"]
+__all__ = ["ChangedInstances", "changed_instances", "has_other_changes", "is_nothing_changed", "specs_with"]
 
 
 class ChangedInstances(NamedTuple):
@@ -63,7 +60,12 @@ def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.Mode
     if any(changed.places.get(name) != process for name, process in staying.items()):
         return None  # now all of them have to be in one process
     has_own = COORDINATOR in changed.places.values() and COORDINATOR in places.values()
-    return changed if has_own else None
+    return changed if has_own or is_nothing_changed(loaded, changed) else None
+
+
+def is_nothing_changed(loaded: ModelVersion, changed: ChangedInstances) -> bool:
+    """Whether all instances of *loaded* stay, as they are configured."""
+    return changed.config.message == loaded.config.message
 
 
 def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
@@ -86,7 +88,9 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
     message.CopyFrom(loaded.config.message)
     del message.instance_group[:]
     message.instance_group.extend(now.instance_group)
-    message.version_policy.CopyFrom(now.version_policy)
+    message.ClearField("version_policy")
+    if now.HasField("version_policy"):
+        message.version_policy.CopyFrom(now.version_policy)
     config = freeze(message)
     names = [instance.name for instance in instance_names(config)]
     if len(set(names)) < len(names):
@@ -110,7 +114,6 @@ def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSp
     template = loaded.instances[0].spec
     count = len(instance_names(loaded.config))
     instances = instance_names(config)
-    model_config = orjson.dumps(to_json(config.message)).decode()
     environ = template.environ  # with thread counts for the largest number, where that follows the load
     if config.settings.scaling is None:
         environ = _with_threads(template, count, len(instances))
@@ -120,7 +123,7 @@ def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSp
             name=each.name,
             device=each.device_id,
             environ=environ,
-            load=template.load.for_instance(each.name, each.kind.value, each.device_id, model_config),
+            load=template.load.for_instance(each.name, each.kind.value, each.device_id, config.json_text),
         )
         for each in instances
     ]

@@ -12,12 +12,15 @@ Requests in flight are not lost: an ensemble ends before its members.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.core.errors import InvalidRequestError, NaiadError, fresh, without_frames
+from naiad.core import blocking
+from naiad.core.errors import InvalidRequestError, NaiadError, NotReadyError, fresh, without_frames
 from naiad.engine.ensembles.build import find_key, find_members, needed_models
 from naiad.engine.lifecycle.dependencies import all_dependencies, dependents, load_waves
 from naiad.engine.loading.model_loads import ModelLoads
@@ -47,6 +50,8 @@ class LoadOrder:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._requested: set[str] = set()  # models that were loaded because they were requested, not as a member
         self._suspended: set[str] = set()  # ensembles that were unloaded because a member was
+        self._changes: set[asyncio.Task[None]] = set()  # loads and unloads in progress
+        self._ending = asyncio.Event()  # set when the server stops
 
     # -- loading ------------------------------------------------------------------------------------------------
 
@@ -83,9 +88,9 @@ class LoadOrder:
 
     async def _is_unchanged(self, source: ModelSource) -> bool:
         key = source.files.key
-        async with self._locks.setdefault(key, asyncio.Lock()):  # wait for a load in progress
+        async with self._lock(key):  # wait for a load in progress
             try:
-                await asyncio.to_thread(self._settings.repositories.fetch, source.files)
+                await blocking.run(self._settings.repositories.fetch, source.files)
             except NaiadError:
                 return False  # loading it reports the error
             unchanged = await self._loads.is_unchanged(source)
@@ -129,7 +134,7 @@ class LoadOrder:
         ahead = dict(sources)
         while ahead:
             found = await asyncio.gather(
-                *(asyncio.to_thread(self._fetch, source) for source in ahead.values()), return_exceptions=True
+                *(blocking.run(self._fetch, source) for source in ahead.values()), return_exceptions=True
             )
             ahead, looked_at = {}, ahead
             for key, message in zip(looked_at, found, strict=True):
@@ -141,7 +146,7 @@ class LoadOrder:
                 self._loads.after.pop(key, None)
                 if message is not None:
                     if models is None:
-                        models = (await asyncio.to_thread(self._settings.repositories.scan)).models
+                        models = (await blocking.run(self._settings.repositories.scan)).models
                     ahead.update(
                         (need, ModelSource(files=models[need]))
                         for need in sorted(self._note_needs(message, sources[key].files, models) - sources.keys())
@@ -204,12 +209,51 @@ class LoadOrder:
             outcomes.update(zip(wave, results, strict=True))
         return outcomes
 
+    def _lock(self, key: str) -> asyncio.Lock:
+        """The lock that is held while a model is loaded or unloaded."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _run(self, change: Coroutine[Any, Any, None]) -> None:
+        """Run a load or unload, which `end_loads` may cancel.
+
+        Raises:
+            NotReadyError: If the server stops before or meanwhile.
+        """
+        if self._ending.is_set():
+            change.close()
+            raise NotReadyError("Server exiting")
+        task = asyncio.get_running_loop().create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changes.discard)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if self._ending.is_set() and task.cancelled():
+                raise NotReadyError("Server exiting") from None
+            raise
+
+    async def end_loads(self) -> None:
+        """End the loads and unloads in progress, and reject further ones; what they have begun has ended then."""
+        self._ending.set()
+        changes = list(self._changes)
+        if loading := sorted(key for key in self._locks if self.is_changing(key)):
+            logger.info("Ending the loads and unloads in progress: %s", ", ".join(f"'{key}'" for key in loading))
+        for change in changes:
+            change.cancel()
+        await asyncio.gather(*changes, return_exceptions=True)
+
     async def _load_one(self, source: ModelSource, *, is_nested: bool) -> None:
+        await self._run(self._load_locked(source, is_nested=is_nested))
+
+    async def _load_locked(self, source: ModelSource, *, is_nested: bool, is_dependent: bool = False) -> None:
+        """Load a model while nobody else changes it; unload it if that fails and it *is_dependent*."""
         key = source.files.key
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        async with self._lock(key):
             try:
                 await self._loads.load(source, is_nested=is_nested)
             except NaiadError:
+                if is_dependent:
+                    await _ended(self._loads.unload(key))
                 if key in self._loads.ensembles and not self._registry.is_serving(key):
                     self._suspended.add(key)  # until what it needs has changed
                 raise
@@ -217,12 +261,12 @@ class LoadOrder:
 
     async def wake(self, key: str) -> None:
         """Load a dormant model; see `ModelLoads.wake`. Ensembles stay as they are: they have no part in it."""
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        async with self._lock(key):
             await self._loads.wake(key)
 
     async def scale(self, key: str, version: ModelVersion, count: int) -> None:
         """Change a version's number of instances; see `ModelLoads.scale`."""
-        async with self._locks.setdefault(key, asyncio.Lock()):
+        async with self._lock(key):
             await self._loads.scale(key, version, count)
 
     def is_changing(self, key: str) -> bool:
@@ -249,11 +293,12 @@ class LoadOrder:
         return outcomes
 
     async def _reload_dependent(self, ensemble: str, *, is_nested: bool) -> NaiadError | None:
+        source = self._loads.ensembles.get(ensemble)
+        if source is None:  # it was unloaded meanwhile
+            return None
         try:
-            await self._load_one(self._loads.ensembles[ensemble], is_nested=is_nested)
+            await self._run(self._load_locked(source, is_nested=is_nested, is_dependent=True))
         except NaiadError as error:  # it is logged; the requested load itself did not fail
-            self._suspended.add(ensemble)
-            await asyncio.gather(*self._loads.unload(ensemble))
             return without_frames(error)
         return None
 
@@ -266,17 +311,43 @@ class LoadOrder:
             name: The model's key.
             with_members: Also unload members of an ensemble that no other ensemble needs and no client requested.
         """
-        async with self._locks.setdefault(name, asyncio.Lock()):  # wait for a load in progress
+        await self._run(self._unload(name, with_members=with_members))
+
+    def _affected(self, name: str, *, with_members: bool) -> set[str]:
+        """The models that an unload may change."""
+        needs = self._loads.needs
+        return {name, *dependents(name, needs), *(all_dependencies(name, needs) if with_members else ())}
+
+    @contextlib.asynccontextmanager
+    async def _affected_locked(self, name: str, *, with_members: bool) -> AsyncIterator[None]:
+        """Wait for the loads in progress of what an unload may change; nobody else changes it in this context.
+
+        All locks are taken in one order, by name: two unloads would else wait for each other. A load takes one alone.
+        """
+        affected: set[str] = set()
+        while True:
+            async with contextlib.AsyncExitStack() as locks:
+                for key in sorted(affected):
+                    await locks.enter_async_context(self._lock(key))
+                now = self._affected(name, with_members=with_members)
+                if now <= affected:
+                    yield
+                    return
+            affected |= now  # an ensemble that was being loaded names its members
+
+    async def _unload(self, name: str, *, with_members: bool) -> None:
+        self._loads.end_blocked_load(name)
+        async with self._affected_locked(name, with_members=with_members):
             needs = dict(self._loads.needs)
             for ensemble in dependents(name, needs):
                 if self._registry.is_serving(ensemble):
                     self._suspended.add(ensemble)
-                    await asyncio.gather(*self._loads.unload(ensemble))
+                    await _ended(self._loads.unload(ensemble))
             going = self._loads.unload(name)
             self._forget(name)
             if not with_members or name not in needs:  # only ensembles have members
                 return
-            await asyncio.gather(*going)
+            await _ended(going)
             members = all_dependencies(name, needs)
             for wave in reversed(load_waves(members, needs)):
                 for member in wave:
@@ -284,7 +355,7 @@ class LoadOrder:
                         going = self._loads.unload(member)
                         self._forget(member)
                         if member in needs:
-                            await asyncio.gather(*going)
+                            await _ended(going)
 
     def forget_removed(self, stored: Collection[str]) -> None:
         """Forget the models that no repository has and that do not serve.
@@ -318,3 +389,9 @@ class LoadOrder:
             remaining = max(deadline - loop.time(), 0)
             await asyncio.gather(*(version.stop(remaining) for name in wave for version in versions[name]))
         await self._loads.wait_unloaded()
+
+
+async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for tasks, which continue if this is cancelled; each reports its own failure."""
+    if waited := set(tasks):
+        await asyncio.wait(waited)

@@ -24,11 +24,11 @@ from naiad.config.model.auto_complete import merge_auto_completed
 from naiad.config.model.model_config import InstanceKind, InstancePlacement, ModelConfig, freeze, instance_names
 from naiad.config.model.parameters import or_default
 from naiad.config.model.prewarm import modules_to_prewarm
-from naiad.config.model.render import to_json
 from naiad.config.model.scaling import reject_native_scaling, with_count
 from naiad.config.model.text import decode_json
 from naiad.config.model.validate import validate
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
+from naiad.core import blocking
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.gpus import may_have_gpus
@@ -57,7 +57,7 @@ from naiad.engine.serving.warmup import read_samples
 from naiad.environments.ready_environment import ActivatedEnvironment, inherited_variables
 from naiad.guests.completion import complete_in_guest
 from naiad.guests.guest_users import GuestUsers
-from naiad.guests.launch import EnvironmentLease, LaunchSpec
+from naiad.guests.launch import SYSTEM, EnvironmentLease, GuestProcesses, LaunchSpec
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.prewarm import ForkServerPool, PrewarmedGuests
 from naiad.guests.worker import GuestServices
@@ -131,6 +131,7 @@ class LoadSettings:
         link_memory: See `LaunchSpec.link_memory`.
         branches: The other processes that may run instances; None if there are none.
         is_caching: Whether the server caches responses.
+        processes: Starts and ends the guests of this process.
     """
 
     resolution: ResolutionSettings
@@ -150,6 +151,7 @@ class LoadSettings:
     link_memory: LinkMemory | None = None
     branches: BranchMaker | None = None
     is_caching: bool = False
+    processes: GuestProcesses = SYSTEM
 
 
 class Loader:
@@ -159,6 +161,8 @@ class Loader:
         resolutions: The last resolution of each version, by the model's key and the version.
         steps: The decisions before the failure of versions that could not be resolved at their last load.
         link_memory: See `LaunchSpec.link_memory`.
+        processes: See `LoadSettings.processes`.
+        limiter: The rate limiter; None if it is disabled.
         launching: Set as soon as the first guest is being started.
         placed: Where the instances of all versions are; those that have ended are to be removed.
     """
@@ -166,6 +170,8 @@ class Loader:
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
         self.link_memory = settings.link_memory
+        self.processes = settings.processes
+        self.limiter = settings.limiter
         self._environments = environments
         self._fork_servers = ForkServerPool()
         self._users = GuestUsers(settings.guest_user)
@@ -199,9 +205,9 @@ class Loader:
         Raises:
             NaiadError: If it cannot be loaded.
         """
-        config = freeze(message)
-        resolution, environment = await asyncio.to_thread(self._find, config, files, version)
-        unfetched = await asyncio.to_thread(self._unfetched, files, resolution)
+        config = await blocking.run(freeze, message)
+        resolution, environment = await blocking.run(self._find, config, files, version)
+        unfetched = await blocking.run(self._unfetched, files, resolution)
         for notice in resolution.notices:
             if notice not in self._noticed:  # a notice about a backend's file comes up for each of its models
                 self._noticed.add(notice)
@@ -268,14 +274,14 @@ class Loader:
         Raises:
             NaiadError: If the model's code, or for completing the configuration its environment, cannot be used.
         """
-        config = freeze(message)
-        resolution = await asyncio.to_thread(self._resolve, config, files, version)
-        may_complete = await asyncio.to_thread(self._may_complete, resolution)
+        config = await blocking.run(freeze, message)
+        resolution = await blocking.run(self._resolve, config, files, version)
+        may_complete = await blocking.run(self._may_complete, resolution)
         is_incomplete = may_complete and not (message.input and message.output)
         prewarmed = self._prewarmed(config, resolution)
         if is_incomplete or prewarmed is not None:
             self._fork_servers.lingers = True
-            resolution, environment = await asyncio.to_thread(self._find, config, files, version)
+            resolution, environment = await blocking.run(self._find, config, files, version)
             try:
                 if is_incomplete:
                     message = await self.complete(message, resolution, environment, prewarmed)
@@ -288,8 +294,8 @@ class Loader:
                     prewarmed.release()
         is_known = is_incomplete or not may_complete
         if is_known:
-            validate(message, with_io=True)
-        labels = await asyncio.to_thread(read_labels, freeze(message), files.directory)
+            await blocking.run(validate, message, with_io=True)
+        labels = await blocking.run(lambda: read_labels(freeze(message), files.directory))
         return message, labels, is_known
 
     def _may_complete(self, resolution: Resolution) -> bool:
@@ -356,15 +362,14 @@ class Loader:
         message.CopyFrom(config.message)
         if resolution.is_shared:
             message.runtime = resolution.runtime
-        if await asyncio.to_thread(self._may_complete, resolution):
+        if await blocking.run(self._may_complete, resolution):
             message = await self.complete(message, resolution, environment, prewarmed)
-        validate(message, with_io=True)
-        config = freeze(message)
-        if wrong := explain_missing_tensors(files, config) or explain_repeated_tensors(config):
+        config, wrong = await blocking.run(_checked, message, files)
+        if wrong:
             logger.warning("'%s': %s", files.key, wrong)
-        labels = await asyncio.to_thread(read_labels, config, files.directory)  # raises if a label file is missing
-        samples = await asyncio.to_thread(read_samples, config, files.directory)
-        states = await asyncio.to_thread(read_states, config, files.directory)
+        labels = await blocking.run(read_labels, config, files.directory)  # raises if a label file is missing
+        samples = await blocking.run(read_samples, config, files.directory)
+        states = await blocking.run(read_states, config, files.directory)
         policy = config.settings.scaling
         if policy is not None:
             if resolution.library is not None:
@@ -540,7 +545,7 @@ class Loader:
                 model_version=resolution.version,
                 model_dir=str(resolution.model_dir),
                 version_dir=str(resolution.version_dir),
-                model_config=orjson.dumps(to_json(config.message)).decode(),
+                model_config=config.json_text,
                 instance_name=name,
                 instance_kind=instance.kind.value,
                 device_id=instance.device_id,
@@ -565,7 +570,20 @@ class Loader:
             memory_limit=config.settings.memory_limit,
             user=user,
             device=instance.device_id,
+            processes=self.processes,
         )
+
+
+def _checked(message: pb.ModelConfig, files: ModelFiles) -> tuple[ModelConfig, str]:
+    """A complete configuration, frozen and rendered, and what a user may have got wrong about its tensors; blocks.
+
+    Raises:
+        ConfigError: If it contradicts itself.
+    """
+    validate(message, with_io=True)
+    config = freeze(message)
+    _ = config.json_text  # rendered here, off the event loop: instances and clients need it
+    return config, explain_missing_tensors(files, config) or explain_repeated_tensors(config)
 
 
 def shares_of(specs: Sequence[LaunchSpec], placement: Placement) -> dict[int, list[LaunchSpec]]:

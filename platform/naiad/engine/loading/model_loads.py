@@ -9,23 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze, freeze_version_policy
 from naiad.config.model.parameters import ModelParameters, or_default
 from naiad.config.model.scaling import with_count
+from naiad.core import blocking, clock
 from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.placement import describe_placement
 from naiad.engine.lifecycle.states import UNLOADED
-from naiad.engine.loading.instance_change import changed_instances, has_other_changes, specs_with
+from naiad.engine.loading.instance_change import changed_instances, has_other_changes, is_nothing_changed, specs_with
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.loading.unchanged import is_whole, model_signature, version_signature
@@ -103,6 +104,7 @@ class ModelLoads:
         self._services = services
         self._cache = cache
         self._slots = asyncio.Semaphore(settings.load_threads)
+        self._loading: WeakValueDictionary[str, blocking.LendableSlot] = WeakValueDictionary()
         self._unloads: dict[asyncio.Task[None], str] = {}  # versions being stopped, with their model
         self._signatures: dict[str, Signature | None] = {}  # signatures of models' files when they were loaded
         self._origins: dict[int, _Origin] = {}  # by number of the load: keeps temporary files until it ends
@@ -124,8 +126,8 @@ class ModelLoads:
         model, before = self._registry.known(key), self._signatures.get(key)
         if source.override is not None or model is None or before is None or not is_whole(model):
             return False
-        own = await asyncio.to_thread(directory_signature, source.files.directory)
-        return await asyncio.to_thread(model_signature, own, model) == before
+        own = await blocking.run(directory_signature, source.files.directory)
+        return await blocking.run(model_signature, own, model) == before
 
     async def wait_unloaded(self) -> None:
         """Wait until all versions being unloaded are stopped."""
@@ -149,6 +151,12 @@ class ModelLoads:
     def forget(self, key: str) -> None:
         """Forget a model that does not serve and has no files any more."""
         self._signatures.pop(key, None)
+
+    def end_blocked_load(self, name: str) -> None:
+        """End a load in progress of a model if it waits for something that may never come, such as a build."""
+        slot = self._loading.get(name)
+        if slot is not None:
+            slot.end_when_lent()
 
     def unload(self, name: str) -> list[asyncio.Task[None]]:
         """Start to unload all versions of a model; tasks that end when these, and replaced ones, are stopped."""
@@ -275,9 +283,11 @@ class ModelLoads:
         key = source.files.key
         model = self._registry.record(key)
         self._signatures.pop(key, None)
-        async with contextlib.nullcontext() if is_nested else self._slots:
+        slot = blocking.LendableSlot(None if is_nested else self._slots)
+        self._loading[key] = slot
+        async with slot:
             # Before the files are read: a later change must lead to another load.
-            own = await asyncio.to_thread(directory_signature, source.files.directory)
+            own = await blocking.run(directory_signature, source.files.directory)
             message, numbers, parameters = await self._prepare(source, model)
             model.reason = ""
             model.is_on_demand = self._is_on_demand(message, parameters)
@@ -304,7 +314,7 @@ class ModelLoads:
         self._signatures[key] = None
         is_ensemble = key in self.needs  # its members may have changed, and loading it is cheap
         if self._settings.is_explicit and source.override is None and not is_ensemble:
-            self._signatures[key] = await asyncio.to_thread(model_signature, own, model)
+            self._signatures[key] = await blocking.run(model_signature, own, model)
 
     async def _prepare(
         self, source: ModelSource, model: ModelRecord
@@ -312,8 +322,8 @@ class ModelLoads:
         """The configuration of a model, the versions to load, and the server's own parameters."""
         files, key = source.files, source.files.key
         try:
-            message = await asyncio.to_thread(self.read_config, source)
-            parameters = await asyncio.to_thread(source.parameters, message, config_name=self._settings.config_name)
+            message = await blocking.run(self.read_config, source)
+            parameters = await blocking.run(source.parameters, message, config_name=self._settings.config_name)
             policy = freeze_version_policy(message.version_policy)
             numbers = versions_to_load(policy, available_versions(files), files.name, files.directory)
         except NaiadError as error:
@@ -364,17 +374,22 @@ class ModelLoads:
 
     async def _load_version(self, record: VersionRecord, number: int, origin: _Origin) -> None:
         files, before = origin.source.files, record.loaded
-        started = time.monotonic()
+        started = clock.monotonic()
         with _recorded(record, f"'{files.key}' version {number}"):
             logger.info("loading: %s:%d", files.key, number)
             if isinstance(before, ModelVersion) and await self._change_instances(before, origin):
-                logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
+                logger.info("successfully loaded '%s' in %.2f s", files.key, clock.monotonic() - started)
                 return
             is_on_demand = self._registry.record(files.key).is_on_demand
             loaded = await self._try_to_load(files, origin.message, number, is_on_demand=is_on_demand)
-        logger.info("successfully loaded '%s' in %.2f s", files.key, time.monotonic() - started)
+            try:
+                around = await blocking.run(version_signature, origin.signature, loaded)
+            except BaseException:  # such as the end of the server: nothing else knows its guests yet
+                await self._end(loaded)
+                raise
+        logger.info("successfully loaded '%s' in %.2f s", files.key, clock.monotonic() - started)
         loaded.totals.namespace = files.namespace
-        loaded.totals.load_ns = int((time.monotonic() - started) * 1e9)
+        loaded.totals.load_ns = int((clock.monotonic() - started) * 1e9)
         loaded.totals.measure(self._settings.metrics, loaded.config)
         if self._settings.counts_latencies:
             loaded.totals.count_latencies(loaded.config)
@@ -382,9 +397,9 @@ class ModelLoads:
             loaded.totals.continue_from(before.totals)
         if self._cache is not None and loaded.config.message.response_cache.enable:
             loaded.keep_responses(self._cache)
-        around = await asyncio.to_thread(version_signature, origin.signature, loaded)
         self._install(record, before, loaded, replace(origin, signature=around))
         if isinstance(loaded, ModelVersion):
+            loaded.on_instance_lost = self._services.calls.on_call_waiting
             self.on_loaded(files.key, loaded)
 
     def _install(
@@ -392,6 +407,7 @@ class ModelLoads:
     ) -> None:
         """Let *loaded* serve, in place of *before* if there is one."""
         key = origin.source.files.key
+        assert record.loaded is before, f"'{key}' was loaded or unloaded while it was being loaded"
         self._origins[loaded.number] = origin
         self._registry.by_number[loaded.number] = loaded
         self._registry.versions_alive[loaded.number] = loaded
@@ -427,13 +443,17 @@ class ModelLoads:
         before, files = self._origins.get(loaded.number), origin.source.files
         if before is None or before.source.files.directory != files.directory:
             return False
-        now = await asyncio.to_thread(version_signature, origin.signature, loaded)
+        now = await blocking.run(version_signature, origin.signature, loaded)
         path = config_path(files, self._settings.config_name).relative_to(files.directory)
         if has_other_changes(before.signature, now, str(path), loaded.version):
             return False
         changed = changed_instances(loaded, before.message, origin.message)
         if changed is None:
             return False
+        if is_nothing_changed(loaded, changed):
+            logger.info("instances of '%s' version %d: all stay", files.key, loaded.version)
+            self._origins[loaded.number] = replace(origin, signature=now)
+            return True
         if changed.placement is not None:
             logger.info("'%s': %s", files.key, describe_placement(changed.config, changed.placement))
         await loaded.change_instances(changed.config, *specs_with(loaded, changed.config), changed.places)
@@ -489,7 +509,8 @@ def _recorded(record: VersionRecord, what: str) -> Iterator[None]:
         raise
     except BaseException as error:
         if is_new:
-            record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {error!r}")
+            why = "the load was cancelled" if isinstance(error, asyncio.CancelledError) else repr(error)
+            record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {why}")
         raise
 
 

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from naiad.core import blocking
 from naiad.core.errors import NaiadError
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.model_source import ModelSource
@@ -83,7 +84,7 @@ class Poller:
         """Poll once; whether something changed and has not settled."""
         async with self._one_at_a_time:
             try:
-                found, now = await asyncio.to_thread(self._snapshot)
+                found, now = await blocking.run(self._snapshot)
             except NaiadError as error:  # a repository that cannot be read is not one that is empty
                 logger.error("%s; models stay as they are", error.message)  # noqa: TRY400 - the operator's
                 return False

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass, field, replace
 
 from naiad.config.model.scaling import ScalingPolicy
+from naiad.core import clock
 from naiad.core.errors import NaiadError
 from naiad.engine.lifecycle.scaling import ScalingState, decide, on_failed
 from naiad.engine.loading.load_order import LoadOrder
@@ -76,7 +76,7 @@ class InstanceScaling:
                 logger.exception("cannot read the load of models")
 
     def _observe(self, each: _ScaledVersion) -> None:
-        load, now = each.version.instance_load(), time.monotonic()
+        load, now = each.version.instance_load(), clock.monotonic()
         each.state, wanted = decide(each.policy, each.state, load, now)
         if wanted == load.count:
             return
@@ -90,8 +90,8 @@ class InstanceScaling:
             await self._order.scale(each.key, each.version, wanted)
             each.state = replace(each.state, failures=0)
         except NaiadError as error:
-            each.state = on_failed(each.state, time.monotonic())
-            pause = each.state.not_before - time.monotonic()
+            each.state = on_failed(each.state, clock.monotonic())
+            pause = each.state.not_before - clock.monotonic()
             logger.error("cannot add instances of '%s': %s; tried again after %.0f s", each.key, error.message, pause)  # noqa: TRY400 - the model's error
         finally:
             each.change = None

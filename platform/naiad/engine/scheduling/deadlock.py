@@ -40,20 +40,18 @@ def find_deadlocked(waits: Mapping[Instance, Sequence[Collection[Instance]]]) ->
         blocked -= unblocked
 
 
-def deadlock_cycle(start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]]) -> list[Instance]:
-    """A cycle of deadlocked instances that *start* waits for, to name it in an error.
+def deadlock_cycle(
+    start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]], deadlocked: set[Instance]
+) -> list[Instance]:
+    """A cycle of *deadlocked* instances that *start*, one of them, waits for, to name it in an error.
 
     Returns:
-        The instances of the cycle in the order of their calls, the first one again at the end; empty if *start* is
-        not deadlocked.
+        The instances of the cycle in the order of their calls, the first one again at the end.
     """
-    deadlocked = find_deadlocked(waits)
     path: list[Instance] = []
     instance = start
-    while instance in deadlocked:
-        if instance in path:
-            return [*path[path.index(instance) :], instance]
+    while instance not in path:
         path.append(instance)
         servers = next(servers for servers in waits[instance] if servers and deadlocked.issuperset(servers))
         instance = next(iter(servers))
-    return []
+    return [*path[path.index(instance) :], instance]

@@ -156,6 +156,24 @@ class RateLimiter(Generic[Instance, Work]):
         member.work.remove(work)
         return self._grant()
 
+    def holders_before(self, instance: Instance) -> list[list[Instance]]:
+        """What the first staged work of an instance waits for.
+
+        Returns:
+            For each event that it needs, the instances that could cause the event by finishing what they execute.
+        """
+        member = self._members[instance]
+        if member.is_working:
+            return [[instance]]
+        if not member.is_staged:
+            return []
+        first = self._staged[0][3]  # those behind it wait for it, whatever they need
+        return [
+            [holder for holder, other in self._members.items() if other.is_working and need in other.needs]
+            for need, number in first.needs.items()
+            if self._used.get(need, 0) + number > self._available[need]
+        ]
+
     def _stage(self, instance: Instance, member: _Member[Work]) -> None:
         if member.work and not member.is_staged and not member.is_working:
             member.is_staged = True

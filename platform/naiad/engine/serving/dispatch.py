@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 
+from naiad.core import clock
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Dispatch, RowDispatch
 from naiad.engine.scheduling.sequences.batcher import SequenceScheduler
@@ -80,12 +80,12 @@ class Dispatcher:
         if self._hold is not None and self._hold.is_holding:
             self._hold.workers.append(worker)
         else:
-            self.carry_out(self._scheduler.add_instance(worker, time.monotonic_ns()))
+            self.carry_out(self._scheduler.add_instance(worker, clock.monotonic_ns()))
 
     def withdraw(self, pending: PendingRequest) -> bool:
         """Take a waiting request out of the queue; False if it does not wait (any more)."""
         if self._scheduler.withdraw(pending):
-            self.carry_out(self._scheduler.wake(time.monotonic_ns()))  # others may have waited behind it
+            self.carry_out(self._scheduler.wake(clock.monotonic_ns()))  # others may have waited behind it
             return True
         return self._gate is not None and self._gate.withdraw(pending)
 
@@ -111,12 +111,12 @@ class Dispatcher:
         self._perform(actions)
         if self._hold is not None and self._hold.is_holding:
             for worker in self._hold.release(self._scheduler.waiting_count):
-                self.carry_out(self._scheduler.add_instance(worker, time.monotonic_ns()))
+                self.carry_out(self._scheduler.add_instance(worker, clock.monotonic_ns()))
         if self._timer is not None:
             self._timer.arm(self._scheduler.next_wakeup())
 
     def _wake(self) -> None:
-        self.carry_out(self._scheduler.wake(time.monotonic_ns()))
+        self.carry_out(self._scheduler.wake(clock.monotonic_ns()))
 
 
 class _WakeupTimer:
@@ -138,7 +138,7 @@ class _WakeupTimer:
                 return  # waking early does no harm, and costs less than a new timer for each request
             self._handle.cancel()
         self._due_ns = due_ns
-        delay = (due_ns - time.monotonic_ns()) / _SECOND_NS
+        delay = (due_ns - clock.monotonic_ns()) / _SECOND_NS
         # Overdue means the loop's next turn, not now: a scheduler that is always due must not starve the loop.
         self._handle = self._loop.call_later(delay, self._fire) if delay > 0 else self._loop.call_soon(self._fire)
 

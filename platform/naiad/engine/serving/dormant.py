@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.config.model.render import to_json
+from naiad.core import clock
 from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, without_frames
 from naiad.engine.served import Target, metadata_of, version_numbers
 from naiad.engine.serving.compile_plan import compile_plan
@@ -123,18 +122,13 @@ class DormantVersion:
     # -- what is known of it --------------------------------------------------------------------------------------
 
     @cached_property
-    def config_json(self) -> Mapping[str, Any]:
-        """See `LoadedVersion`."""
-        return to_json(self.config.message)
-
-    @cached_property
     def _plan(self) -> RequestPlan:
         return compile_plan(self.config, self.version, self.number)
 
     @property
     def reason(self) -> str:
         """Why its last load failed, until the next one may be tried; else empty: a request can load it."""
-        return self._reason if time.monotonic() < self._failed_until else ""
+        return self._reason if clock.monotonic() < self._failed_until else ""
 
     gpus = None
     """See `Target`: it has no guests."""
@@ -189,7 +183,7 @@ class DormantVersion:
         key, own = next(self._keys), request.timeout_us / _MICROSECONDS
         seconds = min(own, self._timeout) if own else self._timeout
         timer = self._loop.call_later(seconds, self._on_timeout, key, seconds)
-        self._waiting[key] = _Waiting(request, sink, needs_idle, time.monotonic_ns(), timer)
+        self._waiting[key] = _Waiting(request, sink, needs_idle, clock.monotonic_ns(), timer)
         self._drained.clear()
         self._on_wake(is_urgent=needs_idle)
         return key
@@ -222,7 +216,7 @@ class DormantVersion:
 
     def fail_waiting(self, error: NaiadError, seconds: float = 0.0) -> None:
         """Answer the requests that wait with *error*, and refuse others with its message for *seconds*."""
-        self._reason, self._failed_until = error.message, time.monotonic() + seconds
+        self._reason, self._failed_until = error.message, clock.monotonic() + seconds
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             each.timer.cancel()
@@ -289,7 +283,7 @@ class DormantVersion:
 
     def _answer(self, each: _Waiting, error: NaiadError) -> None:
         reason = FailureReason.CANCELED if error.code is Code.CANCELLED else FailureReason.OTHER
-        self.totals.on_failure(time.monotonic_ns() - each.queued, reason)
+        self.totals.on_failure(clock.monotonic_ns() - each.queued, reason)
         request_id = each.request.request_id
         response = InferResponse(self.config.name, self.version, request_id, error=without_frames(error))
         send_safely(each.sink, response, True, (self.config.name, self.version, request_id))

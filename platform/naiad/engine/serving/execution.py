@@ -8,11 +8,11 @@ request. In both cases the scheduler has counted the batch as dispatched, so it 
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from naiad.core import clock
 from naiad.core.errors import NaiadError, OutOfMemoryError, unexpected_error
 from naiad.engine.scheduling.interface import Action, Dispatch, Rejection, Row, RowDispatch, Scheduler
 from naiad.engine.serving.batch_rows import row_requests
@@ -58,7 +58,7 @@ class BatchExecutor:
         for action in actions:
             if isinstance(action, Dispatch):
                 worker, items = action
-                now = time.monotonic_ns()
+                now = clock.monotonic_ns()
                 size = 0
                 batch: list[KeyedRequest] = []
                 try:
@@ -81,7 +81,7 @@ class BatchExecutor:
                 logger.warning("%s", action.message)
 
     def _execute_rows(self, action: RowDispatch[Worker, PendingRequest]) -> None:
-        worker, now = action.instance, time.monotonic_ns()
+        worker, now = action.instance, clock.monotonic_ns()
         for row in action.rows:
             if row.item is not None:
                 row.item.laid_out, row.item.worker, row.item.state = now, worker, row.state
@@ -105,7 +105,7 @@ class BatchExecutor:
         half = len(items) // 2
         for pending in items[half:]:
             pending.worker = None
-        actions = self._scheduler.requeue(items[half:], time.monotonic_ns())
+        actions = self._scheduler.requeue(items[half:], clock.monotonic_ns())
         self.carry_out((action.first(half),))
         self.resume(actions)
 
@@ -117,7 +117,7 @@ class BatchExecutor:
             self._scheduler.undo_dispatch(worker, items)
         else:
             self._fail(items, error)
-            self._resume_flat(self._scheduler.on_finished(worker, time.monotonic_ns()))
+            self._resume_flat(self._scheduler.on_finished(worker, clock.monotonic_ns()))
         if self.on_given_up is not None:
             self.on_given_up(worker)
 
@@ -129,7 +129,7 @@ class BatchExecutor:
         others = tuple([pending for pending in items if pending not in failed])
         for pending in items:
             pending.worker = None
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         actions = list(self._scheduler.requeue(others, now)) if others else []
         self._fail(failed, unexpected_error(f"send the request to '{worker.spec.name}'", error))
         self._resume_flat([*actions, *self._scheduler.on_finished(worker, now)])

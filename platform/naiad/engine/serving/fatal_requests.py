@@ -7,11 +7,11 @@ while any digest is suspected.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import TypeAlias
 
+from naiad.core import clock
 from naiad.core.errors import FatalRequestError, GuestExitedError, NaiadError, fresh, is_model_response
 from naiad.engine.lifecycle.fatal_requests import FatalRequests
 from naiad.engine.serving.pending import PendingRequest
@@ -46,7 +46,7 @@ class FatalRequestGuard:
         return bool(self._requests)
 
     def on_exit(self, requests: Iterable[InferRequest], error: GuestExitedError, now: float) -> frozenset[float]:
-        """A guest exited *now* (`time.monotonic`) while it executed *requests*; see `FatalRequests.on_exit`."""
+        """A guest exited *now* (`clock.monotonic`) while it executed *requests*; see `FatalRequests.on_exit`."""
         digests = {digest_of(request) for request in _within_bounds(requests)}
         blamed = self._requests.on_exit(digests, error.problem, now)
         self._sizes = {size for size, _ in map(_parts, self._requests.digests())}
@@ -102,7 +102,7 @@ class FatalRequestGuard:
             pending.sink = wrapper(pending.sink)
 
     def _refusal(self, request: InferRequest, digest: RequestDigest) -> FatalRequestError | None:
-        found = self._requests.refusal(digest, time.monotonic())
+        found = self._requests.refusal(digest, clock.monotonic())
         if found is None:
             return None
         return FatalRequestError(
@@ -112,7 +112,7 @@ class FatalRequestGuard:
 
     def explain(self) -> str:
         """What is refused now, for people who look at the model; empty if nothing is."""
-        refusals = self._requests.refusals(time.monotonic())
+        refusals = self._requests.refusals(clock.monotonic())
         if not refusals:
             return ""
         latest = max(refusals, key=lambda refusal: refusal.seconds)
@@ -124,7 +124,7 @@ class FatalRequestGuard:
 
     def forget_old(self) -> None:
         """Forget requests that were not seen for a long time."""
-        self._requests.forget_old(time.monotonic())
+        self._requests.forget_old(clock.monotonic())
 
 
 class _SuspectSink:

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections.abc import Hashable
 
+from naiad.core import clock
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
 from naiad.engine.serving.tracker import RequestTracker
@@ -69,7 +69,7 @@ class Forwarding:
             return 0
         key = next(self._keys)
         pending = PendingRequest(key, None, None, layout, forwarded)
-        pending.laid_out = now = time.monotonic_ns()
+        pending.laid_out = now = clock.monotonic_ns()
         pending.worker = worker
         self._tracker.track(pending)
         assert layout.packed is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from naiad.core.errors import NotReadyError
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.branches import Branches, wait_again
 from naiad.engine.serving.tracker import RequestTracker
@@ -20,7 +21,7 @@ class HomeRequests:
     """Sends the requests of a version to its home.
 
     They wait in the home's queue. While its process is started again they wait here, in the order of their arrival; the
-    limits and timeouts of the version's queue hold in both places.
+    limits and timeouts of the version's queue hold in both places. They are refused if that fails again and again.
     """
 
     def __init__(self, admission: Admission, tracker: RequestTracker, branches: Branches) -> None:
@@ -60,7 +61,10 @@ class HomeRequests:
     def _on_reported(self) -> None:
         if self._is_closed:
             return
-        self._admission.reason = self._branches.reason
+        reason = self._admission.reason = self._branches.reason
+        if reason and not self._branches.is_running:
+            model = self._admission.plan.model_name
+            self._tracker.fail_waiting(NotReadyError(f"model '{model}' cannot serve: {reason}"))
         self._send_soon()
 
     def _send_soon(self) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import time
 from collections import Counter
 from typing import Protocol
 
+from naiad.core import clock
 from naiad.core.errors import GuestExitedError, NaiadError
 from naiad.engine.lifecycle.restart import FIRST_DELAY, GiveUp, Restart, RestartPolicy, RestartTracker
 from naiad.guests.exchange import ModelInterface
@@ -89,7 +89,7 @@ class Instance:
         self.worker = await self._start_worker()
 
     def on_exit(self, error: GuestExitedError, now: float, *, is_forgotten: bool) -> None:
-        """The guest has exited *now* (`time.monotonic`): schedule the next one, or give the instance up.
+        """The guest has exited *now* (`clock.monotonic`): schedule the next one, or give the instance up.
 
         With *is_forgotten*, a request that is refused from now on is to blame, and the instance is never given up.
         """
@@ -200,12 +200,12 @@ class Instance:
             self.worker = await self._start_worker()
         except NaiadError as error:
             logger.error("'%s' did not start again: %s", self.name, error.message)  # noqa: TRY400 - a guest's error
-            self._schedule_restart(error, time.monotonic())
+            self._schedule_restart(error, clock.monotonic())
             return
         self.restarts[self._exit_label] += 1
         self._restart = None
         if self.reason:
-            self._restarts.on_recovered(time.monotonic())
+            self._restarts.on_recovered(clock.monotonic())
             self.reason = ""
         self._delegate.on_restart(self)
 

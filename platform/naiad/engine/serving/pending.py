@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Hashable
 from typing import NamedTuple, Protocol
 
+from naiad.core import clock
 from naiad.core.errors import NaiadError
 from naiad.engine.scheduling.sequences.states import SequenceState
 from naiad.guests.tensors import TensorLayout
@@ -116,7 +116,7 @@ class PendingRequest:
         self.forwarded = forwarded
         self.batch_size = layout.batch_size
         self.packed = layout.packed
-        self.queued = time.monotonic_ns()
+        self.queued = clock.monotonic_ns()
         self.laid_out = 0
         self.worker: Worker | None = None
         self.shape_key: Hashable | None = None

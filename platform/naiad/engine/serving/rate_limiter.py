@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.core import clock
 from naiad.core.errors import NotReadyError
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.interface import Dispatch, RowDispatch
@@ -36,9 +36,14 @@ StagedBatch: TypeAlias = "tuple[RateLimitGate, BatchAction]"
 
 
 class SharedRateLimiter:
-    """The rate limiter of a server; one for all models."""
+    """The rate limiter of a server; one for all models.
+
+    Attributes:
+        on_waiting: Called when resources have passed to others while batches still wait.
+    """
 
     def __init__(self, limits: Iterable[ResourceCapacity] = ()) -> None:
+        self.on_waiting: Callable[[], None] = lambda: None
         self._limiter: RateLimiter[Worker, StagedBatch] = RateLimiter(limits)
         self._staged: dict[Worker, list[StagedBatch]] = {}
 
@@ -92,6 +97,20 @@ class SharedRateLimiter:
             self._staged[grant.instance].remove(grant.work)
             gate, action = grant.work
             gate.on_granted(action)
+        if any(self._staged.values()):
+            self.on_waiting()
+
+    def waits(self) -> dict[Worker, list[list[Worker]]]:
+        """For each guest that executes nothing and whose next batch waits for resources: the guests that hold each."""
+        waiting = [worker for worker, staged in self._staged.items() if staged and not worker.batches]
+        return {worker: self._limiter.holders_before(worker) for worker in waiting}
+
+    def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
+        """See `RateLimitGate.holders_before`."""
+        for worker, staged in self._staged.items():
+            if any(pending in action.items for _, action in staged):
+                return self._limiter.holders_before(worker)
+        return ()
 
 
 class RateLimitGate:
@@ -146,6 +165,10 @@ class RateLimitGate:
         items = [pending for _, action in staged for pending in action.items]
         return tuple(pending for pending in items if self.withdraw(pending))
 
+    def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
+        """For each event that a staged request waits for, the guests that hold what it needs; else nothing."""
+        return self._limiter.holders_before(pending) if pending in self._staged else ()
+
     def on_batch_done(self, worker: Worker) -> None:
         """A guest has finished a batch: others may use its resources."""
         self._limiter.on_batch_done(worker)
@@ -174,7 +197,7 @@ class RateLimitGate:
         items = tuple([pending for pending in action.items if self.withdraw(pending)])
         if not items:
             self._limiter.on_batch_done(worker)
-            self._resume(self._scheduler.on_finished(worker, time.monotonic_ns()))
+            self._resume(self._scheduler.on_finished(worker, clock.monotonic_ns()))
             return
         withdrawn = set(action.items).difference(items)
         self._executor.carry_out((Dispatch(worker, items) if isinstance(action, Dispatch) else action,))
@@ -197,7 +220,7 @@ class RateLimitGate:
         deadline = self._scheduler.deadline_of(pending, pending.queued)
         if deadline is None:
             return None
-        delay = (deadline - time.monotonic_ns()) / 1_000_000_000
+        delay = (deadline - clock.monotonic_ns()) / 1_000_000_000
         return asyncio.get_running_loop().call_later(max(delay, 0), self._on_timeout, pending)
 
     def _on_timeout(self, pending: PendingRequest) -> None:

@@ -6,10 +6,10 @@ from the guest to the sink as it is.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from naiad.config.model.model_config import ModelConfig
+from naiad.core import clock
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.reshape import OutputReshape
@@ -42,7 +42,7 @@ class ResponsePreparation:
             return None
         if self._is_decoupled:
             if pending.unsent is None:
-                self._statistics.on_first_response(time.monotonic_ns() - pending.queued)
+                self._statistics.on_first_response(clock.monotonic_ns() - pending.queued)
             pending.on_response_queued(response)
         if self._reshape.is_needed and response.outputs:
             self._reshape.apply(response)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import time
 from collections.abc import Collection, Iterator, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
+from naiad.core import clock
 from naiad.core.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
 from naiad.engine.scheduling.dynamic.shapes import ShapeKeys
 from naiad.engine.scheduling.factory import preserves_order, scheduler_for
@@ -150,7 +150,7 @@ class RequestTracker:
             return False
         if max(self.typical, typical_elsewhere) * len(self._pending) > _SOON_NS * scheduler.instance_count:
             return False
-        return time.monotonic_ns() - next(iter(self._pending.values())).queued < _STUCK_NS
+        return clock.monotonic_ns() - next(iter(self._pending.values())).queued < _STUCK_NS
 
     def follow_execution(self, took_ns: int) -> None:
         """Learn how long `execute` usually takes: rises or falls by a sixteenth, so that few long ones do not count."""
@@ -161,6 +161,10 @@ class RequestTracker:
         """Whether an instance holds no request, and none waits."""
         found = self._scheduler.next_instance() if isinstance(self._scheduler, FifoScheduler) else None
         return found is not None and not found[1]
+
+    def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
+        """See `RateLimitGate.holders_before`; nothing without a rate limiter."""
+        return () if self._gate is None else self._gate.holders_before(pending)
 
     @property
     def waiting(self) -> Collection[PendingRequest]:
@@ -181,6 +185,10 @@ class RequestTracker:
     def track(self, pending: PendingRequest) -> None:
         """Note a request that was forwarded to its guest."""
         self._pending[pending.key] = pending
+        self.trims_due = _TRIM_COUNT
+
+    def expect_trims(self) -> None:
+        """Both sides have pages to free in the next pause."""
         self.trims_due = _TRIM_COUNT
 
     def untrack(self, pending: PendingRequest) -> None:
@@ -317,7 +325,7 @@ class RequestTracker:
                 return
         if answer.final:
             del self._pending[answer.key]
-            now = time.monotonic_ns()
+            now = clock.monotonic_ns()
             laid_out = _input_began(pending.laid_out, worker, started)
             error = None if response is None else response.error
             if self.reported is not None:
@@ -342,7 +350,7 @@ class RequestTracker:
         _, key, started, ended, layout, outputs, _ = response
         pending = self._pending.pop(key, None)
         if pending is not None and pending.forwarded is not None:
-            now = time.monotonic_ns()
+            now = clock.monotonic_ns()
             laid_out = _input_began(pending.laid_out, worker, started)
             self.statistics.on_success(pending.batch_size, pending.queued, laid_out, started, ended, now)
             try:
@@ -353,9 +361,11 @@ class RequestTracker:
 
     def _on_sink_failed(self, pending: PendingRequest, error: Exception) -> None:
         """A response cannot be passed on: end the request with an error, for its client and its guest."""
-        if self._pending.pop(pending.key, None) is not None and pending.worker is not None:
-            pending.worker.cancel([pending.key])
-            pending.worker.credit(pending.key, _UNLIMITED_CREDIT)
+        if self._pending.pop(pending.key, None) is not None:  # else the last response was counted before it was sent
+            self.statistics.on_failure(clock.monotonic_ns() - pending.queued)
+            if pending.worker is not None:
+                pending.worker.cancel([pending.key])
+                pending.worker.credit(pending.key, _UNLIMITED_CREDIT)
         end_failed_sink(pending.sink, error, (*self._model, pending.request.request_id))
 
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
@@ -380,7 +390,7 @@ class RequestTracker:
             self.fail([pending], _cancelled(), FailureReason.CANCELED)
             return
         else:
-            now = time.monotonic_ns()
+            now = clock.monotonic_ns()
             if self.reported is None:
                 laid_out = _input_began(pending.laid_out, worker, started)
                 self.statistics.on_success(pending.batch_size, pending.queued, laid_out, started, ended, now)
@@ -402,7 +412,7 @@ class RequestTracker:
         """Give the instance its next work. See `WorkerDelegate.on_batch_done`."""
         if not batch.size:  # a warm-up sample
             return
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         if self.reported is None:
             self.statistics.on_execution(batch.size, _input_began(batch.sent, worker, started), started, ended, now)
         took, pace = ended - started, self._pace - (self._pace >> 3)
@@ -431,7 +441,7 @@ class RequestTracker:
             return
         if started:
             self._queued_inside.discard(key)
-            pending.laid_out = min(max(started, pending.laid_out), time.monotonic_ns())
+            pending.laid_out = min(max(started, pending.laid_out), clock.monotonic_ns())
         else:
             self._queued_inside.add(key)
 
@@ -468,7 +478,7 @@ class RequestTracker:
         not_begun = tuple(pending for pending in not_begun if not pending.is_cancelled)
         if begun:
             not_begun = self._without_refused(not_begun)
-        self._carry_out(self._scheduler.requeue(not_begun, time.monotonic_ns()))
+        self._carry_out(self._scheduler.requeue(not_begun, clock.monotonic_ns()))
         return blamed
 
     def _without_refused(self, not_begun: tuple[PendingRequest, ...]) -> tuple[PendingRequest, ...]:
@@ -496,7 +506,7 @@ class RequestTracker:
         self._scheduler.remove_instance(worker)
         staged = () if self._gate is None else self._gate.retire(worker)
         if staged:
-            self._carry_out(self._scheduler.requeue(staged, time.monotonic_ns()))
+            self._carry_out(self._scheduler.requeue(staged, clock.monotonic_ns()))
 
     def forget_guest(self, worker: Worker) -> None:
         """A retired guest has ended: it needs no resources any more."""
@@ -521,7 +531,7 @@ class RequestTracker:
         """How long the oldest request that was not sent to a guest yet has waited; 0 without one."""
         waiting = (pending.queued for pending in self._pending.values() if pending.worker is None)
         oldest = next(waiting, None)  # requests are kept in the order in which they came
-        return 0 if oldest is None else time.monotonic_ns() - oldest
+        return 0 if oldest is None else clock.monotonic_ns() - oldest
 
     def fail_guest(self, worker: Worker, error: NaiadError) -> None:
         """Answer the requests that a guest has left with *error*."""
@@ -547,7 +557,7 @@ class RequestTracker:
         self, items: Sequence[PendingRequest], error: NaiadError, reason: FailureReason = FailureReason.OTHER
     ) -> None:
         """Answer requests with *error*; those that have ended meanwhile are left out."""
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         without_frames(error)
         for pending in items:
             if self._pending.pop(pending.key, None) is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from naiad_stub.load_spec import NativeCode
 
 from naiad.config.model.model_config import ModelConfig, instance_groups, instance_names
-from naiad.config.model.render import to_json
+from naiad.core import clock
 from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError
 from naiad.core.gathering import finish_all
 from naiad.engine.lifecycle.placement import COORDINATOR
@@ -94,7 +93,6 @@ class ModelVersion:
 
     Attributes:
         config: Its effective configuration.
-        config_json: The same as the reference prints it.
         metadata: Its inputs and outputs.
         version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
@@ -111,6 +109,8 @@ class ModelVersion:
         spread: How its instances are spread; None in a server of one process, and in branches.
         takes_at_once: See `RequestTracker.takes_at_once`.
         on_change: Called when one of its instances can serve again, or cannot any more.
+        on_instance_lost: Called when one of its instances takes no more requests: what waited for any of several may
+            now wait only for some that wait themselves.
         on_response: See `WorkerDelegate`, also for `on_forwarded_response`, `on_batch_done`,
             `on_batch_unsent`, `on_progress`,
             `is_refill_urgent`, `request_of` and `is_held_back`.
@@ -149,7 +149,6 @@ class ModelVersion:
         self.version = version
         self._services = services
         self.number = next(version_numbers) if number is None else number
-        self.config_json = to_json(config.message)
         self.metadata = metadata_of(config, version)
         keys = itertools.count(1)
         self._warm_up = WarmUp(samples, keys)
@@ -199,6 +198,7 @@ class ModelVersion:
         self._is_started = self._is_stopping = self._is_ending = False
         self.takes_at_once = tracker.takes_at_once
         self.on_change: Callable[[], None] = lambda: None
+        self.on_instance_lost: Callable[[], None] = lambda: None
         self._end_spreading: Callable[[], None] = lambda: None
 
     def __repr__(self) -> str:
@@ -447,7 +447,7 @@ class ModelVersion:
         stays = [instance for instance, _ in now]
         removed = [instance for instance in self.instances if instance not in stays]
         self._changing = [instance for instance in self._changing if instance not in added] + removed
-        self.config, self.config_json = config, to_json(config.message)
+        self.config = config
         self._tracker.follow_groups(config)
         for instance, spec in now:
             instance.spec = spec
@@ -460,6 +460,8 @@ class ModelVersion:
             if instance.worker is not None:
                 self._tracker.retire_guest(instance.worker)
         self.on_change()
+        if removed:
+            self.on_instance_lost()
 
     def is_in_use(self, names: Collection[str]) -> bool:
         """Whether any of its instances with these names has requests or sequences."""
@@ -614,12 +616,15 @@ class ModelVersion:
         """Return output blocks to the guests and, after a pause in traffic, free unused pages; called periodically."""
         was_busy, self._was_busy = self._was_busy, len(self._tracker) > 0
         is_idle = not was_busy and not self._was_busy and self._tracker.trims_due > 0
+        has_released = False
         for instance in self.instances:
             if instance.worker is not None:
-                instance.worker.release_idle_memory(idle=is_idle)
+                has_released |= instance.worker.release_idle_memory(idle=is_idle)
                 instance.worker.follow_log_level()
         if is_idle:
             self._tracker.trims_due -= 1
+        if has_released:  # a client may read its response, or leave it, long after the last request
+            self._tracker.expect_trims()
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """Room for a request's body in the input segment of the least loaded instance. See `EngineDoor.reserve_input`.
@@ -691,13 +696,15 @@ class ModelVersion:
             return self.branches is not None and self.branches.is_waiting(key)
         return pending.worker is None
 
-    def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
-        """See `Target`. A request waits for its guest, or for any guest while it is queued."""
+    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
+        """See `Target`. A request waits for its guest, for any while it is queued, or for the holders of a resource."""
         pending = self._tracker.find(key)
         if pending is None:
             return () if self.branches is None else self.branches.waits_of(key)
         if pending.worker is not None:
             return ((pending.worker,),)
+        if holders := self._tracker.holders_before(pending):
+            return holders
         workers = [instance.worker for instance in self._active if not instance.reason]
         # A guest that is being started will take the request: then no set of guests blocks it.
         elsewhere: Collection[Worker] | None = ()
@@ -730,7 +737,7 @@ class ModelVersion:
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Fail what the guest was executing, requeue what it had not begun, and have its instance start a new one."""
-        now = time.monotonic()
+        now = clock.monotonic()
         blamed = self._tracker.on_guest_exit(worker, error, now)
         if self._tracker.fatal:
             self._admission.guard_with(self._tracker.fatal)
@@ -750,13 +757,13 @@ class ModelVersion:
 
         While no instance serves, one guest at a time is tried: the others wait until it serves, or for the next pause.
         """
-        return 0.0 if self.is_ready() else self._trials.delay(time.monotonic())
+        return 0.0 if self.is_ready() else self._trials.delay(clock.monotonic())
 
     def on_restart(self, instance: Instance) -> None:
         """Let the new guest take work."""
         if self._admission.reason and instance in self._active and not self._is_stopping:
             self._admission.reason = ""
-            self._trials.on_serving(time.monotonic())
+            self._trials.on_serving(clock.monotonic())
         if instance.worker is not None and self._is_started and instance in self._active:
             self._tracker.add_guest(instance.worker)
         self.on_change()
@@ -770,10 +777,11 @@ class ModelVersion:
         """After the last active instance was given up, reject everything that waits."""
         if all(other.reason for other in self._active):
             # `reason` is set from the time that no instance served until one serves again.
-            self._trials.on_given_up(time.monotonic(), pause, has_served=not self._admission.reason)
+            self._trials.on_given_up(clock.monotonic(), pause, has_served=not self._admission.reason)
             self._admission.reason = instance.reason
             self._tracker.fail_waiting(NotReadyError(instance.reason))
         self.on_change()
+        self.on_instance_lost()
 
 
 def _sum_of(own: BranchCounts, others: Sequence[BranchCounts]) -> BranchCounts:

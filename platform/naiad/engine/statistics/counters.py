@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.server.metrics_options import MetricsConfig
+from naiad.core import clock
 from naiad.core.errors import (
     FatalRequestError,
     InvalidRequestError,
@@ -318,7 +319,7 @@ class Statistics:
         """The statistics as they are now; *pending_count* requests wait for an instance, *running_count* have one."""
         count = self._success
         computed = count - self._hit.count
-        since = time.monotonic_ns() - self.last
+        since = clock.monotonic_ns() - self.last
         return ModelStatistics(
             name=name,
             version=version,

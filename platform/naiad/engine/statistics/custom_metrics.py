@@ -7,12 +7,12 @@ drops it or exits. Texts are the reference's (PB src/metric_family.cc, CORE src/
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from naiad.core.errors import InvalidRequestError, NaiadError, ProtocolError
+from naiad.core.foreign_json import read_json
 from naiad.engine.calls.services import ModelServices
 from naiad.guests.worker import Worker
 from naiad.protocol.model_metrics import Labels, MetricKind, ModelMetric, ModelMetricFamily
@@ -148,7 +148,7 @@ def _field(fields: Mapping[str, str], key: str) -> str:
 
 def _labels(text: str) -> Labels:
     try:
-        labels = json.loads(text)
+        labels = read_json(text)
     except ValueError as error:
         raise ProtocolError(f"cannot read a metric's labels: they are invalid JSON: {error}") from error
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):

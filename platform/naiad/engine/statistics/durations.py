@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
+from naiad.core import clock
 from naiad.protocol.metadata import HistogramValue, SummaryValue
 from naiad.protocol.quantiles import quantile_of, rounded_value
 
@@ -136,23 +136,23 @@ class Durations:
 
     def on_success(self, *parts_ns: int) -> None:
         """Count one request: nanoseconds as a whole, in the queue, for input, inference and output."""
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         for summary, part in zip(self._parts, parts_ns, strict=True):
             summary.observe(max(part, 0) // 1000, now)
 
     def on_cache_hit(self, ns: int) -> None:
         """Count a request answered from the response cache."""
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         self._hit.observe(ns // 1000, now)
         self._parts[1].observe(0, now)
 
     def on_cache_miss(self, ns: int) -> None:
         """Count a cache miss."""
-        self._miss.observe(ns // 1000, time.monotonic_ns())
+        self._miss.observe(ns // 1000, clock.monotonic_ns())
 
     def add(self, other: Durations) -> None:
         """Count what *other* has counted."""
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         pairs = zip((*self._parts, self._hit, self._miss), (*other._parts, other._hit, other._miss), strict=True)
         for own, more in pairs:
             own.add(more, now)
@@ -163,7 +163,7 @@ class Durations:
         if self._is_cached:
             del named["request"]
             named.update(cache_hit=self._hit, cache_miss=self._miss)
-        now = time.monotonic_ns()
+        now = clock.monotonic_ns()
         return {name: summary.value(self.quantiles, now) for name, summary in named.items()}
 
 

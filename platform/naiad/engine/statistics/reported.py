@@ -6,11 +6,11 @@ report may come before the request's last response or after it. It may also repo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 from naiad_stub import wire
 
+from naiad.core import clock
 from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.guests.exchange import ExecutionReport
 from naiad.protocol.metadata import Duration, ResponseStatistics
@@ -101,7 +101,7 @@ class ReportedStatistics:
         for kind, subject, exec_start, compute_start, compute_end, exec_end in reports:
             if kind == wire.REPORT_BATCH:
                 self._statistics.on_execution(subject, exec_start, compute_start, compute_end, exec_end)
-                self._statistics.last = time.monotonic_ns()
+                self._statistics.last = clock.monotonic_ns()
                 continue
             if kind >= wire.REPORT_RESPONSE:
                 self._responses.add(kind, subject, compute_end, exec_end)
@@ -126,7 +126,7 @@ class ReportedStatistics:
                 self._statistics.on_success(rows, queued, *times)
                 self._statistics.last = last
             else:
-                self._statistics.on_failure(time.monotonic_ns() - queued, FailureReason.BACKEND)
+                self._statistics.on_failure(clock.monotonic_ns() - queued, FailureReason.BACKEND)
 
 
 def _plus(duration: Duration, ns: int) -> Duration:

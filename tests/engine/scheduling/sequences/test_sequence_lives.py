@@ -90,6 +90,15 @@ def test_iterative_requests_are_sequences_of_their_own():
     assert refused(send(made, 1)) == [(1, start_error(1))]
 
 
+def test_a_rescheduled_request_fails_with_the_instance_that_exits_before_its_batch_is_done():
+    made = scheduler("a", text=ITERATIVE)
+    [first] = send(made, 0, name="x")
+    made.reschedule(first.items[0])
+    made.remove_instance("a")
+    assert [name for name, _ in refused(made.add_instance("b"))] == ["x"]
+    assert made.open_count == made.waiting_count == 0
+
+
 def test_new_iterative_requests_join_those_in_progress():
     made = scheduler("a", text=ITERATIVE)
     [first] = send(made, 0, name="x")

@@ -108,8 +108,11 @@ class SequenceScheduler(Generic[Instance, Item]):
         heapq.heapify(self._free)
         sequences = [slot.sequence for slot in owner.slots if slot.sequence is not None]
         for sequence in reversed(sequences):
-            if sequence.in_flight is not None:
-                self._rescheduled.discard(sequence.in_flight.item)
+            request = sequence.in_flight
+            if request is not None and request.item in self._rescheduled:
+                # Neither queued any more nor executed any more, so nothing else would end it.
+                self._rescheduled.discard(request.item)
+                self._pending_actions.append(Rejection(request.item, self._rules.lost_error(sequence.id)))
             sequence.slot = sequence.in_flight = None
             self._idle.pop(sequence, None)
             if sequence.has_begun:

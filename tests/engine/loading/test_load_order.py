@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.clock import Clock
+from fakes.clock import Clock, turns
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
@@ -123,6 +123,9 @@ class World:
         if key in self.failures:
             raise self.failures[key]
         self.serve(key)
+
+    def end_blocked_load(self, key: str) -> None:
+        """No load waits for a build here."""
 
     def unload(self, key: str) -> Sequence[asyncio.Task[None]]:
         self.done.append(f"-{key}")
@@ -416,10 +419,11 @@ def test_a_model_that_could_not_be_loaded_does_not_have_ensembles_loaded_again(w
 
 def test_a_model_of_a_second_namespace_has_ensembles_with_its_name_checked_again(tmp_path):
     world = World(tmp_path, is_namespaced=True)
-    source = world.add("e", ensemble("a"), namespace="one")
+    source = world.add("e", ensemble("a", "c"), namespace="one")
     world.add("a", namespace="two")
+    world.add("c", namespace="one")
     run(world.order.load([source]))
-    assert world.changes() == ["+two::a", "+one::e"]
+    assert sorted(world.changes()) == ["+one::c", "+one::e", "+two::a"]
     outcomes = run(world.order.update({"three::a": world.add("a", namespace="three")}, ()))
     assert world.changes() == ["+three::a", "+one::e"]
     assert outcomes == {"three::a": None, "one::e": None}
@@ -620,7 +624,7 @@ def lock_count() -> int:
 
 def test_unloads_of_models_that_do_not_exist_leave_nothing_behind():
     """Any client may send them, with any name."""
-    loads = SimpleNamespace(needs={}, ensembles={}, unload=lambda _: [])
+    loads = SimpleNamespace(needs={}, ensembles={}, unload=lambda _: [], end_blocked_load=lambda _: None)
     order = LoadOrder(None, loads, Registry())
 
     async def unload(count):
@@ -635,7 +639,10 @@ def test_unloads_of_models_that_do_not_exist_leave_nothing_behind():
 def test_an_unload_waits_for_the_one_before():
     done = []
     loads = SimpleNamespace(
-        needs={"model": frozenset()}, ensembles={}, unload=lambda _: [asyncio.ensure_future(asyncio.sleep(0))]
+        needs={"model": frozenset()},
+        ensembles={},
+        unload=lambda _: [asyncio.ensure_future(asyncio.sleep(0))],
+        end_blocked_load=lambda _: None,
     )
     order = LoadOrder(None, loads, Registry())
 
@@ -645,7 +652,7 @@ def test_an_unload_waits_for_the_one_before():
             done.append(number)
 
         first = asyncio.ensure_future(unload(1))
-        await asyncio.sleep(0)
+        await turns(2)
         assert order.is_changing("model")
         await unload(2)
         assert first.done()

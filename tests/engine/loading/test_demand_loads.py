@@ -12,11 +12,11 @@ import pytest
 from fakes.clock import Clock, turns
 from fakes.guests import PLAIN, Answers, config, request
 
+from naiad.core import blocking
 from naiad.core.errors import ModelError, NotReadyError
 from naiad.engine.loading import demand
 from naiad.engine.loading.demand import DemandLoads
 from naiad.engine.registry import Registry, VersionRecord
-from naiad.engine.serving import dormant
 from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.serving.version import ModelVersion
 from naiad.protocol.inference import InferResponse
@@ -146,12 +146,12 @@ class World:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock().install(monkeypatch, demand, dormant)
+    made = Clock().install(monkeypatch)
 
     async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
 
-    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    monkeypatch.setattr(blocking, "run", at_once)
     return made
 
 
@@ -245,6 +245,18 @@ def test_a_load_that_fails_answers_its_requests_and_is_tried_again_later_each_ti
         "'m' could not be loaded on demand; requests try again after 4 s",
         "'m' could not be loaded on demand; requests try again after 1 s",
     ]
+
+
+def test_a_model_of_which_one_version_failed_counts_as_failed(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("m")
+        versions = world.registry.record("m").versions
+        versions[2] = VersionRecord(ModelState.READY, loaded=world._dormant("m"))
+        assert world.demand.states() == {"m": "dormant"}
+        versions[2].loaded.fail_waiting(NotReadyError("no"), 1.0)
+        assert world.demand.states() == {"m": "failed"}
+
+    run(clock, monkeypatch, check)
 
 
 def test_only_so_many_models_load_at_once_except_those_that_a_model_waits_for(clock, monkeypatch):

@@ -82,5 +82,9 @@ def test_a_change_that_would_move_an_instance_loads_the_model_again() -> None:
     assert changed(group("a", 2), group("a", 1), a_0=1) is None, "it has none now"
 
 
+def test_an_instance_in_another_process_stays_where_nothing_has_changed() -> None:
+    assert changed(group("a", 1), group("a", 1), a_0=1) == {"a_0": 1}
+
+
 def test_a_model_with_an_instance_that_was_given_up_in_another_process_is_loaded_again() -> None:
     assert changed(group("a", 3), a_0=0, a_1=1, state="given up") is None

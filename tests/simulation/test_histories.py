@@ -1,0 +1,94 @@
+"""Histories of many seeds: nothing of what must not happen happens."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from naiad_stub.segment import Segment
+from simulation.histories import make
+from simulation.reduce import reduce
+from simulation.run import run
+
+from naiad.engine.serving.version import ModelVersion
+from naiad.guests.worker import Worker
+
+ROOT = Path(__file__).parents[2]
+DIGESTS = """
+import warnings
+warnings.simplefilter("ignore")
+from simulation.histories import make
+from simulation.run import run
+print(*[run(make(seed)).digest for seed in range(60, 68)])
+"""
+
+
+def check(seeds: Iterable[int], seconds: float = 1e9) -> None:
+    """Run the histories of *seeds*; of one that fails show the shortest that still does."""
+    end = time.monotonic() + seconds
+    for seed in seeds:
+        result = run(make(seed))
+        if result.failures:
+            shortest = reduce(make(seed))
+            failures = "\n".join(run(shortest).failures)
+            pytest.fail(
+                f"seed {seed}: {'; '.join(result.failures)}\nthe shortest history that fails:\n{shortest}\n{failures}",
+                pytrace=False,
+            )
+        if time.monotonic() > end:
+            return
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(0, 300, 30))
+def test_nothing_goes_wrong_in_histories_of_fixed_seeds(first):
+    check(range(first, first + 30))
+
+
+def test_nothing_of_a_history_is_left_in_the_process():
+    def kept() -> int:
+        gc.collect()
+        return sum(isinstance(each, (Worker, ModelVersion, Segment)) for each in gc.get_objects())
+
+    run(make(9))
+    of_the_last = kept()  # whose loop is the process's, until there is another one
+    for seed in range(10):
+        run(make(seed))
+
+    assert kept() == of_the_last
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("first", range(10_000, 12_700, 300))
+def test_nothing_goes_wrong_in_many_histories(first):
+    check(range(first, first + 300))
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(7200)
+def test_nothing_goes_wrong_in_an_hour_of_histories_of_new_seeds():
+    seconds = float(os.environ.get("NAIAD_SIMULATION_SECONDS", "3600"))
+    check(itertools.count(time.time_ns() // 1_000_000), seconds)
+
+
+@pytest.mark.timeout(600)
+def test_a_seed_gives_the_same_history_in_every_process():
+    def digests(hash_seed: str) -> str:
+        environ = {
+            **os.environ,
+            "PYTHONHASHSEED": hash_seed,
+            "PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("platform", "stubs", "tests")),
+        }
+        return subprocess.run(
+            [sys.executable, "-c", DIGESTS], env=environ, check=True, capture_output=True, text=True
+        ).stdout
+
+    assert digests("1") == digests("2")
