@@ -1,11 +1,10 @@
-"""The commands as processes: what they print, where, and their exit codes."""
+"""The commands: what they print, where, and their exit codes."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from serving.written import write_model
@@ -14,26 +13,11 @@ from naiad.cli.command_line import usage
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.core import json_cache
 
-pytestmark = pytest.mark.server
-
-BIN = Path(sys.executable).parent
 CONFIG = """
 backend: "{backend}"
 input [{{ name: "x" data_type: TYPE_FP32 dims: [1] }}]
 output [{{ name: "y" data_type: TYPE_FP32 dims: [1] }}]
 """
-
-
-def run(*command: str | Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    name, *arguments = map(str, command)
-    return subprocess.run(
-        [str(BIN / name), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env={"PATH": "", **environ},
-    )
 
 
 @pytest.fixture
@@ -49,15 +33,15 @@ def repository(tmp_path):
     return tmp_path
 
 
-def explain(repository, *arguments):
-    return run(
-        "naiad",
-        "explain",
-        *arguments,
+@pytest.fixture
+def explain(repository, run):
+    """Explains a model of that repository."""
+    places = (
         f"--model-repository={repository / 'models'}",
         f"--backend-directory={repository / 'backends'}",
         f"--env-store={repository / 'store'}",
     )
+    return lambda *arguments: run("naiad", "explain", *arguments, *places)
 
 
 def test_the_usage_has_one_line_for_each_flag(monkeypatch):
@@ -72,17 +56,17 @@ def test_the_usage_has_one_line_for_each_flag(monkeypatch):
 @pytest.mark.parametrize(
     ("command", "shown"), [(("tritonserver",), "tritonserver"), (("naiad", "serve"), "naiad serve [FILE]...")]
 )
-def test_help_is_printed_to_stdout(command, shown):
+def test_help_is_printed_to_stdout(command, shown, run):
     result = run(*command, "--help")
     assert result.returncode == 0
     assert result.stdout.startswith(f"Usage: {shown} [options]\n\nServer:\n")
     assert result.stderr == ""
 
 
+@pytest.mark.server
 def test_the_command_of_an_interpreter_is_started_by_its_module():
-    result = run("python", "-m", "naiad", "--version")
-    assert (result.returncode, result.stdout) == (0, run("naiad", "--version").stdout)
-    result = run("python", "-m", "naiad", "env", "buidl")
+    command = [sys.executable, "-m", "naiad", "env", "buidl"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False, env={"PATH": ""})
     assert (result.returncode, "did you mean build?" in result.stderr) == (2, True)
 
 
@@ -90,23 +74,24 @@ def test_the_command_of_an_interpreter_is_started_by_its_module():
     ("words", "flags"),
     [(("help",), ("--help",)), (("help", "env", "build"), ("env", "build", "--help")), (("version",), ("--version",))],
 )
-def test_help_and_version_are_commands_too(words, flags):
+def test_help_and_version_are_commands_too(words, flags, run):
     result = run("naiad", *words)
     assert (result.returncode, result.stdout) == (0, run("naiad", *flags).stdout)
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [("build", "naiad env build"), ("backend", "naiad init backend")])
-def test_a_command_of_a_group_is_named_where_the_group_is_missing(wrong, meant):
+def test_a_command_of_a_group_is_named_where_the_group_is_missing(wrong, meant, run):
     result = run("naiad", wrong)
     assert (result.returncode, result.stderr.splitlines()[1]) == (2, f"did you mean {meant}?")
 
 
 @pytest.mark.parametrize("command", ["serve", "run", "bench", "deploy", "doctor", "explain"])
-def test_help_fits_a_terminal_of_80_columns(command):
+def test_help_fits_a_terminal_of_80_columns(command, run):
     result = run("naiad", command, "--help", COLUMNS="80")
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.server
 def test_help_loads_no_server():
     code = "import sys; from naiad.cli.main import main_tritonserver as m; m(['--help']); print(*sys.modules, file=sys.stderr)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -114,7 +99,7 @@ def test_help_loads_no_server():
     assert not loaded & {"numpy", "grpc", "uvloop", "asyncio", "click", "rich", "google.protobuf"}
 
 
-def test_a_mistake_prints_the_usage_of_tritonserver_and_what_is_wrong_and_exits_with_1():
+def test_a_mistake_prints_the_usage_of_tritonserver_and_what_is_wrong_and_exits_with_1(run):
     result = run("tritonserver", "--bogus")
     assert result.returncode == 1
     assert result.stdout == ""
@@ -125,7 +110,7 @@ def test_a_mistake_prints_the_usage_of_tritonserver_and_what_is_wrong_and_exits_
 
 
 @pytest.mark.parametrize("command", [("naiad",), ("naiad", "serve")])
-def test_a_mistake_in_a_command_of_naiad_is_two_lines_and_exits_with_2(command):
+def test_a_mistake_in_a_command_of_naiad_is_two_lines_and_exits_with_2(command, run):
     result = run(*command, "--bogus")
     assert (result.returncode, result.stdout) == (2, "")
     assert (
@@ -133,7 +118,7 @@ def test_a_mistake_in_a_command_of_naiad_is_two_lines_and_exits_with_2(command):
     )
 
 
-def test_a_model_is_explained_in_a_repository_or_by_its_directory(tmp_path):
+def test_a_model_is_explained_in_a_repository_or_by_its_directory(tmp_path, run):
     result = run("naiad", "explain", "m")
     assert result.returncode == 2
     assert result.stderr == (
@@ -147,7 +132,7 @@ def test_a_model_is_explained_in_a_repository_or_by_its_directory(tmp_path):
     assert str(tmp_path / "m" / "1" / "model.py") in by_name.stdout
 
 
-def test_a_model_is_explained_with_the_processes_of_its_instances(tmp_path):
+def test_a_model_is_explained_with_the_processes_of_its_instances(tmp_path, run):
     write_model(tmp_path, "m", config="instance_group [{ count: 3 kind: KIND_CPU }]")
     write_model(
         tmp_path, "batched", config="max_batch_size: 4 dynamic_batching {} instance_group [{ count: 3 kind: KIND_CPU }]"
@@ -168,7 +153,7 @@ def test_a_model_is_explained_with_the_processes_of_its_instances(tmp_path):
     assert (version["processes"], version["processes_reason"]) == ([0, 1, 0], "its instances share nothing")
 
 
-def test_a_model_with_one_instance_is_explained_by_the_rule_for_its_process(tmp_path, monkeypatch):
+def test_a_model_with_one_instance_is_explained_by_the_rule_for_its_process(tmp_path, monkeypatch, run):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     write_model(tmp_path, "m")
     command = ("naiad", "explain", "m", f"--model-repository={tmp_path}", "--processes=2")
@@ -201,7 +186,7 @@ def test_a_model_with_one_instance_is_explained_by_the_rule_for_its_process(tmp_
         ),
     ],
 )
-def test_an_ensemble_is_explained_by_its_models_and_the_process_of_its_requests(tmp_path, more, flags, rule):
+def test_an_ensemble_is_explained_by_its_models_and_the_process_of_its_requests(tmp_path, more, flags, rule, run):
     write_model(tmp_path, "m")
     (tmp_path / "both" / "1").mkdir(parents=True)
     steps = """step [
@@ -228,16 +213,16 @@ def test_an_ensemble_is_explained_by_its_models_and_the_process_of_its_requests(
 
 
 @pytest.mark.parametrize("group", [(), ("env",), ("init",)])
-def test_no_line_of_an_overview_is_cut_off(group):
+def test_no_line_of_an_overview_is_cut_off(group, run):
     assert "..." not in run("naiad", *group, "--help").stdout.replace("[ARGS]...", "")
 
 
-def test_a_stray_argument_is_named_last():
+def test_a_stray_argument_is_named_last(run):
     result = run("tritonserver", "--http-port=1", "stray")
     assert (result.returncode, result.stderr.splitlines()[-1]) == (1, "Unexpected argument: stray")
 
 
-def test_a_refused_flag_is_one_sentence_without_the_usage():
+def test_a_refused_flag_is_one_sentence_without_the_usage(run):
     result = run("tritonserver", "--model-repository=/m", "--allow-sagemaker=true")
     assert result.returncode == 1
     assert result.stderr == (
@@ -245,19 +230,19 @@ def test_a_refused_flag_is_one_sentence_without_the_usage():
     )
 
 
-def test_a_log_file_that_cannot_be_opened_is_named(tmp_path):
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path, run):
     result = run("tritonserver", "--model-repository=/m", f"--log-file={tmp_path}")
     assert result.returncode == 1
     assert result.stderr == f"--log-file={tmp_path}: cannot be opened: Is a directory\n"
 
 
-def test_a_server_without_a_repository_does_not_start():
+def test_a_server_without_a_repository_does_not_start(run):
     result = run("tritonserver")
     assert result.returncode == 1
     assert result.stderr == "error: creating server: Invalid argument - --model-repository must be specified\n"
 
 
-def test_naiad_lists_its_commands_and_its_version():
+def test_naiad_lists_its_commands_and_its_version(run):
     result = run("naiad")
     overview = result.stdout + result.stderr  # which of them depends on the version of click
     assert all(f"\n  {word} " in overview for word in ("serve", "explain", "env"))
@@ -265,20 +250,20 @@ def test_naiad_lists_its_commands_and_its_version():
     assert (result.returncode, result.stdout.split()[0]) == (0, "naiad")
 
 
-def test_an_unknown_command_is_named():
+def test_an_unknown_command_is_named(run):
     result = run("naiad", "bogus")
     assert result.returncode == 2
     assert result.stderr == "naiad: no such command 'bogus'\n`naiad --help` lists commands and flags\n"
 
 
-def test_an_unknown_flag_of_a_command_points_to_the_arguments_and_flags_of_that_command():
+def test_an_unknown_flag_of_a_command_points_to_the_arguments_and_flags_of_that_command(run):
     result = run("naiad", "top", "--bogus")
     assert result.returncode == 2
     assert result.stderr.splitlines()[-1] == "`naiad top --help` lists arguments and flags"
 
 
-def test_explain_says_what_would_run_a_model(repository):
-    result = explain(repository, "a")
+def test_explain_says_what_would_run_a_model(repository, explain):
+    result = explain("a")
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith(f"model 'a' version 1, in {repository}/models/a\n")
     assert f"\n  model file  {repository}/backends/shared/model.py\n" in result.stdout
@@ -286,7 +271,7 @@ def test_explain_says_what_would_run_a_model(repository):
     assert f"\n  stub        {repository}/store/guests/guest-" in result.stdout
 
 
-def test_explain_takes_the_flags_before_the_model_as_well(repository):
+def test_explain_takes_the_flags_before_the_model_as_well(repository, run):
     result = run(
         "naiad", "explain", "--model-repository", repository / "models", "own", "--env-store", repository / "s"
     )
@@ -303,25 +288,25 @@ def test_explain_takes_the_flags_before_the_model_as_well(repository):
         (["a", "own"], "naiad explain MODEL: expected one model, got a, own"),
     ],
 )
-def test_explain_prints_why_a_model_cannot_run(repository, arguments, text):
-    result = explain(repository, *arguments)
+def test_explain_prints_why_a_model_cannot_run(repository, arguments, text, explain):
+    result = explain(*arguments)
     assert result.returncode == (2 if "expected one model" in text else 1)
     assert result.stderr.startswith(text.format(repository=repository))
     assert result.stdout == ""
 
 
-def test_explain_prints_the_decisions_before_a_missing_file(repository):
+def test_explain_prints_the_decisions_before_a_missing_file(repository, explain):
     with (repository / "models" / "a" / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/no/such.tar.gz" } }')
-    result = explain(repository, "a")
+    result = explain("a")
     assert result.returncode == 1
     assert f"\n  model file  {repository}/backends/shared/model.py\n" in result.stdout
     assert result.stderr.startswith("parameter EXECUTION_ENV_PATH of model 'a' names the execution environment")
 
 
-def test_explain_is_plain_data_for_scripts(repository):
+def test_explain_is_plain_data_for_scripts(repository, explain):
     """Also of a model that cannot be resolved: then with the reason, and what was decided before."""
-    found = json.loads(explain(repository, "a", "--json").stdout)
+    found = json.loads(explain("a", "--json").stdout)
 
     assert (found["model"], found["is_ensemble"]) == ("a", False)
     (version,) = found["versions"]
@@ -330,14 +315,14 @@ def test_explain_is_plain_data_for_scripts(repository):
     assert {"path": f"{repository}/backends/shared/model.py", "found": True} in decisions["backend"]["searched"]
     with (repository / "models" / "a" / "config.pbtxt").open("a") as config:
         config.write('parameters { key: "EXECUTION_ENV_PATH" value { string_value: "/no/such.tar.gz" } }')
-    result = explain(repository, "a", "--json")
+    result = explain("a", "--json")
     found = json.loads(result.stdout)
     assert result.returncode == 1
     assert found["error"] == result.stderr.rstrip()
     assert "model file" in {each["subject"] for each in found["decisions"]}
 
 
-def test_env_list_shows_what_is_ready_in_the_store(tmp_path):
+def test_env_list_shows_what_is_ready_in_the_store(tmp_path, run):
     for digest, record in (
         (
             "a" * 64,
@@ -357,11 +342,11 @@ def test_env_list_shows_what_is_ready_in_the_store(tmp_path):
     assert lines[-1] == "2 environments, 0 B"
 
 
-def test_an_empty_store_is_named(tmp_path):
+def test_an_empty_store_is_named(tmp_path, run):
     assert run("naiad", "env", "list", "--env-store", tmp_path).stdout == f"no environments in {tmp_path}\n"
 
 
-def test_an_invalid_recipe_is_reported_without_a_traceback(tmp_path):
+def test_an_invalid_recipe_is_reported_without_a_traceback(tmp_path, run):
     result = run("naiad", "env", "build", tmp_path, "-o", tmp_path / "out")
     assert result.returncode == 1
     assert "env.toml" in result.stderr

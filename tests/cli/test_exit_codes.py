@@ -11,8 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
-from serving.written import write_model
-from support.server import ServerProcess, free_ports
+from support.server import free_ports
 from support.waiting import until
 
 from naiad.cli.commands import naiad_group
@@ -69,6 +68,7 @@ def run(arguments):
 """
 
 
+@pytest.mark.server
 def test_an_interrupt_that_a_module_would_take_for_a_broken_installation_waits_for_its_import(tmp_path):
     """Before, one Ctrl-C of `naiad bench` in ten printed numpy's fifty lines about a broken installation."""
     (tmp_path / "slow_command.py").write_text(LOSES_THE_INTERRUPT)
@@ -77,6 +77,7 @@ def test_an_interrupt_that_a_module_would_take_for_a_broken_installation_waits_f
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+@pytest.mark.server
 def test_a_bundle_that_is_terminated_leaves_nothing_beside_its_output(tmp_path):
     """Before, it left hundreds of megabytes."""
     (tmp_path / "models" / "m" / "1").mkdir(parents=True)
@@ -97,19 +98,17 @@ def test_a_bundle_that_is_terminated_leaves_nothing_beside_its_output(tmp_path):
     assert list(output.iterdir()) == []
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
-    "command",
+    ("command", "unbuffered"),
     [
-        ["--help"],
-        ["explain", "--help"],
-        ["explain", "plain", "--json", "--model-repository={work}/plain"],
-        ["completion", "bash"],
-        ["env", "list", "--json", "--env-store={work}/store"],
-        ["deploy", "kubernetes", "--help"],
-        ["bundle", "--help"],
+        (["--help"], "1"),
+        (["explain", "--help"], ""),
+        (["explain", "plain", "--json", "--model-repository={work}/plain"], ""),
+        (["completion", "bash"], ""),
+        (["env", "list", "--json", "--env-store={work}/store"], "1"),
     ],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_command_whose_output_is_not_read_ends_without_a_traceback(
     command: list[str], work: Path, unbuffered: str
 ) -> None:
@@ -133,10 +132,14 @@ def test_a_command_whose_output_is_not_read_ends_without_a_traceback(
     assert "Broken" not in done.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.server
 @pytest.mark.parametrize(
-    ("redirection", "code", "said"),
-    [(">&-", 0, ""), (">/dev/full", 1, "cannot write the output: No space left on device\n")],
+    ("redirection", "unbuffered", "code", "said"),
+    [
+        (">&-", "", 0, ""),
+        (">/dev/full", "", 1, "cannot write the output: No space left on device\n"),
+        (">/dev/full", "1", 1, "cannot write the output: No space left on device\n"),
+    ],
 )
 def test_an_output_that_cannot_be_written_to_is_no_traceback(
     redirection: str, code: int, said: str, unbuffered: str
@@ -339,32 +342,10 @@ def test_the_program_of_triton_keeps_its_form_and_exit_code(capsys):
         ("ray up --ima", {"plain,--image"}, {"plain,--min"}),
     ],
 )
-def test_commands_flags_and_values_complete(words, offered, missing, capsys, monkeypatch):
-    found = completions(words, capsys, monkeypatch)
+def test_commands_flags_and_values_complete(words, offered, missing, completions):
+    found = completions(words)
     assert offered <= found
     assert not missing & found
-
-
-def completions(words, capsys, monkeypatch):
-    monkeypatch.setenv("_NAIAD_COMPLETE", "bash_complete")
-    monkeypatch.setenv("COMP_WORDS", f"naiad {words}")
-    monkeypatch.setenv("COMP_CWORD", str(len(f"naiad {words}".split(" ")) - 1))
-    with pytest.raises(SystemExit):
-        main([])
-    return set(capsys.readouterr().out.splitlines())
-
-
-def test_the_models_of_a_running_server_complete(tmp_path, capsys, monkeypatch):
-    for name in ("sentiment", "segments", "topic"):
-        write_model(tmp_path / "models", name)
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        url = f"--url = http://{server.http_url}"
-        found = completions(f"bench {url} se", capsys, monkeypatch)
-        assert found == {"plain,sentiment", "plain,segments"}
-        assert "plain,topic" not in completions(f"bench topic {url} to", capsys, monkeypatch), "it has its argument"
-        # A folder may be named, too.
-        assert completions(f"bench {url} ./se", capsys, monkeypatch) in ({"dir,./se"}, {"file,./se"})
-    assert not any(each.startswith("plain,") for each in completions(f"bench {url} se", capsys, monkeypatch))
 
 
 def test_the_words_that_complete_are_those_of_the_usage():

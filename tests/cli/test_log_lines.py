@@ -63,6 +63,26 @@ def test_a_message_is_one_line_that_reads_back_as_json(tmp_path, text):
     assert "\x1b" not in written
 
 
+@pytest.mark.parametrize(
+    "control", ["\x7f", "\x80", "\x85", "\x9b31m", "\u2028", "\u2029", "\u202e", "\u202a", "\u2066", "\u200f", "\u061c"]
+)
+def test_what_a_terminal_obeys_is_escaped_in_lines_and_tables(tmp_path, control):
+    escape = f"\\u{ord(control[0]):04x}"
+    text = f"a{control}b"
+
+    line = write(tmp_path, lambda: log.info("%s", text))
+    block = write(tmp_path, lambda: log_block(log, f"| {text}\x1b\t|\n| ab |"))
+
+    assert line.endswith(f'] "a{escape}{control[1:]}b"\n')
+    assert json.loads(line.partition("] ")[2]) == text
+    assert block.endswith(f"\n| a{escape}{control[1:]}b\\u001b\t|\n| ab |\n")
+
+
+@pytest.mark.parametrize("text", ["grün 漢 \u0645\u0631", "\U0001f469\u200d\U0001f680"])
+def test_other_scripts_are_logged_as_they_are(tmp_path, text):
+    assert text in write(tmp_path, lambda: log.info("%s", text))
+
+
 def test_text_that_is_no_unicode_is_written_all_the_same(tmp_path):
     assert "\\udcff" in write(tmp_path, lambda: log.info("a\udcff"))
 

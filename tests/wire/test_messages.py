@@ -6,7 +6,7 @@ import contextlib
 import inspect
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from naiad_stub import messages
 from naiad_stub.messages import (
@@ -59,6 +59,7 @@ def messages_of(message_class):
     return st.tuples(*[VALUES[code] for code in message_class.format]).map(lambda values: message_class(*values))
 
 
+FEW = settings(max_examples=settings().max_examples // 4)  # of each of sixty classes
 MESSAGES = st.sampled_from(CLASSES).flatmap(messages_of)
 
 
@@ -82,6 +83,7 @@ def test_the_format_of_a_message_is_that_of_its_fields(message_class):
 
 
 @BY_CLASS
+@FEW
 @given(data=st.data())
 def test_message_comes_back_as_it_was_packed(message_class, data):
     message = data.draw(messages_of(message_class))
@@ -91,6 +93,7 @@ def test_message_comes_back_as_it_was_packed(message_class, data):
 
 
 @BY_CLASS
+@FEW
 @given(data=st.data())
 def test_message_cut_short_or_too_long_is_rejected(message_class, data):
     payload = payload_of(pack(data.draw(messages_of(message_class))))

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from naiad.core.errors import Code, NaiadError, OptionError, certificate_remedy
+from naiad.core.foreign_json import read_json
 
 __all__ = [
     "DEFAULT_URL",
@@ -80,11 +81,11 @@ class ServerAddress:
 
     def get(self, path: str) -> Any:
         """The JSON of a path."""
-        return json.loads(self.text(path))
+        return read_json(self.text(path))
 
     def post(self, path: str, document: Any) -> Any:
         """The JSON that a path answers to a document."""
-        return json.loads(self.text(path, json.dumps(document).encode()))
+        return read_json(self.text(path, json.dumps(document).encode()))
 
     def text(self, path: str, body: bytes | None = None) -> str:
         """The text of a path; the request is a POST if it has a body.
@@ -137,7 +138,7 @@ def _explain(error: urllib.error.HTTPError) -> str:
     body = b""
     try:
         body = error.read()
-        return str(json.loads(body)["error"])
+        return str(read_json(body)["error"])
     except (ValueError, KeyError, TypeError, OSError):
         text = body.decode("utf-8", "replace").strip()
         is_told = text.isprintable() and text != error.reason and 0 < len(text) <= _LONGEST_TEXT

@@ -16,7 +16,8 @@ import numpy as np
 import orjson
 
 from naiad.core.errors import InvalidRequestError
-from naiad.frontends.kserve_http.infer_request import parse_infer, parse_json
+from naiad.frontends.kserve_http.infer_request import parse_infer
+from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_tensors import flatten
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import InferRequest, InputTensor

@@ -118,7 +118,7 @@ def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None 
 
 
 async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None) -> int:
-    stopping = stop_on_signals()
+    stopping = stop_on_signals(log.flush)
     if options.log.file is not None:
         call_on_hangup(log.reopen)
     require_free_ports(options)
@@ -143,6 +143,8 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         importing = asyncio.ensure_future(_import_listeners(starting, loader.launching))
         await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
+            logger.info("Stopping before the models are loaded; a second signal ends at once.")
+            await engine.end_loads()
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             return 0
@@ -160,7 +162,6 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             supervisor.on_listening(ports.listeners.ports)
         if options.log.file is not None or options.trace.config.file:
             call_on_hangup(log.reopen, ports.reopen)
-        await import_in_background("naiad.protocol.numpy_types")
         garbage_collection.settle()
         await stopping.wait()
         # Not ready from now on: load balancers send new requests to other servers.
@@ -169,6 +170,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             stopping.clear()
             await _drain(ports.drain, options.general.drain_seconds, stopping)
         logger.info("Waiting for in-flight requests to complete.")
+        await engine.end_loads()
         if branches is not None:
             branches.close_branches()
         await engine.finish_sequences()
@@ -387,12 +389,15 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
 
 
 async def _import_listeners(starting: asyncio.Task[Any], launching: asyncio.Event) -> None:
-    """Import the modules of the listeners while guests start.
+    """Import the modules of the listeners, and numpy, while guests start.
 
-    The import begins when the guests are launched: earlier, it would compete with the loop that launches them.
+    The import begins when the guests are launched: earlier, it would compete with the loop that launches them. It ends
+    before the first port is open: clients may then use up all file descriptors, and an import of numpy that fails
+    cannot be repeated.
     """
     launched = asyncio.ensure_future(launching.wait())
     await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
     launched.cancel()  # it is never set if no guest starts
     await import_in_background("naiad.server.listeners")
+    await import_in_background("naiad.protocol.numpy_types")
     garbage_collection.resume()

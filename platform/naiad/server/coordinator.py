@@ -25,6 +25,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.server.http_api import openai_package
 from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
+from naiad.server.processes.connection_board import ConnectionBoard
 from naiad.server.processes.coordinator_door import CoordinatorDoor
 from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.pool import ProcessPool
@@ -78,6 +79,10 @@ async def listen_in_processes(
     def roles() -> Mapping[int, str]:
         return {os.getpid(): role_of(COORDINATOR), **{pid: role_of(number) for number, pid in pool.pids.items()}}
 
+    limits = options.connections
+    if limits.total or limits.per_address:  # the default is of each process, as the limit on open files is
+        pool.connections = ConnectionBoard.create(options.general.processes)
+        stack.callback(pool.connections.close)
     console = None if services.console is None else services.console(stack, roles)
     page = None if console is None else _ConsoleOfProcesses(console, pool)
     services = replace(
@@ -90,6 +95,7 @@ async def listen_in_processes(
         console=None if page is None else (lambda *_: page),
         shares_ports=True,
         share=options.general.processes,
+        other_connections=pool.connections,
     )
     own = await listen(door, services, shared, stack)
     if page is not None:

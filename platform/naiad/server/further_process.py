@@ -26,6 +26,7 @@ from naiad.core import garbage_collection, heap
 from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
 from naiad.core.logs import ActiveLog, configure
+from naiad.engine.lifecycle.exit_time import FINALIZE_SECONDS
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.listeners import Listeners, ListenerServices, listen
@@ -71,6 +72,7 @@ class _Commands:
         self.configuration: asyncio.Future[tuple[int, ProcessConfiguration]] = loop.create_future()
         self.listen: asyncio.Future[ServerOptions] = loop.create_future()
         self.stop: asyncio.Future[tuple[float, float]] = loop.create_future()
+        self._stopped = 0.0
         self._engine = engine
         self._branches = branches
         self.listeners: Listeners | None = None
@@ -94,6 +96,7 @@ class _Commands:
             self._branches.on_told(*content)
         elif kind == FrameKind.STOP:
             if not self.stop.done():
+                self._stopped = asyncio.get_running_loop().time()
                 self.stop.set_result(content)
         elif kind == FrameKind.COLLECT:
             self.report()
@@ -108,6 +111,14 @@ class _Commands:
             self._on_regions(kind, content)
         elif kind == FrameKind.TRACING and self.tracer is not None:
             self.tracer.is_on = content
+
+    def for_requests(self) -> float:
+        """See `ExitTime`; after the command to stop."""
+        return max(self._stopped + self.stop.result()[0] - asyncio.get_running_loop().time(), 0.0)
+
+    def for_models(self) -> float:
+        """See `ExitTime`; after the command to stop."""
+        return max(self.for_requests(), min(self.stop.result()[1], FINALIZE_SECONDS))
 
     def _on_regions(self, kind: int, content: Any) -> None:
         if self._regions is None:
@@ -171,7 +182,10 @@ async def _serve(sock: socket.socket) -> None:
         first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if commands.stop.done() or await _serve_ports(engine, commands, configuration, log, number):
-            await branches.stop(commands.stop.result()[1])
+            # Clients of other processes may have requests here: they are disconnected when that time is over, and
+            # models have theirs after it, as in a server of one process.
+            await branches.finish_requests(commands.for_requests())
+            await branches.stop(commands.for_models())
     link.flush()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
@@ -201,8 +215,10 @@ async def _serve_ports(
             ask_coordinator=engine.ask,
             created=configuration.created,
             share=configuration.processes,
+            other_connections=engine.connections,
             shares_ports=True,
         )
+        await import_in_background("naiad.protocol.numpy_types")  # before clients may use up the file descriptors
         try:
             commands.listeners = await listen(engine, services, options, stack)
         except NaiadError as error:
@@ -210,7 +226,6 @@ async def _serve_ports(
             return False
         commands.report = partial(_report, engine, commands.listeners, number)
         engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
-        await import_in_background("naiad.protocol.numpy_types")
         gc.collect()
         garbage_collection.settle()
         trimming = asyncio.get_running_loop().create_task(_trim_periodically(engine))

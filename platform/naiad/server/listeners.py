@@ -49,7 +49,7 @@ from naiad.frontends.metrics.naiad_families import (
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.metrics.triton_families import cache_families
 from naiad.frontends.offload.background import Background
-from naiad.frontends.open_connections import ConnectionCount, default_limit
+from naiad.frontends.open_connections import ConnectionCount, OtherCounts, default_limit
 from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.regions import ClientRegions, RegionRegistry
 from naiad.frontends.request_memory import RequestMemory
@@ -164,7 +164,8 @@ class ListenerServices:
         ask_coordinator: Calls a function of the coordinator by its name; None where the server has one process.
         created: When the models were created, as far as clients are told: seconds since 1970.
         shares_ports: Whether other processes of the server have the same ports.
-        share: Number of processes that share the limits on connections and on the memory of requests.
+        share: Number of processes that share the limit on the memory of requests.
+        other_connections: The connections of other processes that share the limits on them; None for none.
         exit_seconds: Seconds that requests in flight have when the listeners stop.
     """
 
@@ -183,6 +184,7 @@ class ListenerServices:
     created: int = field(default_factory=lambda: int(time.time()))
     shares_ports: bool = False
     share: int = 1
+    other_connections: OtherCounts | None = None
 
 
 def server_services(
@@ -246,9 +248,12 @@ async def listen(
         refusals=RefusalLog(),
     )
     stack.push_async_callback(background.close)
-    total, share = options.connections.total, services.share
+    total = options.connections.total
     count = ConnectionCount(
-        default_limit() if total is None else -(-total // share), -(-options.connections.per_address // share)
+        default_limit() if total is None else total,
+        options.connections.per_address,
+        services.other_connections,
+        is_total_shared=total is not None,
     )
     listeners = Listeners(tracer, count, memory, extensions.refusals)
     metrics = None if services.metrics is None or not options.metrics.is_enabled else services.metrics(listeners)

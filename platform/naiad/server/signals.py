@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable
 
@@ -12,14 +13,23 @@ __all__ = ["call_on_hangup", "stop_on_signals"]
 logger = logging.getLogger("naiad.app")
 
 
-def stop_on_signals() -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set; to be called on the running event loop."""
+def stop_on_signals(flush: Callable[[], object]) -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set; to be called on the running event loop.
+
+    A further signal, while the event is set, ends the process by its default action. Guests and installers end with it.
+
+    Args:
+        flush: Writes the lines of the log that are queued; called before the process ends in this way.
+    """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def on_signal(number: int) -> None:
         if stopping.is_set():
-            logger.warning("signal %d again; still stopping", number)
+            logger.warning("signal %d again: ending at once", number)
+            flush()
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
         stopping.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -270,11 +270,10 @@ class ModelUnderTest:
         runtime.install(self._runtime)
         self._is_open = True
         try:
-            with self._at_work(), _in_the_servers_words():
+            with self._modules.closed_on_failure(), self._at_work(), _in_the_servers_words():
                 self._initialize(model_class, given)
         except BaseException:
             self._is_open = False
-            self._modules.close()
             runtime.uninstall(self._runtime)
             raise
 

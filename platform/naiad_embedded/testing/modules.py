@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,7 +46,9 @@ class ModelModules:
         self._folders = tuple(str(folder) for folder in folders)
         self._modules: dict[str, ModuleType] = {}
         self._paths: list[str] = []
-        self._others = dict(sys.modules)
+        with self._lock:
+            api.prepare(utils_dir())  # these modules are not the model's
+            self._others = dict(sys.modules)
         self._displaced: dict[str, ModuleType] = {}
         self._is_closed = False
 
@@ -54,11 +58,13 @@ class ModelModules:
             # Under the lock: two threads that do this at once may delete the same entry of the cache of importers.
             importlib.invalidate_caches()
             self._follow_imports()
-            before = len(sys.path)
-            model_class = loader.load_model_class(
-                str(model_file), self._version_dir, str(model_dir), utils_dir(), shared
-            )
-            self._paths = sys.path[before:]
+            before = list(sys.path)
+            try:
+                model_class = loader.load_model_class(
+                    str(model_file), self._version_dir, str(model_dir), utils_dir(), shared
+                )
+            finally:  # a file that fails has extended the path, too
+                self._paths = _remainder(sys.path, before)
             self.module = next(
                 (each for each in list(sys.modules.values()) if getattr(each, "__file__", None) == str(model_file)),
                 None,
@@ -95,6 +101,59 @@ class ModelModules:
             yield
         finally:
             sys.path.remove(folder)
+
+    @contextmanager
+    def closed_on_failure(self) -> Iterator[None]:
+        """Close this model if it cannot be loaded, and undo what its code has changed in the process.
+
+        In a server, the guest's exit undoes it. Libraries that it imported stay imported, with their hooks: extension
+        modules cannot be imported twice.
+        """
+        with self._lock:
+            path = _remainder(sys.path[::-1], self._paths_of_entered())[::-1]  # a model's paths are the last ones
+        chains: tuple[list[Any], ...] = (sys.meta_path, sys.path_hooks)
+        hooks = [hook for chain in chains for hook in chain]
+        variables = dict(os.environ)
+        folder = os.open(".", os.O_PATH | os.O_DIRECTORY)
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self.close()
+                sys.path[:] = path + self._paths_of_entered()
+                for chain in chains:
+                    chain[:] = [each for each in chain if each in hooks or self._is_of_library(each)]
+                self._undo_changes_of_modules()
+                builtins.__import__ = _import if ModelModules._open else _plain_import
+            for name in os.environ.keys() - variables.keys():
+                del os.environ[name]
+            os.environ.update(variables)
+            os.fchdir(folder)
+            raise
+        finally:
+            os.close(folder)
+
+    def _undo_changes_of_modules(self) -> None:
+        """Undo what the model put into `sys.modules` itself; parts of libraries, such as `six.moves`, stay."""
+        for name, module in list(sys.modules.items()):
+            library = sys.modules.get(name.partition(".")[0])
+            if self._others.get(name) is module or any(getattr(each, "__spec__", None) for each in (module, library)):
+                continue
+            if name in self._others:
+                sys.modules[name] = self._others[name]
+            else:
+                del sys.modules[name]
+
+    @classmethod
+    def _is_of_library(cls, hook: object) -> bool:
+        """Whether a hook of the import system is defined in a module that belongs to no model."""
+        module = sys.modules.get(getattr(hook, "__module__", ""))
+        return module is not None and cls.owner_of(getattr(module, "__file__", None) or "") is None
+
+    @staticmethod
+    def _paths_of_entered() -> list[str]:
+        """What the entered model has in `sys.path`."""
+        return [] if ModelModules._entered is None else ModelModules._entered._paths  # noqa: SLF001 - of the same class
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -160,6 +219,18 @@ class ModelModules:
 def utils_dir() -> str:
     """The folder of the utils that this process has, or would import."""
     return str(Path(api.__file__).resolve().parents[1])
+
+
+def _remainder(paths: Sequence[str], without: Sequence[str]) -> list[str]:
+    """What *paths* has beyond *without*; of equal paths, the first ones are those of *without*."""
+    known = Counter(without)
+    remainder = []
+    for path in paths:
+        if known[path]:
+            known[path] -= 1
+        else:
+            remainder.append(path)
+    return remainder
 
 
 _plain_import = builtins.__import__

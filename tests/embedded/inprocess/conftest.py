@@ -13,6 +13,13 @@ import naiad
 MODELS = ("every_datatype", "identity", "repeats", "says_what_it_got", "raises_in_execute", "per_request_error_codes")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the tests that start a server, whose guests are processes."""
+    if "store" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.server)
+
+
 @pytest.fixture(scope="session")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One store for all servers of these tests: without environments, it has only the guest's files."""

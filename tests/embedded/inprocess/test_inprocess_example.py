@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FOLDER = Path(__file__).parents[3] / "examples" / "in_process"
 
 
+@pytest.mark.server
 def test_the_example_prints_what_its_readme_shows(tmp_path):
     readme = (FOLDER / "README.md").read_text(encoding="utf-8")
     command, output = (text for _, text in re.findall(r"^```(\w+)\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL))

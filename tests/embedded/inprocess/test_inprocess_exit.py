@@ -11,6 +11,7 @@ import pytest
 from serving.repositories import repository
 from support.waiting import until
 
+pytestmark = pytest.mark.timeout(300)
 START = """
 import os, sys, naiad, numpy as np
 server = naiad.Server(model_repository=sys.argv[1], flags=["--env-store=" + sys.argv[2]]).start()
@@ -43,23 +44,30 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("how", ENDS)
+MORE = {"exits from a block", "exits at once", "forks a child that ends"}
+"""Ends that are much like another one."""
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=[pytest.mark.endurance] if how in MORE else []) for how in ENDS]
+)
 def test_guests_end_with_their_program_in_whichever_way_it_ends(how, tmp_path, store):
     code, status = ENDS[how]
-    models = repository(tmp_path / "models", ["identity", "repeats"])
+    names = ["identity", "repeats"] if code == WAIT else ["identity"]
+    models = repository(tmp_path / "models", names)
     flags = ["-W", "error", "-W", "ignore:This process"]  # 3.12 warns of forks of programs with threads
 
     done = subprocess.run(
         [sys.executable, *flags, "-c", START + code, models, store],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
 
     assert (done.returncode, done.stderr) == (status, "")
     pids = [int(word) for word in done.stdout.split()]
-    assert len(pids) == 3  # two guests, and the sweeper that ends what they leave behind
+    assert len(pids) == len(names) + 1  # guests, and the sweeper that ends what they leave behind
     until(lambda: not any(_runs(pid) for pid in pids), "the end of the guests")
 
 
@@ -82,6 +90,7 @@ def test_an_interrupted_start_leaves_nothing(tmp_path, store):
     until(lambda: not any(_runs(child.pid) for child in children), "the end of the guest")
 
 
+@pytest.mark.server
 def test_importing_naiad_loads_nothing_of_the_server():
     code = (
         "import naiad, sys; print(sorted(name for name in sys.modules if name.startswith(('naiad', 'numpy', 'grpc'))))"

@@ -32,6 +32,10 @@ def test_private_modules_have_the_classes_of_the_api() -> None:
 def test_private_modules_can_be_imported() -> None:
     for name in ("_api._response", "_api._datautils", "_api._logging", "_c", "_c.triton_bindings"):
         assert inspect.ismodule(importlib.import_module(f"naiad.{name}"))
+
+
+@pytest.mark.server
+def test_private_modules_are_imported_once_they_are_named() -> None:
     code = "import naiad, sys; assert 'naiad._api' not in sys.modules; naiad._c; print(naiad._api._tensor.Tensor)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "<class 'naiad_embedded.inprocess.tensor.Tensor'>\n"

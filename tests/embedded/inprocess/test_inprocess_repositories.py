@@ -112,7 +112,6 @@ def test_other_modes_keep_their_repositories(shared, tmp_path):
         shared.poll_model_repository()
 
 
-@pytest.mark.slow
 def test_repositories_are_polled_when_asked(tmp_path, store):
     models = repository(tmp_path / "models", ["identity"])
     with naiad.Server(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 from guest.test_interpreters import STUBS
-from support.interpreters import interpreters, numpy_environment
+from support.interpreters import each_interpreter, numpy_environment
 
 CHECK = Path(__file__).with_name("dialect_check.py")
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
+@pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_the_dialect_works_alike_under_every_interpreter(version, python, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)
 
@@ -25,6 +25,7 @@ def test_the_dialect_works_alike_under_every_interpreter(version, python, tmp_pa
     assert done.stdout.startswith("ok " + ".".join(map(str, version)))
 
 
+@pytest.mark.server
 def test_a_models_own_package_of_that_name_goes_first(tmp_path):
     version = tmp_path / "m" / "1"
     (version / "triton_python_backend").mkdir(parents=True)

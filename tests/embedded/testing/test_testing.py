@@ -1,8 +1,13 @@
 """`naiad.testing`: a model in the test's own process behaves, and fails, as it would in a server."""
 
+import builtins
+import contextlib
+import gc
 import json
+import os
 import sys
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -303,6 +308,106 @@ def test_two_models_with_modules_of_the_same_names_live_side_by_side(tmp_path):
     assert sys.path == path
     assert not {"1.model", "helper", "1"} & (set(sys.modules) - modules)
     assert not list(tmp_path.rglob("__pycache__"))
+
+
+FAILURES = {
+    "missing package": ("import no_such_package\n", ""),
+    "syntax error": ("def broken(:\n", ""),
+    "exception": ("raise ValueError('at import')\n", ""),
+    "exit": ("import sys\nsys.exit(3)\n", ""),
+    "no class": ("TritonPythonModel = None\n", "del TritonPythonModel\n"),
+    "initialize": ("", "TritonPythonModel.initialize = lambda self, args: 1 / 0\n"),
+    "constructor": ("", "TritonPythonModel.__init__ = lambda self: 1 / 0\n"),
+    "configuration": ("", "TritonPythonModel.auto_complete_config = staticmethod(lambda config: None)\n"),
+}
+CHANGES = """
+import builtins, os, sys, types
+import helper
+
+os.environ["OF_THE_FAILED_MODEL"] = os.environ["HOME"] = "changed"
+os.environ.pop("PATH")
+os.chdir("/")
+sys.path.insert(0, "/of-the-failed-model")
+sys.modules["made_by_hand"] = sys.modules["json"] = types.ModuleType("made_by_hand")
+
+
+class Finder:
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        assert name != "of_the_failed_model"
+
+
+sys.meta_path.insert(0, Finder)
+sys.meta_path.append(Finder())
+builtins.__import__ = lambda *args, import_=builtins.__import__, **named: import_(*args, **named)
+"""
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+@pytest.mark.parametrize("beside_another", [False, True])
+def test_a_model_that_cannot_be_loaded_leaves_nothing_in_the_process(tmp_path, monkeypatch, kind, beside_another):
+    head, tail = FAILURES[kind]
+    sound = write_model(tmp_path, "sound", DOUBLE, head="from helper import VALUE\n")
+    broken = write_model(tmp_path, "broken", DOUBLE.replace("* 2", "* 666"))
+    for folder in (sound, broken):
+        (folder / "1" / "helper.py").write_text(f"VALUE = {folder.name!r}\n")
+    file = broken / "1" / "model.py"
+    file.write_text(CHANGES + head + file.read_text() + tail)
+    monkeypatch.setenv("HOME", "/home/of-the-test")
+    load(
+        sound
+    ).close()  # what the first model of a process brings along, such as a hook for imports, stays for all others
+    with load(sound) if beside_another else contextlib.nullcontext():
+        gc.collect()  # files that earlier tests have left in cycles would be closed below
+        state = _state_of_process()
+
+        for _ in range(2):
+            with pytest.raises((ModelError, NaiadError, SystemExit)) as failure:
+                load(broken)
+
+            del failure
+            gc.collect()
+            after = _state_of_process()
+            for name in after["modules"].keys() - state["modules"].keys():
+                if _is_of_library(
+                    sys.modules[name], tmp_path
+                ):  # imported for the first time, as by the words of an error
+                    del after["modules"][name]
+            assert {name: after[name] for name in after if after[name] != state[name]} == {}
+        with load(sound) as model:
+            assert model.infer({"IN": [1]})["OUT"].tolist() == [2]
+            assert model.module.VALUE == "sound"
+
+
+def _state_of_process():
+    return {
+        "path": list(sys.path),
+        "modules": {name: id(module) for name, module in sys.modules.items()},
+        "hooks": [*sys.meta_path, *sys.path_hooks, builtins.__import__],
+        "environment": dict(os.environ),
+        "folder": Path.cwd(),
+        "files": len(list(Path("/proc/self/fd").iterdir())),
+        "bytecode": sys.dont_write_bytecode,
+    }
+
+
+def _is_of_library(module: types.ModuleType, models: Path) -> bool:
+    """Whether a module was imported, and not from the folder of the models."""
+    spec = getattr(module, "__spec__", None)
+    if spec is None:
+        return False
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    return bool(places) and not any(place.startswith(str(models)) for place in places)
+
+
+def test_paths_that_a_model_puts_first_do_not_displace_others(tmp_path):
+    folder = write_model(tmp_path, "first", DOUBLE, head="import sys\nsys.path.insert(0, '/of-the-model')\n")
+    path = list(sys.path)
+
+    with load(folder), load(write_model(tmp_path, "second", DOUBLE)) as second:
+        assert second.infer({"IN": [1]})["OUT"].tolist() == [2]
+
+    assert sys.path == path
 
 
 def test_a_shared_backends_code_is_found(tmp_path):

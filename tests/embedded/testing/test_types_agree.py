@@ -8,7 +8,7 @@ import pytest
 MODULES = ["triton_python_backend_utils", "c_python_backend_utils"]
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(300)
 def test_types_and_runtime_agree(tmp_path):
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")

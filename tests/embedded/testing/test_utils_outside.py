@@ -57,17 +57,12 @@ WRONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def mypy_cache(tmp_path_factory):
-    """The option that lets mypy read numpy's types once for all tests."""
-    return f"--cache-dir={tmp_path_factory.mktemp('mypy')}"
-
-
 def run(*command, cwd):
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.server
 def test_the_utils_work_without_a_server(tmp_path):
     code = (
         "import triton_python_backend_utils as pb_utils, numpy as np\n"
@@ -78,6 +73,7 @@ def test_the_utils_work_without_a_server(tmp_path):
     assert run(sys.executable, "-c", code, cwd=tmp_path) == (0, "[0, 1, 2] t True\n")
 
 
+@pytest.mark.server
 @pytest.mark.parametrize(
     "code",
     [
@@ -91,6 +87,7 @@ def test_both_modules_have_the_same_classes_in_either_order_of_import(code, tmp_
     assert run(sys.executable, "-c", code, cwd=tmp_path) == (0, "True c_python_backend_utils True\n")
 
 
+@pytest.mark.server
 def test_calls_of_a_request_outside_a_guest_say_where_they_work(tmp_path):
     code = (
         "import triton_python_backend_utils as pb_utils\n"
@@ -105,6 +102,7 @@ def test_calls_of_a_request_outside_a_guest_say_where_they_work(tmp_path):
     )
 
 
+@pytest.mark.server
 def test_a_copy_of_the_utils_beside_a_model_still_imports_without_naiad(tmp_path):
     """People copy the file for their editors; there is no stub to complete it there."""
     import triton_python_backend_utils as pb_utils
@@ -121,21 +119,16 @@ def test_a_copy_of_the_utils_beside_a_model_still_imports_without_naiad(tmp_path
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_model_passes_strict_mypy(tmp_path, mypy_cache):
+def test_strict_mypy_finds_wrong_uses_and_nothing_in_a_right_model(tmp_path):
     (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
-
-    assert run(*MYPY, mypy_cache, "model.py", cwd=tmp_path) == (0, "Success: no issues found in 1 source file\n")
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_mypy_finds_wrong_uses(tmp_path, mypy_cache):
     head = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"
-    (tmp_path / "model.py").write_text(head + "\n".join(WRONG) + "\n")
+    (tmp_path / "wrong.py").write_text(head + "\n".join(WRONG) + "\n")
 
-    code, said = run(*MYPY, mypy_cache, "model.py", cwd=tmp_path)
+    code, said = run(*MYPY, "model.py", "wrong.py", cwd=tmp_path)
 
     lines = said.splitlines()
     assert code == 1
+    assert [line for line in lines if line.startswith("model.py")] == []
+    assert lines[-1].endswith("in 1 file (checked 2 source files)"), said
     for number, expected in enumerate(WRONG.values(), 3):
-        assert any(line.startswith(f"model.py:{number}:") and expected in line for line in lines), (number, said)
+        assert any(line.startswith(f"wrong.py:{number}:") and expected in line for line in lines), (number, said)

@@ -221,3 +221,24 @@ def test_an_unload_ends_the_branches_that_a_change_has_begun() -> None:
             await adding
 
     run(test)
+
+
+def test_a_home_that_is_lost_again_and_again_cannot_serve_until_it_runs() -> None:
+    async def test(processes: Processes, _: VersionBranches) -> None:
+        home = VersionBranches(processes, ORDER._replace(is_home=True), "m", {1: specs("m_1")})  # type: ignore[arg-type]
+        await home.start()
+        for _number in range(2):
+            home.on_process_end(1)
+            assert (home.reason, home.is_running) == ("", False), "its requests wait"
+        home.on_failed_start(1)
+        assert home.reason == (
+            "process 1 of the server, which has its instance, has exited or could not start it 3 times in a row; it is "
+            "started again, try again later"
+        )
+        home.on_process(1)
+        await until_async(lambda: home.is_running)
+        assert home.reason == ""
+        home.on_process_end(1)
+        assert home.reason == ""
+
+    run(test)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.clock import Clock, turns
+from server.processes.pair import Engine, Pair, request, run
 
 from naiad.core.errors import NaiadError
 from naiad.engine.calls.services import ModelServices
@@ -74,7 +75,7 @@ class Model:
     reason = ""
 
     def __init__(self, *guests: Any, decoupled: bool = False, is_idle: bool = True, is_home: bool = False) -> None:
-        self.config = SimpleNamespace(decoupled=decoupled, platform="")
+        self.config = SimpleNamespace(decoupled=decoupled)
         self.guests = list(guests)
         self.is_idle = is_idle
         self.is_home = is_home
@@ -573,3 +574,34 @@ def test_the_call_that_was_made_last_is_rejected_and_none_that_only_waits_for_th
         server.relay.close()
 
     clock.run(check())
+
+
+class TwoModels(Engine):
+    """Model `a` has the load with number 1, model `b` that with number 2."""
+
+    def route(self, name: str, version: int) -> Any:
+        return SimpleNamespace(**{**vars(self.version), "number": {"a": 1, "b": 2}[name]})
+
+
+@pytest.mark.parametrize("event", ["opened", "ended"])
+def test_calls_stay_in_their_process_while_a_branch_of_another_model_opens_or_ends(event: str) -> None:
+    """An old version ends after the load or unload was answered; it may take as long as its guests do."""
+
+    async def test(pair: Pair) -> None:
+        target = object()
+        branch = SimpleNamespace(version=target, takes_call=lambda *, is_decoupled: True)
+        branches = {2: branch} if event == "opened" else {1: branch, 2: branch}
+        pair.remote.branches = SimpleNamespace(find=branches.get, find_ensemble=lambda _: None)  # type: ignore[assignment]
+        call = {name: SimpleNamespace(request=request(name), is_decoupled=False) for name in "ab"}
+        for name in "ab":
+            pair.know_route(name)
+        assert pair.remote.target_of(call["b"]) is target  # type: ignore[arg-type]
+
+        branches.pop(1, None) if event == "ended" else branches.setdefault(1, branch)
+        pair.remote.on_branch_opened(1)
+
+        assert pair.remote.target_of(call["b"]) is target, "its route was forgotten"  # type: ignore[arg-type]
+        pair.know_route("a")
+        assert pair.remote.target_of(call["a"]) is (None if event == "ended" else target)  # type: ignore[arg-type]
+
+    run(test, TwoModels())

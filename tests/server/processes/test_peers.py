@@ -13,7 +13,7 @@ import pytest
 from server.processes.pair import Sink, request
 from support.waiting import until_async
 
-from naiad.core.errors import NaiadError
+from naiad.core.errors import Code, NaiadError
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
@@ -232,6 +232,7 @@ def test_requests_fail_when_the_process_exits() -> None:
         (response,) = sink.responses
         assert response is not None
         assert isinstance(response.error, NaiadError)
+        assert response.error.code is Code.UNAVAILABLE  # 503: another attempt may succeed
         assert response.error.message == (
             "cannot finish the request: process 2 of the server, which had it, has exited; send it again"
         )

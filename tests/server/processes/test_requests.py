@@ -17,6 +17,7 @@ from naiad.server.processes.messages import FrameKind
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=é"}
 BYTES = b"\x01\x00\x00\x00a"
 STRING = InputTensor("S", Datatype.BYTES, (1,), BYTES, StringScan(1, 5))
+LONG = 1 << 20
 
 
 def kinds_of(pair: Pair) -> list[int]:
@@ -58,6 +59,21 @@ CASES = {
     "a timeout": ({"timeout_us": 100}, FrameKind.REQUEST),
     "counted strings": ({"inputs": [STRING]}, FrameKind.REQUEST),
     "strings": ({"inputs": [replace(STRING, strings=None)]}, FrameKind.SHORT_REQUEST),
+    "long inputs": (
+        {"inputs": [InputTensor("A", Datatype.UINT8, (LONG,), bytes(range(256)) * (LONG >> 8))]},
+        FrameKind.SHORT_REQUEST,
+    ),
+    "long inputs and parameters": (
+        {
+            "inputs": [
+                InputTensor("A", Datatype.UINT8, (3,), b"abc"),
+                InputTensor("B", Datatype.UINT8, (LONG,), b"b" * LONG),
+                InputTensor("C", Datatype.UINT8, (1,), b"c"),
+            ],
+            "parameters": {"p": 1},
+        },
+        FrameKind.REQUEST,
+    ),
     "a gap between inputs": (
         {"inputs": [InputTensor("A", Datatype.UINT8, (3,), b"abc"), InputTensor("B", Datatype.UINT8, (1,), b"d")]},
         FrameKind.SHORT_REQUEST,

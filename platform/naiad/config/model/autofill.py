@@ -49,7 +49,10 @@ _FILES_OF_OWN_BACKENDS = {
     "checkpoint.tl": "fil",
     "model.skops": "sklearn",
     "model.joblib": "sklearn",
+    "model.pkl": "sklearn",
     "model.safetensors": "transformers",
+    "model.safetensors.index.json": "transformers",
+    "adapter_config.json": "transformers",
 }
 """Files of backends that ship with naiad. The reference recognises none of them: a `model.py` beside one is meant."""
 

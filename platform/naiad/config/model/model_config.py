@@ -5,11 +5,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.parameters import NO_PARAMETERS_GIVEN, ModelParameters, parse_parameters
+from naiad.config.model.render import to_json
 from naiad.protocol.datatypes import Datatype
 
 __all__ = [
@@ -103,7 +107,7 @@ class InstanceGroup:
     gpus: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: what is rendered is kept
 class ModelConfig:
     """The effective configuration of a model.
 
@@ -138,6 +142,16 @@ class ModelConfig:
     settings: ModelParameters = NO_PARAMETERS_GIVEN
     decoupled: bool = False
     message: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """The JSON form of `message`, rendered when it is first used; do not modify it."""
+        return to_json(self.message)
+
+    @cached_property
+    def json_text(self) -> str:
+        """The same as text, which models receive."""
+        return orjson.dumps(self.json).decode()
 
 
 def freeze(message: pb.ModelConfig) -> ModelConfig:
@@ -223,7 +237,7 @@ def instance_groups(config: ModelConfig) -> dict[str, pb.ModelInstanceGroup]:
 def datatype_of(number: int) -> Datatype:
     """The datatype of a number in a message."""
     # proto3 accepts undeclared enum numbers; `validate` rejects them.
-    return Datatype(number) if number in pb.DataType.values() else Datatype.INVALID
+    return Datatype(number) if number in pb.DataType.DESCRIPTOR.values_by_number else Datatype.INVALID
 
 
 def _freeze_input(tensor: pb.ModelInput) -> TensorConfig:

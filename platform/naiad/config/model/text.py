@@ -20,6 +20,7 @@ from naiad.config.model.json_form import prepare
 from naiad.config.model.lenient_json import make_strict
 from naiad.config.model.suggestions import PACKAGE, unknown_field, unknown_value
 from naiad.core.errors import ConfigError
+from naiad.core.foreign_json import TOO_MANY_DIGITS
 
 __all__ = ["find_placeholder", "find_placeholders", "parse_json", "parse_mapping", "parse_text"]
 
@@ -97,8 +98,8 @@ def decode_json(text: str, source: str | Path) -> Any:
         raise ConfigError(f"{source}:{error.lineno}:{error.colno}: not JSON: {error.msg}") from error
     except RecursionError as error:
         raise ConfigError(f"{source}: not a model configuration: nested too deeply") from error
-    except ValueError as error:  # a number of thousands of digits, which Python does not convert
-        raise ConfigError(f"{source}: {error}") from error
+    except ValueError as error:  # Python does not convert it, and says how to change its limit
+        raise ConfigError(f"{source}: not a model configuration: {TOO_MANY_DIGITS}") from error
 
 
 def _decode(text: str) -> Any:

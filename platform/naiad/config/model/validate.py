@@ -351,7 +351,7 @@ def _validate_tensor(tensor: pb.ModelInput | pb.ModelOutput, prefix: str, messag
         raise ConfigError(f"{prefix}must specify 'name'")
     who = f"{prefix}'{tensor.name}'"
     # proto3 accepts enum numbers that are not declared.
-    if tensor.data_type == pb.TYPE_INVALID or tensor.data_type not in pb.DataType.values():
+    if tensor.data_type == pb.TYPE_INVALID or tensor.data_type not in pb.DataType.DESCRIPTOR.values_by_number:
         raise ConfigError(f"{who} must specify 'data_type'")
     if not tensor.dims:
         raise ConfigError(f"{who} must specify 'dims'")

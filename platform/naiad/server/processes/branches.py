@@ -41,6 +41,8 @@ logger = logging.getLogger("naiad.engine")
 _GATHER_SECONDS = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
+_MAX_FAILURES = 3
+"""Failures in a row after which requests wait no longer for a process that is started again."""
 _PROCESS_EXIT = "process exit"
 """Why an instance was restarted, where its process has exited."""
 
@@ -86,6 +88,7 @@ class _Branch:
         before: What it had counted in processes that have exited; None if none has.
         restarts: How often each of its instances was restarted in those.
         starting: Starts it in the next process, or again with other instances; None while it runs.
+        failures: How often its process has exited, or could not start it, since it was last running.
         ended: Set once it has ended, while its version goes on.
     """
 
@@ -96,9 +99,16 @@ class _Branch:
         self.restarts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.starting: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
+        self.failures = 0
+
+    def on_report(self, report: BranchReport) -> None:
+        """It runs."""
+        self.report = report
+        self.failures = 0
 
     def on_process_end(self) -> None:
         """Its process has exited."""
+        self.failures += 1
         report, self.report = self.report, None
         if report is not None:
             self.before = _with(self.before, report.counts.statistics)
@@ -219,7 +229,7 @@ class VersionBranches:
     async def _start_in(self, number: int) -> None:
         order = self._order._replace(specs=self._branches[number].specs)
         report: BranchReport = await self._processes.order(number, "start", order)
-        self._branches[number].report = report
+        self._branches[number].on_report(report)
         self.on_reported()
 
     def on_process(self, number: int) -> None:
@@ -242,12 +252,14 @@ class VersionBranches:
                 order = self._order._replace(specs=wanted, change=next(self._changes))
                 try:
                     await self._processes.order(number, "change", order)
-                    branch.report = await self._processes.order(number, "switch", order.number, order.change)
+                    branch.on_report(await self._processes.order(number, "switch", order.number, order.change))
                     self.on_reported()
                 except _ProcessEndedError:
                     return
                 except NaiadError as error:
                     logger.error("cannot start instances of '%s' again: %s", self._of[0], error.message)  # noqa: TRY400 - the model's error
+                    branch.failures += 1
+                    self.on_reported()
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 else:
@@ -266,6 +278,13 @@ class VersionBranches:
         self.on_reported()
         for key in lost:
             self._end(key, exited_error(number))
+
+    def on_failed_start(self, number: int) -> None:
+        """A process could not be started in place of one that has exited."""
+        branch = self._branches.get(number)
+        if branch is not None:
+            branch.failures += 1
+            self.on_reported()
 
     async def stop(self, timeout: float) -> None:
         """See `Branches`."""
@@ -350,7 +369,7 @@ class VersionBranches:
         if report is None:  # the process has started meanwhile, with the instances as they were, or has failed
             self._start_later(number, branch)
         else:
-            branch.report = report
+            branch.on_report(report)
 
     @property
     def is_changing(self) -> bool:
@@ -405,8 +424,17 @@ class VersionBranches:
     @property
     def reason(self) -> str:
         """See `Branches`."""
-        report = None if self.home is None else self._branches[self.home].report
-        return "" if report is None else report.reason
+        if self.home is None:
+            return ""
+        branch = self._branches[self.home]
+        if branch.report is not None:
+            return branch.report.reason
+        if branch.failures < _MAX_FAILURES:
+            return ""
+        return (
+            f"process {self.home} of the server, which has its instance, has exited or could not start it "
+            f"{branch.failures} times in a row; it is started again, try again later"
+        )
 
     @property
     def is_lost(self) -> bool:
@@ -713,6 +741,11 @@ class BranchProcesses:
         process.guests.close()
         for version in list(self._versions.values()):
             version.on_process_end(number)
+
+    def on_failed_start(self, number: int) -> None:
+        """A process could not be started; it is tried again."""
+        for version in list(self._versions.values()):
+            version.on_failed_start(number)
 
     async def order(self, number: int, method: str, *arguments: Any) -> Any:
         """Have a process do something, and wait until it is done.

@@ -31,7 +31,6 @@ class _PlainConfig(NamedTuple):
     """Implements `CallConfig`."""
 
     decoupled: bool
-    platform: str
 
 
 class HomeCall:
@@ -45,7 +44,7 @@ class HomeCall:
         on_taken_back: Called if the other process does not have the version any more.
     """
 
-    config = _PlainConfig(decoupled=False, platform="")
+    config = _PlainConfig(decoupled=False)
     reason = ""
     device = 0
     gpus = None

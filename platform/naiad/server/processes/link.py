@@ -3,6 +3,9 @@
 All frames of one turn of the event loop leave in one system call, at the turn's end. Those that only free memory wait a
 moment for others, since each call also wakes the other process.
 
+A frame with a tensor may have any size. A long one is neither joined nor split: its parts are sent as they are, and its
+payload is received into memory of its own, both in pieces, for a share of each turn.
+
 What was read is handled for a share of the turn (see `turns.py`), and the rest later. Nothing is read until it is
 handled, unless its handler waits for an answer. Then the socket is read until nothing is there: a process that was
 killed before it had read everything leaves an error on it, which libuv reports once and never again.
@@ -16,15 +19,25 @@ import select
 import socket
 from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
+from typing import TypeAlias
 
 from naiad_stub import wire
 
 from naiad.core.turns import SHARE_SECONDS, turns_of
+from naiad.frontends.growing_bytes import new_bytes
+from naiad.protocol.inference import Buffer
 from naiad.server.processes.messages import MAX_FRAME
 
+Payload: TypeAlias = "bytes | memoryview"
+"""The content of a frame; a view of a long one, so that its tensors need not be copied."""
+
 _RECEIVE = 1 << 17
+LONG_FRAME = 1 << 18
+"""Payloads of more bytes are received into memory of their own. A copy of as many takes 0.1 ms."""
+_PIECE = 1 << 18
+"""Bytes that are sent at a time. The receiver makes room at the same time, so that one call could send any number."""
 _MAX_DESCRIPTORS = 64
 _LAZY_SECONDS = 0.001
 _ANCILLARY = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array("i").itemsize)
@@ -41,7 +54,7 @@ class Link:
         self,
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
-        on_frame: Callable[[int, bytes], None],
+        on_frame: Callable[[int, Payload], None],
         on_end: Callable[[], None],
         on_received: Callable[[], None] = lambda: None,
     ) -> None:
@@ -62,7 +75,9 @@ class Link:
         self._on_end = on_end
         self._on_received = on_received
         self._reader = wire.FrameReader(MAX_FRAME)
-        self._frames: deque[tuple[int, bytes]] = deque()  # that have arrived and are not handled yet
+        self._frames: deque[tuple[int, Payload]] = deque()  # that have arrived and are not handled yet
+        self._long: tuple[int, memoryview] | None = None  # kind and payload of a long frame that is being received
+        self._long_filled = 0  # bytes of it that have arrived
         self._turns = turns_of(loop)
         self._buffer = bytearray(_RECEIVE)
         self._buffers = (self._buffer,)
@@ -83,6 +98,11 @@ class Link:
         """Whether the socket has not taken everything that was sent."""
         return bool(self._outgoing)
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of a long frame has arrived."""
+        return self._long is not None
+
     # -- out ------------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
@@ -90,6 +110,16 @@ class Link:
         if not self._soon:
             self._loop.call_soon(self.flush)
         self._soon.append(data)
+
+    def send_parts(self, parts: Sequence[Buffer]) -> None:
+        """Send whole frames that are in *parts*. Those of a long one must not change until it is sent."""
+        if sum(map(len, parts)) <= LONG_FRAME:
+            self.send(b"".join(parts))
+            return
+        self.flush()
+        if self._socket is not None:
+            self._outgoing += [(memoryview(part), -1) for part in parts if len(part)]
+            self._loop.add_writer(self._socket, self._write)
 
     def send_lazily(self, data: bytes) -> None:
         """Send whole frames together with the next ones, or after a millisecond without further ones."""
@@ -137,14 +167,16 @@ class Link:
             self._outgoing.append((memoryview(data), -1))
 
     def _write(self) -> None:
+        """Send what waits, for a share of the turn."""
         sock, outgoing = self._socket, self._outgoing
         if sock is None:
             return
+        deadline = perf_counter() + SHARE_SECONDS
         while outgoing:
             data, descriptor = outgoing[0]
             ancillary = [] if descriptor < 0 else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
             try:
-                sent = sock.sendmsg([data], ancillary)
+                sent = sock.sendmsg([data[:_PIECE]], ancillary)
             except BlockingIOError:
                 self._loop.add_writer(sock, self._write)
                 return
@@ -156,6 +188,9 @@ class Link:
                 outgoing[0] = (data[sent:], -1)
             else:
                 outgoing.popleft()
+            if outgoing and perf_counter() >= deadline:
+                self._loop.add_writer(sock, self._write)
+                return
         self._loop.remove_writer(sock)
 
     # -- in -------------------------------------------------------------------------------------------------------
@@ -199,8 +234,10 @@ class Link:
         sock = self._socket
         if sock is None:
             return False
+        long = self._long
+        buffers = self._buffers if long is None else (long[1][self._long_filled : self._long_filled + _RECEIVE],)
         try:
-            size, ancillary, _, _ = sock.recvmsg_into(self._buffers, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+            size, ancillary, _, _ = sock.recvmsg_into(buffers, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
         except OSError:
@@ -214,8 +251,24 @@ class Link:
             self.close()
             self._on_end()
             return False
-        self._frames += self._reader.feed(bytes(self._view[:size]))
+        if long is None:
+            self._frames += self._reader.feed(bytes(self._view[:size]))
+            self._begin_long()
+        else:
+            self._long_filled += size
+            if self._long_filled == len(long[1]):
+                self._frames.append(long)
+                self._long = None
         return True
+
+    def _begin_long(self) -> None:
+        """If the last frame has not arrived to its end, and is long, receive the rest of it into its own memory."""
+        found = self._reader.take_long(LONG_FRAME)
+        if found is not None:
+            kind, size, begun = found
+            payload = memoryview(new_bytes(size))
+            payload[: len(begun)] = begun
+            self._long, self._long_filled = (kind, payload), len(begun)
 
     def _read_share(self) -> None:
         """Handle what was read, and read on until nothing is there, for a share of the turn."""
@@ -252,5 +305,6 @@ class Link:
                 os.close(descriptor)
         self._outgoing.clear()
         self._frames.clear()
+        self._long = None
         while self.descriptors:
             os.close(self.descriptors.popleft())

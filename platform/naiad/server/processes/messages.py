@@ -93,6 +93,7 @@ class FrameKind:
     LISTEN = 45
     PEER = 46
     COMPUTED = 47
+    CONNECTIONS = 48
 
 
 SHORT_REQUEST = struct.Struct("<IIqHH")
@@ -248,7 +249,10 @@ class RegionUse(NamedTuple):
 
 
 class FullRequest(NamedTuple):
-    """A request that has more than a template and an id; with an *arrival* if it may be traced."""
+    """A request that has more than a template and an id; with an *arrival* if it may be traced.
+
+    *size* bytes of inputs follow the pickled message (`pack_before`).
+    """
 
     number: int
     template: int
@@ -260,14 +264,14 @@ class FullRequest(NamedTuple):
     timeout_us: int
     scans: tuple[StringScan | None, ...]
     place: int
-    data: bytes
+    size: int
     propagated: Mapping[str, str]
     arrival: TracedArrival | None
     regions: RegionUse | None = None
 
 
 class FullResponse(NamedTuple):
-    """A response that has more than outputs of a known layout.
+    """A response that has more than outputs of a known layout. *size* bytes of these follow it (`pack_before`).
 
     With *is_rejection* the request was not accepted; with *is_reroute* because the version is gone whose segment its
     inputs were written to: the sender sends it again, to the version that serves now.
@@ -279,7 +283,7 @@ class FullResponse(NamedTuple):
     model_version: int
     request_id: str
     outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, tuple[int, int] | None], ...]
-    data: bytes
+    size: int
     token: int
     parameters: Mapping[str, Parameter]
     error: ErrorFields | None
@@ -383,8 +387,14 @@ def pack(kind: int, message: Any) -> bytes:
     return wire.frame(kind, pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
 
 
-def unpack(payload: bytes) -> Any:
-    """The pickled message of a payload."""
+def pack_before(kind: int, message: Any, size: int) -> bytes:
+    """The beginning of a frame: a pickled message, which *size* bytes follow that are sent as they are."""
+    pickled = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
+    return wire.FRAME.pack(len(pickled) + size, kind, 0) + pickled
+
+
+def unpack(payload: bytes | memoryview) -> Any:
+    """The pickled message of a payload, or at its beginning."""
     return pickle.loads(payload)  # noqa: S301 - from the other process of the pair
 
 

@@ -221,14 +221,14 @@ class OwnBranches:
     def __init__(
         self,
         send: Callable[[bytes], None],
-        on_opened: Callable[[], None],
+        on_opened: Callable[[int], None],
         routes: Routes,
     ) -> None:
         """No branches yet.
 
         Args:
             send: Sends a frame to the coordinator.
-            on_opened: Called when a branch takes requests, or has ended.
+            on_opened: Called with the number of the load of a branch that takes requests, or has ended.
             routes: See `GuestRelay`.
         """
         self.memory: LinkMemory | None = None
@@ -327,6 +327,10 @@ class OwnBranches:
             branch.note_load(branch.version.in_flight)
             branch.on_change()
 
+    async def finish_requests(self, timeout: float) -> None:
+        """Let the requests of all branches finish within *timeout* seconds; cancelled ones are not waited for."""
+        await asyncio.gather(*(each.version.finish_requests(timeout) for each in self._branches.values()))
+
     async def stop(self, timeout: float) -> None:
         """End all branches within *timeout* seconds."""
         self._reporting.cancel()
@@ -375,7 +379,7 @@ class OwnBranches:
 
     def _open(self, branch: OwnBranch) -> BranchReport:
         branch.open()
-        self._on_opened()
+        self._on_opened(branch.version.number)
         return branch.report()
 
     def _own_specs(self, specs: Sequence[LaunchSpec], inputs: SharedInputs | None) -> tuple[LaunchSpec, ...]:
@@ -400,11 +404,11 @@ class OwnBranches:
     def _start_ensemble(self, order: BranchOrder) -> BranchReport:
         config = _config_of(order)
         graph = graph_of(config.message, order.steps)
-        execution = EnsembleExecution(config, order.version, order.number, graph, self.models, lambda: None)
+        execution = EnsembleExecution(config, order.version, order.number, graph, self.models, lambda _: None)
         self._measure(execution.totals, order, config)
         assert self._board is not None
         ensemble = self._ensembles[order.number] = OwnEnsemble(execution, order.row, self._board)
-        self._on_opened()
+        self._on_opened(order.number)
         return ensemble.report()
 
     def _measure(self, totals: Statistics, order: BranchOrder, config: ModelConfig) -> None:
@@ -461,7 +465,7 @@ class OwnBranches:
         await branch.version.stop(timeout)
         self._send_reports()
         self._branches.pop(number, None)
-        self._on_opened()
+        self._on_opened(number)
 
     async def _stop_ensemble(self, number: int, timeout: float) -> None:
         ensemble = self._ensembles[number]
@@ -469,7 +473,7 @@ class OwnBranches:
         await ensemble.execution.stop(timeout)
         self._send_reports()
         del self._ensembles[number]
-        self._on_opened()
+        self._on_opened(number)
 
     # -- changes of instances -------------------------------------------------------------------------------------
 

@@ -6,19 +6,19 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from naiad.core.errors import NaiadError
+from naiad.core.errors import NotReadyError
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, Sink
-from naiad.server.processes.link import Link
+from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.request_link import RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
 
 __all__ = ["Peer", "exited_error"]
 
 
-def exited_error(number: int) -> NaiadError:
+def exited_error(number: int) -> NotReadyError:
     """What becomes of a request that a process had when it exited."""
-    return NaiadError(
+    return NotReadyError(
         f"cannot finish the request: process {number} of the server, which had it, has exited; send it again"
     )
 
@@ -60,7 +60,7 @@ class Peer:
         self.requests.connect(self._link)
         self.session.connect(self._link)
 
-    def _on_frame(self, kind: int, payload: bytes) -> None:
+    def _on_frame(self, kind: int, payload: Payload) -> None:
         if kind in REQUEST_KINDS:
             self.session.on_frame(kind, payload)
         else:

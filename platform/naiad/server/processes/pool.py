@@ -19,6 +19,7 @@ from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes.branches import BranchProcesses, take_back
+from naiad.server.processes.connection_board import ConnectionBoard
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
 from naiad.server.processes.process_metrics import FamilySum, received_family
@@ -69,6 +70,7 @@ class ProcessPool:
         services: See `ProcessSession`; to be complete before `start`.
         restart_count: How many processes were started in place of others.
         first_messages: Returns the kinds and contents of what a process gets after its configuration.
+        connections: The connections of all processes, to be set before `start`; None if no limit is shared.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class ProcessPool:
         self._received = [0] * count  # requests that the processes before the current ones have received
         self._watching: asyncio.TimerHandle | None = None
         self.restart_count = 0
+        self.connections: ConnectionBoard | None = None
         self.first_messages: Callable[[], Sequence[tuple[int, Any]]] = tuple
         self._region_calls = itertools.count(1)
         engine.on_routes_changed(self._on_routes_changed)
@@ -122,7 +125,7 @@ class ProcessPool:
     def connect(self) -> None:
         """Start all processes. They run branches from now on, and wait for `start` to open the ports."""
         for slot in range(len(self._processes)):
-            self._start(slot).ready.add_done_callback(_log_failure)
+            self._start(slot).ready.add_done_callback(self._log_failure)
 
     async def start(self, listening: Any = None) -> None:
         """Have all processes open the ports, and wait until they serve.
@@ -317,6 +320,9 @@ class ProcessPool:
                     end.close()
 
     def _listen(self, each: _RunningProcess) -> None:
+        if self.connections is not None:
+            content = (self.connections.processes, self._number_of(each))
+            each.session.send_descriptor(FrameKind.CONNECTIONS, content, self.connections.descriptor)
         each.session.send(FrameKind.LISTEN, self._listening)
 
     def _on_report(self, session: ProcessSession, report: ProcessReport) -> None:
@@ -339,6 +345,8 @@ class ProcessPool:
         each.session.close()
         self._sum.retire(each.families)
         self._received[slot] += each.session.received_count + each.session.answered_count
+        if self.connections is not None:
+            self.connections.clear(slot + 1)
         if self._branches is not None:
             self._branches.disconnect(slot + 1)
         if each.collecting is not None and not each.collecting.done():
@@ -377,8 +385,15 @@ class ProcessPool:
         except OSError as error:
             logger.error("cannot start process %d of the server: %s", slot + 1, error)  # noqa: TRY400 - the cause is the system
             self._restarts[slot] = self._loop.call_later(_LONGEST_DELAY, self._restart, slot)
+            if self._branches is not None:
+                self._branches.on_failed_start(slot + 1)
             return
-        started.ready.add_done_callback(_log_failure)
+        started.ready.add_done_callback(self._log_failure)
+
+    def _log_failure(self, ready: asyncio.Future[Sequence[str]]) -> None:
+        error = None if ready.cancelled() else ready.exception()
+        if error is not None and not self._is_stopping:
+            logger.error("%s", error)
 
     def _watch_later(self) -> None:
         self._watching = self._loop.call_later(HANG_SECONDS / _PINGS, self._watch)
@@ -409,9 +424,3 @@ class ProcessPool:
         if each.exited is None:
             each.exited = self._loop.run_in_executor(None, each.process.wait)
         return each.exited
-
-
-def _log_failure(ready: asyncio.Future[Sequence[str]]) -> None:
-    error = None if ready.cancelled() else ready.exception()
-    if error is not None:
-        logger.error("%s", error)

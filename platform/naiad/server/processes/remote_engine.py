@@ -33,8 +33,9 @@ from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.branch_models import BranchModels
+from naiad.server.processes.connection_board import ConnectionBoard
 from naiad.server.processes.home_calls import HomeCall, TakenBackSink
-from naiad.server.processes.link import Link
+from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
     CallResult,
     FrameKind,
@@ -101,6 +102,7 @@ class RemoteEngine:
     Attributes:
         on_command: Called with the kind and the content of commands that do not concern requests.
         branches: The branches of models that this process runs; None where it runs none.
+        connections: The connections of all processes; None if no limit is shared.
         requests: Requests to the coordinator's models.
         session: Requests of the coordinator to branches here; None where there are none.
         peers: The other processes beside the coordinator, by number, as far as they run.
@@ -110,6 +112,7 @@ class RemoteEngine:
         """An engine without a link; see `connect`. *on_end* is called when the coordinator has exited."""
         self.on_command: Callable[[int, Any], None] = lambda *_: None
         self.branches: OwnBranches | None = None
+        self.connections: ConnectionBoard | None = None
         self.session: RequestSession | None = None
         self._shared: tuple[OwnModels, LinkMemory] | None = None
         self.peers: dict[int, Peer] = {}
@@ -532,16 +535,16 @@ class RemoteEngine:
         if self.peers.get(number) is peer:
             del self.peers[number]
 
-    def on_branch_opened(self) -> None:
-        """A branch of this process takes requests from now on: look for it at the next one."""
-        self.requests.forget_routes()
+    def on_branch_opened(self, load: int) -> None:
+        """A branch of this process takes requests from now on, or has ended: look for it at the next one."""
+        self.requests.forget_routes_to(load)
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
     def _pass_on(self, kind: int, content: Any) -> None:
         self.on_command(kind, content)
 
-    def _take_in(self, kind: int, payload: bytes) -> bool:
+    def _take_in(self, kind: int, payload: Payload) -> bool:
         """Handle a frame that does not concern requests at once, if it has to be; whether it was."""
         if kind == FrameKind.RESULT:
             self._on_result(unpack(payload))
@@ -557,6 +560,9 @@ class RemoteEngine:
         elif kind in REQUEST_KINDS:
             assert self.session is not None
             self.session.on_frame(kind, payload)
+        elif kind == FrameKind.CONNECTIONS:
+            assert self._link is not None
+            self.connections = ConnectionBoard(self._link.descriptors.popleft(), *unpack(payload))
         elif kind == FrameKind.PEER:
             assert self._link is not None
             self._on_peer(unpack(payload), self._link.descriptors.popleft())

@@ -40,7 +40,7 @@ from naiad.protocol.inference import (
     Trace,
 )
 from naiad.server.processes.input_part import InputPart
-from naiad.server.processes.link import Link
+from naiad.server.processes.link import LONG_FRAME, Link, Payload
 from naiad.server.processes.messages import (
     COMPUTED,
     CONFIRM_SENT,
@@ -70,6 +70,7 @@ from naiad.server.processes.messages import (
     error_of,
     input_offsets,
     pack,
+    pack_before,
     unpack,
 )
 from naiad.server.processes.own_branches import OwnBranch
@@ -206,7 +207,7 @@ class RequestLink:
         self,
         find_route: Callable[[str, int], KnownRoute] | None = None,
         on_command: Callable[[int, Any], None] = lambda *_: None,
-        take_other: Callable[[int, bytes], bool] = lambda *_: False,
+        take_other: Callable[[int, Payload], bool] = lambda *_: False,
         send_elsewhere: Callable[[int, InferRequest, Sink], None] | None = None,
     ) -> None:
         """Requests without a link; see `connect`.
@@ -239,7 +240,7 @@ class RequestLink:
         self._numbers = itertools.count(1)
         self._template_numbers = itertools.count(1)
         self._template_count = self._template_bytes = 0
-        self._deferred: deque[tuple[int, bytes]] = deque()  # responses and commands, in the order of their arrival
+        self._deferred: deque[tuple[int, Payload]] = deque()  # responses and commands, in the order of their arrival
         self._turns = turns_of(self._loop)
         self._is_resuming = False  # `on_received` is called in a later turn
         self._abandoned: set[int] = set()  # those of `_pending` whose further responses are dropped
@@ -319,6 +320,11 @@ class RequestLink:
             self.forget_templates()
         self.routes.clear()
 
+    def forget_routes_to(self, load: int) -> None:
+        """Look for the routes to a loaded version again. Others stay: a call of a guest without one goes elsewhere."""
+        for key in [key for key, known in self.routes.items() if known.route.number == load]:
+            del self.routes[key]
+
     # -- requests -------------------------------------------------------------------------------------------------
 
     def submit(
@@ -392,7 +398,8 @@ class RequestLink:
         try:
             if place >= 0 or self._send_elsewhere is not None:
                 resend = request, arrival
-            data = b"" if place >= 0 else _joined(buffers, template)
+            parts = [] if place >= 0 else _parts_of(buffers, template)
+            data_size = 0 if place >= 0 else template.size
             self._pending[number] = sink, request.request_id, resend
             if request.trace is not None:
                 self._traces[number] = request.trace
@@ -411,14 +418,18 @@ class RequestLink:
                 propagated = orjson.dumps(dict(request.propagated)) if request.propagated else b""
                 id_size, context_size = len(request_id), len(propagated)
                 if id_size <= MAX_SHORT_TEXT and context_size <= MAX_SHORT_TEXT:
-                    size = SHORT_REQUEST.size + id_size + context_size + len(data)
+                    size = SHORT_REQUEST.size + id_size + context_size + data_size
                     head = SHORT_REQUEST_FRAME.pack(
                         size, FrameKind.SHORT_REQUEST, 0, number, template.number, place, id_size, context_size
                     )
-                    link.send(b"".join((head, request_id, propagated, data)))
+                    parts = [head, request_id, propagated, *parts]
+                    if size <= LONG_FRAME:
+                        link.send(b"".join(parts))
+                    else:
+                        link.send_parts(parts)
                     return
-            message = _full_request(number, template, request, place, data, arrival, regions)
-            link.send(pack(FrameKind.REQUEST, message))
+            message = _full_request(number, template, request, place, data_size, arrival, regions)
+            link.send_parts([pack_before(FrameKind.REQUEST, message, data_size), *parts])
         except BaseException:
             self._pending.pop(number, None)
             self._traces.pop(number, None)
@@ -569,7 +580,7 @@ class RequestLink:
 
     # -- frames ---------------------------------------------------------------------------------------------------
 
-    def on_frame(self, kind: int, payload: bytes) -> None:
+    def on_frame(self, kind: int, payload: Payload) -> None:
         """Handle a frame of the other process; while a call blocks, only what cannot call back into a frontend."""
         try:
             if kind == FrameKind.RESPONSE and not self.blocking and not self._deferred:  # most frames
@@ -579,7 +590,7 @@ class RequestLink:
         except Exception:  # the frames after this one must still be handled
             logger.exception("cannot handle a message of another process")
 
-    def _take_in(self, kind: int, payload: bytes) -> None:
+    def _take_in(self, kind: int, payload: Payload) -> None:
         if kind == FrameKind.LAYOUT:
             layout: ResponseLayout = unpack(payload)
             self._layouts[layout.number] = layout
@@ -631,11 +642,11 @@ class RequestLink:
         self._is_resuming = False
         self.on_received()
 
-    def _handle(self, kind: int, payload: bytes) -> None:
+    def _handle(self, kind: int, payload: Payload) -> None:
         if kind == FrameKind.RESPONSE:
             self._on_response(payload)
         elif kind == FrameKind.FULL_RESPONSE:
-            self._on_full_response(unpack(payload))
+            self._on_full_response(unpack(payload), payload)
         elif kind == FrameKind.COMPUTED:
             number, *times = COMPUTED.unpack(payload)
             trace = self._traces.get(number)
@@ -685,7 +696,7 @@ class RequestLink:
             sink, request_id, resend = pending
             self._pending[number] = _TimedSink(number, sink, self.send), request_id, resend
 
-    def _on_response(self, payload: bytes) -> None:
+    def _on_response(self, payload: Payload) -> None:
         number, layout_number, flags, token = RESPONSE.unpack_from(payload)
         final = bool(flags & FINAL)
         pending = self._pending.pop(number, None) if final else self._pending.get(number)
@@ -728,7 +739,7 @@ class RequestLink:
             if pending is not None:
                 pending[0].send(None, True)
 
-    def _on_full_response(self, response: FullResponse) -> None:
+    def _on_full_response(self, response: FullResponse, payload: Payload) -> None:
         number = response.number
         pending = self._pending.pop(number, None) if response.final else self._pending.get(number)
         if response.final:
@@ -740,7 +751,7 @@ class RequestLink:
         position = 0
         placed = [(place, size) for _, _, _, size, place in response.outputs if place is not None]
         buffers = iter(self._placed([place for place, _ in placed], [size for _, size in placed], response.token))
-        view = memoryview(response.data)
+        view = memoryview(payload)[len(payload) - response.size :]
         for name, datatype, shape, size, place in response.outputs:
             if place is None:
                 outputs.append(OutputTensor(name, datatype, shape, view[position : position + size]))
@@ -848,14 +859,17 @@ class _TimedSink:
         self._report(wire.frame(FrameKind.TRACED_SENDING, times))
 
 
-def _joined(buffers: Sequence[Buffer], template: _KnownTemplate) -> bytes:
-    """The bytes of the inputs, each at its offset."""
+def _parts_of(buffers: list[Buffer], template: _KnownTemplate) -> list[Buffer]:
+    """The bytes of the inputs, and those between them, so that each is at its offset."""
     if template.is_dense:
-        return b"".join(buffers)
-    block = bytearray(template.size)
+        return buffers
+    parts: list[Buffer] = []
+    end = 0
     for data, offset in zip(buffers, template.offsets, strict=True):
-        block[offset : offset + len(data)] = data
-    return bytes(block)
+        parts += bytes(offset - end), data
+        end = offset + len(data)
+    parts.append(bytes(template.size - end))
+    return parts
 
 
 def _full_request(
@@ -863,7 +877,7 @@ def _full_request(
     template: _KnownTemplate,
     request: InferRequest,
     place: int,
-    data: bytes,
+    size: int,
     arrival: TracedArrival | None,
     regions: RegionUse | None,
 ) -> FullRequest:
@@ -878,7 +892,7 @@ def _full_request(
         request.timeout_us,
         tuple([tensor.strings for tensor in request.inputs]),
         place,
-        data,
+        size,
         dict(request.propagated),
         arrival,
         regions,

@@ -41,7 +41,7 @@ from naiad.protocol.inference import (
 )
 from naiad.protocol.request_plan import CheckedLayout
 from naiad.server.processes.far_trace import FarTrace
-from naiad.server.processes.link import Link
+from naiad.server.processes.link import LONG_FRAME, Link, Payload
 from naiad.server.processes.messages import (
     COMPUTED,
     CONFIRM_SENT,
@@ -66,6 +66,7 @@ from naiad.server.processes.messages import (
     error_fields,
     input_offsets,
     pack,
+    pack_before,
     unpack,
 )
 from naiad.server.processes.region_use import join_regions
@@ -277,7 +278,7 @@ class RequestSession:
         self._segments: set[int] = set()
         self._lent: dict[int, InferResponse] = {}
         self._token = 0
-        self._handlers: Mapping[int, Callable[[bytes], None]] = {
+        self._handlers: Mapping[int, Callable[[Payload], None]] = {
             FrameKind.REQUEST: self._on_request,
             FrameKind.TEMPLATE: self._on_template,
             FrameKind.FORGET_TEMPLATES: self._on_forget_templates,
@@ -307,7 +308,7 @@ class RequestSession:
         """Number of segments of guests that the process has mapped."""
         return len(self._segments)
 
-    def on_frame(self, kind: int, payload: bytes) -> None:
+    def on_frame(self, kind: int, payload: Payload) -> None:
         """Handle a frame of the other process."""
         try:
             if kind == FrameKind.SHORT_REQUEST:  # most frames
@@ -364,7 +365,7 @@ class RequestSession:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def _on_template(self, payload: bytes) -> None:
+    def _on_template(self, payload: Payload) -> None:
         template: RequestTemplate = unpack(payload)
         # The segment that the process has used: the version that serves now may have another one.
         shared = None if template.segment is None else self._memory.inputs.get(template.segment)
@@ -373,27 +374,28 @@ class RequestSession:
             with contextlib.suppress(NaiadError):
                 self.share_inputs(self._models.find_target(template.model_name, template.model_version, template.load))
 
-    def _on_forget_templates(self, _: bytes) -> None:
+    def _on_forget_templates(self, _: Payload) -> None:
         self._templates.clear()
 
-    def _on_short_request(self, payload: bytes) -> None:
+    def _on_short_request(self, payload: Payload) -> None:
         self.received_count += 1
         number, template_number, start, id_size, context_size = SHORT_REQUEST.unpack_from(payload)
         template = self._templates[template_number]
         position = SHORT_REQUEST.size
         request_id = context = b""
         if id_size:
-            request_id = payload[position : position + id_size]
+            request_id = bytes(payload[position : position + id_size])
             position += id_size
         if context_size:
-            context = payload[position : position + context_size]
+            context = bytes(payload[position : position + context_size])
             position += context_size
         data = payload[position:]
         if start < 0 and self._next_trace is None and not self._models.is_exiting:
             layout = template.layout or self._known_layout(template)
             if layout is not None:  # forward the request as it came, if it need not be submitted like any other
                 assert template.forwarding is not None
-                key = template.forwarding.forward(ForwardedRequest(template, number, request_id, data, context), layout)
+                short = ForwardedRequest(template, number, request_id, bytes(data), context)
+                key = template.forwarding.forward(short, layout)
                 if key:
                     self._open[number] = template.first_ticket + key
                     return
@@ -420,11 +422,11 @@ class RequestSession:
             template.layout = forwarding.known_layout(template, template.size)
         return template.layout
 
-    def _on_request(self, payload: bytes) -> None:
+    def _on_request(self, payload: Payload) -> None:
         self.received_count += 1
         full: FullRequest = unpack(payload)
         template = self._templates[full.template]
-        found = self._inputs(template, full.place, full.data)
+        found = self._inputs(template, full.place, payload[len(payload) - full.size :])
         if found is None:
             self._reroute(full.number, template, full.request_id)
             return
@@ -461,7 +463,7 @@ class RequestSession:
         self._submit(full.number, template, request, full.arrival)
 
     def _inputs(
-        self, template: _OwnedTemplate, start: int, data: bytes
+        self, template: _OwnedTemplate, start: int, data: Payload
     ) -> tuple[list[InputTensor], InputPlace | None] | None:
         """The inputs of a request: in the part of the process from *start* on, or, below 0, in *data*.
 
@@ -510,8 +512,8 @@ class RequestSession:
         if number in self._open:
             self._open[number] = ticket
 
-    def _on_trace(self, payload: bytes) -> None:
-        self._next_trace = payload
+    def _on_trace(self, payload: Payload) -> None:
+        self._next_trace = bytes(payload)
 
     def _far_trace(self, number: int, announced: bytes) -> FarTrace:
         """The trace of a request that the other process traces."""
@@ -536,7 +538,7 @@ class RequestSession:
         if self._link is not None:
             self._link.send(wire.frame(FrameKind.TRACED, NUMBER.pack(number)))
 
-    def _on_traced_sending(self, payload: bytes) -> None:
+    def _on_traced_sending(self, payload: Payload) -> None:
         number, began, ended, final = TRACED_SENDING.unpack(payload)
         traced = self._traces.pop(number) if final else self._traces[number]
         traced.on_sent(began, ended, final=bool(final))
@@ -555,9 +557,7 @@ class RequestSession:
         self._open.pop(number, None)
         name, version = request.model_name, request.model_version
         fields = error_fields(error)
-        message = FullResponse(
-            number, True, name, version, request.request_id, (), b"", 0, {}, fields, True, is_reroute
-        )
+        message = FullResponse(number, True, name, version, request.request_id, (), 0, 0, {}, fields, True, is_reroute)
         if self._link is not None:
             self._link.send(pack(FrameKind.FULL_RESPONSE, message))
 
@@ -565,18 +565,18 @@ class RequestSession:
         if number in self._open:
             self._reject(number, InferRequest("", -1, ()), error)
 
-    def _reject_unreadable(self, kind: int, payload: bytes, error: Exception) -> None:
+    def _reject_unreadable(self, kind: int, payload: Payload, error: Exception) -> None:
         """Reject a request that could not be read or submitted: its client waits."""
         self._next_trace = None
         number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
         self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
 
-    def _on_cancel(self, payload: bytes) -> None:
+    def _on_cancel(self, payload: Payload) -> None:
         ticket = self._open.get(NUMBER.unpack(payload)[0])
         if ticket:
             self._models.cancel(ticket)
 
-    def _on_confirm_sent(self, payload: bytes) -> None:
+    def _on_confirm_sent(self, payload: Payload) -> None:
         number, count = CONFIRM_SENT.unpack(payload)
         ticket = self._open.get(number)
         if ticket:
@@ -633,14 +633,19 @@ class RequestSession:
             self._respond_in_full(number, response, places, final=final)
             return
         layout = self._layouts.get((response.layout, False)) or self._announce_joined(response)
-        body: Buffer
+        body: list[Buffer]
         if is_placed:
             head = RESPONSE.pack(number, layout, PLACED | final, self._lend(response))
-            body = b"".join([PLACE.pack(*place) for place in places if place is not None])
+            body = [PLACE.pack(*place) for place in places if place is not None]
         else:
             head = RESPONSE.pack(number, layout, final, 0)
-            body = outputs[0].data if len(outputs) == 1 else b"".join([output.data for output in outputs])
-        link.send(b"".join((wire.FRAME.pack(len(head) + len(body), FrameKind.RESPONSE, 0), head, body)))
+            body = [output.data for output in outputs]
+        size = len(head) + sum(map(len, body))
+        parts = [wire.FRAME.pack(size, FrameKind.RESPONSE, 0), head, *body]
+        if size <= LONG_FRAME:
+            link.send(b"".join(parts))
+        else:
+            link.send_parts(parts)
 
     def _respond_in_full(
         self, number: int, response: InferResponse, places: list[tuple[int, int] | None], *, final: bool
@@ -653,7 +658,8 @@ class RequestSession:
                 for output, place, data in zip(response.outputs, places, found, strict=True)
             ]
         )
-        data = [data for data, place in zip(found, places, strict=True) if place is None]
+        parts = [data for data, place in zip(found, places, strict=True) if place is None]
+        size = sum(map(len, parts))
         error = None if response.error is None else error_fields(response.error)
         message = FullResponse(
             number,
@@ -662,13 +668,13 @@ class RequestSession:
             response.model_version,
             response.request_id,
             outputs,
-            b"".join(data),
+            size,
             self._lend(response) if any(places) else 0,
             dict(response.parameters),
             error,
         )
         assert self._link is not None
-        self._link.send(pack(FrameKind.FULL_RESPONSE, message))
+        self._link.send_parts([pack_before(FrameKind.FULL_RESPONSE, message, size), *parts])
 
     def _place_of(self, output: OutputTensor) -> tuple[int, int] | None:
         """The segment of an output, which the process has been told of, and where it begins there."""
@@ -690,7 +696,7 @@ class RequestSession:
         self._lent[token] = response
         return token
 
-    def _on_release_outputs(self, payload: bytes) -> None:
+    def _on_release_outputs(self, payload: Payload) -> None:
         self._lent.pop(NUMBER.unpack(payload)[0], None)
 
     def _announce_joined(self, response: InferResponse) -> int:

@@ -17,7 +17,7 @@ from naiad.frontends.regions import RegionPart
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, Sink
-from naiad.server.processes.link import Link
+from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
     CallResult,
     FrameKind,
@@ -125,7 +125,7 @@ class ProcessSession:
         self._door["route"] = lambda name, version: self._route_to(self._engine.route(name, version), name, version)
         self._door["find_route"] = self._find_route
         self._tasks: set[asyncio.Task[None]] = set()
-        self._handlers: dict[int, Callable[[bytes], None]] = {
+        self._handlers: dict[int, Callable[[Payload], None]] = {
             FrameKind.CALL: self._on_call,
             FrameKind.REPORT: self._on_process_report,
             FrameKind.CONFIRM: self._on_confirm,
@@ -148,7 +148,7 @@ class ProcessSession:
         """Number of requests that the process has sent here."""
         return self.requests.received_count
 
-    def on_frame(self, kind: int, payload: bytes) -> None:
+    def on_frame(self, kind: int, payload: Payload) -> None:
         """Handle a frame of the process."""
         if kind in REQUEST_KINDS:
             self.requests.on_frame(kind, payload)
@@ -206,7 +206,7 @@ class ProcessSession:
         self.send(kind, message)
         return confirmed
 
-    def _on_confirm(self, _: bytes) -> None:
+    def _on_confirm(self, _: Payload) -> None:
         confirmed = self._unconfirmed.popleft()
         if not confirmed.done():
             confirmed.set_result(None)
@@ -221,7 +221,7 @@ class ProcessSession:
             self.send(FrameKind.TAKE_REGIONS, (number, names))
         return taken
 
-    def _on_used_regions(self, payload: bytes) -> None:
+    def _on_used_regions(self, payload: Payload) -> None:
         used: UsedRegions = unpack(payload)
         taken = self._taking.pop(used.number)
         if not taken.done():
@@ -235,12 +235,12 @@ class ProcessSession:
             self._link.send(wire.frame(FrameKind.PING, b""))
         return was_alive
 
-    def _on_pong(self, _: bytes) -> None:
+    def _on_pong(self, _: Payload) -> None:
         self._is_pinged = False
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
-    def _on_call(self, payload: bytes) -> None:
+    def _on_call(self, payload: Payload) -> None:
         call: RemoteCall = unpack(payload)
         try:
             service = self._services.get(call.method) or self._door[call.method]
@@ -295,8 +295,8 @@ class ProcessSession:
             home=None if found.direct is None else found.direct.home,
         )
 
-    def _on_told(self, payload: bytes) -> None:
+    def _on_told(self, payload: Payload) -> None:
         self.on_branch_message(FrameKind.TELL_COORDINATOR, unpack(payload))
 
-    def _on_process_report(self, payload: bytes) -> None:
+    def _on_process_report(self, payload: Payload) -> None:
         self._on_report(self, unpack(payload))
