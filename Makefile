@@ -8,12 +8,10 @@ WORKERS := $(shell n=`getconf _NPROCESSORS_ONLN`; echo $$((n < 3 ? 3 : n > 4 ? 4
 PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 # Hundreds of servers are started from this checkout: without bytecode each would compile all of it.
 export PYTHONDONTWRITEBYTECODE :=
-# `make test PROCESSES=2`: servers under test serve their ports by so many processes. SHARE=1/3 runs a third of the files,
-# SLOW_SHARE=1/3 all tests but two thirds of the slow ones, and SERVER_SHARE=1/2 all but half of the others that start servers.
-# WITHIN=300 skips those of both kinds that would begin after so many seconds.
+# `make test PROCESSES=2`: servers under test serve their ports by so many processes.
 export NAIAD_TEST_PROCESSES := $(PROCESSES)
 
-.PHONY: demo demo-llm demo-ray test quick mutation check docs bench bench-llm bench-scaling bench-declared bench-others gpu-check changelog proto clean
+.PHONY: demo demo-llm demo-ray quick test endurance system-packages mutation check docs bench bench-llm bench-scaling bench-declared bench-others gpu-check changelog proto clean
 
 # The demonstrations need a fraction of what the tests do, which is most of their time on a fresh machine.
 # What is there already is installed along, so that pip keeps versions that suit all: Ray alone would replace protobuf.
@@ -34,11 +32,20 @@ demo-llm: $(VENV)/.ready-demo  ## Language models, asked by OpenAI's client, in 
 demo-ray: $(VENV)/.ready-demo-ray  ## Two nodes of a Ray cluster under load: updates and a killed node; installs Ray (490 MB) first, and prints how long it took
 	$(BIN)/python examples/demo/demo_ray.py
 
-test: $(VENV)/.ready-dev  ## Every test; TESTS='-m "not slow"' leaves some out
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) $(if $(SLOW_SHARE),--slow-share=$(SLOW_SHARE)) $(if $(SERVER_SHARE),--server-share=$(SERVER_SHARE)) $(if $(WITHIN),--within=$(WITHIN)) $(TESTS)
+quick: $(VENV)/.ready-dev  ## The tests that start no process and build no environment
+	$(BIN)/python -m pytest $(PARALLEL) -m "not (slow or server or builds or endurance)" $(TESTS)
 
-quick: $(VENV)/.ready-dev  ## The tests that start no server process and build no environment, and a few that do
-	$(BIN)/python -m pytest $(PARALLEL) $(if $(SHARE),--share=$(SHARE)) --hypothesis-profile=quick -m "smoke or not (slow or server or builds)"
+test: $(VENV)/.ready-dev  ## Everything that says whether naiad works, the tests of `make quick` included
+	@$(PYTHON) tests/support/system_packages.py --where-possible
+	$(BIN)/python -m pytest $(PARALLEL) -m "not endurance" $(TESTS)
+
+# WITHIN=300 skips tests that would begin after so many seconds; TURN=N begins at another file for each N.
+endurance: $(VENV)/.ready-dev  ## Soaks, kill loops, floods, clusters, large environments, matrices of interpreters: before a release
+	@$(PYTHON) tests/support/system_packages.py --where-possible
+	$(BIN)/python -m pytest $(PARALLEL) -m "endurance or hypothesis" --hypothesis-profile=new $(if $(WITHIN),--within=$(WITHIN)) $(if $(TURN),--turn=$(TURN)) $(TESTS)
+
+system-packages:  ## Programs of the system that some tests need (root and apt); without them these tests are skipped
+	$(PYTHON) tests/support/system_packages.py
 
 mutation: $(VENV)/.ready-dev  ## Faults that unit tests do not notice; ARGUMENTS="memory --count 40" chooses
 	PYTHONPATH=tests $(BIN)/python -m mutation $(ARGUMENTS)

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support.once import once
-from support.selection import deselect_other_shares, is_sampled, is_slow, put_longest_first, starts_quick_server
+from support.selection import is_endurance, put_longest_first, rotate
 from support.server import ServerProcess, shared_guests
+from support.system_packages import summary
 
 from naiad.environments.store.placement import spread
 
@@ -27,10 +28,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests run in parallel, on machines that may be busy: the duration of an example says nothing.
+# Tests run in parallel, on machines that may be busy: the duration of an example says nothing. The same examples are tried
+# each time, so that a change is judged by what it changes; `make endurance` looks for new ones.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", parent=settings.get_profile("patient"), max_examples=25)  # `make quick`
-settings.load_profile("patient")
+settings.register_profile("same", parent=settings.get_profile("patient"), derandomize=True, max_examples=40)
+settings.register_profile("new", parent=settings.get_profile("patient"), max_examples=200)
+settings.load_profile("same")
 
 # Environments, archives and stores that several folders of tests use.
 pytest_plugins = ["support.environment_fixtures"]
@@ -87,8 +90,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests that start a server process as `server`: those whose module or fixtures know `ServerProcess`."""
-    if not isinstance(item, pytest.Function) or item.get_closest_marker("smoke") is not None:
+    """Mark the tests that start a server process, or a browser, as `server`.
+
+    They are those whose module or fixtures know `ServerProcess`, and those with the fixture `browser`.
+    """
+    if not isinstance(item, pytest.Function):
+        return
+    if "browser" in item.fixturenames:
+        item.add_marker(pytest.mark.server)
         return
     fixtures = item._fixtureinfo.name2fixturedefs.values()
     used = [vars(item.module), *(fixture.func.__globals__ for named in fixtures for fixture in named)]
@@ -111,17 +120,15 @@ def _knows_servers(namespace: Mapping[str, object]) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--share`, `--slow-share`, `--server-share` and `--within`."""
-    what = "run only the Kth of N shares of the files that have tests to run"
-    parser.addoption("--share", metavar="K/N", help=what)
-    parser.addoption("--slow-share", metavar="K/N", help="the same for tests marked as slow alone; all others run")
-    parser.addoption("--server-share", metavar="K/N", help="the same for tests that start servers and are not slow")
-    what = "run tests that are slow or start servers last, and skip those that would begin after so many seconds"
+    """Add `--within` and `--turn`."""
+    what = "skip tests of the endurance tier that would begin after so many seconds"
     parser.addoption("--within", metavar="SECONDS", type=float, help=what)
+    what = "begin at the file whose turn it is: a number that each run increments"
+    parser.addoption("--turn", metavar="N", type=int, help=what)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Note when the last test that is slow or starts a server may begin, for all processes that run tests."""
+    """Note when the last test of the endurance tier may begin, for all processes that run tests."""
     within = config.getoption("within")
     if within is not None:
         os.environ.setdefault(_LAST_START, str(time.time() + within))
@@ -129,22 +136,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before fixtures start servers
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what would begin too late: CI has a quarter of an hour on any machine."""
-    if _LAST_START in os.environ and is_sampled(item) and time.time() > float(os.environ[_LAST_START]):
-        pytest.skip("the time for tests that are slow or start servers is over")
+    """Skip what would begin too late: CI ends within an hour."""
+    if _LAST_START in os.environ and is_endurance(item) and time.time() > float(os.environ[_LAST_START]):
+        pytest.skip("the time for endurance tests is over")
 
 
-@pytest.hookimpl(trylast=True)  # shares are of the tests that `-m` and `-k` leave
+@pytest.hookimpl(trylast=True)  # the order is of the tests that `-m` and `-k` leave
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the files of other shares; put the files that take longest first."""
-    share = config.getoption("share")
-    if share is not None:
-        config.hook.pytest_deselected(items=deselect_other_shares(items, share))
-    slow_share = config.getoption("slow_share")
-    if slow_share is not None:
-        config.hook.pytest_deselected(items=deselect_other_shares(items, slow_share, is_slow))
-    server_share = config.getoption("server_share")
-    if server_share is not None:
-        config.hook.pytest_deselected(items=deselect_other_shares(items, server_share, starts_quick_server))
-    if hasattr(config, "workerinput"):
-        put_longest_first(items, sampled_last=config.getoption("within") is not None)
+    """Put the files that take longest first, or those whose turn it is."""
+    turn = config.getoption("turn")
+    if turn is not None:
+        rotate(items, turn)
+    elif hasattr(config, "workerinput"):
+        put_longest_first(items)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name the programs that this machine lacks, with the number of tests skipped for want of each."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if line := summary(str(report.longrepr[2]) for report in skipped if isinstance(report.longrepr, tuple)):
+        terminalreporter.write_line(line)

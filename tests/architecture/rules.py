@@ -105,6 +105,7 @@ FRONTENDS_MAY_IMPORT = {
     "naiad.core.errors",
     "naiad.core.heap",
     "naiad.core.logs",
+    "naiad.core.quantities",
     "naiad.core.turns",
     # Values of flags, parsed before a frontend exists.
     "naiad.config.server.access",

@@ -33,3 +33,12 @@ def test_the_record_has_a_row_for_each_dependency_of_the_host_and_no_other() -> 
 @pytest.mark.parametrize("package", OF_DEVELOPERS)
 def test_the_record_names_what_developers_need(package: str) -> None:
     assert package in RECORD.split("## Choice: developers")[1]
+
+
+def test_nothing_of_the_server_needs_grpcio() -> None:
+    """grpcio is a dependency of clients, such as `naiad bench`, and of tests alone."""
+    host = HOST / "naiad"
+    parts = [each for each in host.iterdir() if each.is_dir() and each.name != "cli"]
+    assert host / "frontends" in parts
+    imported = {(source.path, name) for source in python_files(*parts) for _, name in source.imports()}
+    assert {(path, name) for path, name in imported if name.split(".")[0] == "grpc"} == set()

@@ -6,12 +6,33 @@ import subprocess
 import sys
 
 import pytest
+from support.server import free_ports
 
 HEAVY = {"numpy", "rich", "prometheus_client", "fsspec", "virtualenv", "conda_pack", "naiad_llm.api"}
 
 
+@pytest.mark.server
 @pytest.mark.parametrize("module", ["naiad.cli.serve", "naiad.server.app", "naiad.server.listeners"])
 def test_a_server_without_extras_starts_without_importing_for_them(module):
     code = f"import {module}, sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert HEAVY & set(run.stdout.split()) == set()
+
+
+@pytest.mark.server
+def test_numpy_is_imported_before_the_first_port_is_open(tmp_path):
+    # A client may then use up the file descriptors, and an import of numpy that has failed cannot be repeated.
+    code = """
+import sys
+from naiad.server import app, listeners
+async def listen(*_):
+    print("numpy" in sys.modules, "naiad.protocol.numpy_types" in sys.modules)
+    raise SystemExit
+listeners.listen = app.listen = listen
+from naiad.cli.main import main_tritonserver
+main_tritonserver()
+"""
+    command = [sys.executable, "-c", code, f"--model-repository={tmp_path}", "--model-control-mode=explicit"]
+    ports = [f"--{each}-port={port}" for each, port in zip(("http", "grpc", "metrics"), free_ports(3), strict=True)]
+    run = subprocess.run([*command, *ports], capture_output=True, text=True, check=False, timeout=60)
+    assert run.stdout.splitlines()[-1] == "True True", run.stderr

@@ -17,6 +17,7 @@ def _find_oldest() -> str | None:
     return str(installed[0]) if installed else shutil.which(f"python{OLDEST}")
 
 
+@pytest.mark.server
 def test_every_module_can_be_imported_by_the_oldest_python() -> None:
     python = _find_oldest()
     if python is None:

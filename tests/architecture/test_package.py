@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from architecture.sources import ROOT, tracked_files
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel", "-d", str(folder)],
         cwd=ROOT,
+        env={**os.environ, "NAIAD_SITE_URL": ""},
         check=True,
         capture_output=True,
         timeout=100,
@@ -62,16 +63,8 @@ def test_the_handwritten_document_of_the_api_is_in_the_wheel_and_in_what_it_is_m
         assert archive.extractfile(packed).read() == handwritten
 
 
-def metadata_of(folder: Path, site: str) -> Message:
-    """The metadata of a wheel that is built for a site at an address; empty for none."""
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "NAIAD_SITE_URL": site},
-        check=True,
-        capture_output=True,
-        timeout=100,
-    )
+def metadata_of(folder: Path) -> Message:
+    """The metadata of the wheel in a folder."""
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(wheel.read(name))
@@ -82,8 +75,16 @@ def links(page: str) -> list[str]:
 
 
 def test_the_page_of_a_package_index_has_links_to_the_site_and_the_addresses_of_the_project(tmp_path: Path) -> None:
-    metadata = metadata_of(tmp_path, "https://docs.example/naiad/")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NAIAD_SITE_URL": "https://docs.example/naiad/"},
+        check=True,
+        capture_output=True,
+        timeout=100,
+    )
 
+    metadata = metadata_of(tmp_path)
     found = links(metadata.get_payload())
     assert "https://docs.example/naiad/docs/benchmarks.html#requests" in found
     assert "https://docs.example/naiad/backends/vllm_like/index.html" in found
@@ -96,8 +97,8 @@ def test_the_page_of_a_package_index_has_links_to_the_site_and_the_addresses_of_
     ]
 
 
-def test_the_page_of_a_package_index_has_no_dead_links_where_there_is_no_site(tmp_path: Path) -> None:
-    metadata = metadata_of(tmp_path, "")
+def test_the_page_of_a_package_index_has_no_dead_links_where_there_is_no_site(built: Path) -> None:
+    metadata = metadata_of(built)
 
     page = metadata.get_payload()
     assert links(page) == []
@@ -105,8 +106,8 @@ def test_the_page_of_a_package_index_has_no_dead_links_where_there_is_no_site(tm
     assert metadata.get_all("Project-URL") is None
 
 
-def test_classifiers_name_the_pythons_that_the_tests_run_under(tmp_path: Path) -> None:
+def test_classifiers_name_the_pythons_that_the_tests_run_under(built: Path) -> None:
     """`.ci/run` runs the fast tests under one of the others of its machine."""
-    named = metadata_of(tmp_path, "").get_all("Classifier")
+    named = metadata_of(built).get_all("Classifier")
     versions = [name.rpartition(" ")[2] for name in named if re.search(r":: 3\.\d+$", name)]
     assert versions == ["3.10", "3.11", "3.12", "3.13"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from support.server import HOST
 
-_TIMEOUT = 60
+_TIMEOUT = 240
 
 
 @contextlib.contextmanager

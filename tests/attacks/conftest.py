@@ -27,6 +27,12 @@ output [ {{ name: "OUTPUT0" data_type: {0} dims: [ -1 ] }} ]
 """
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give attacks the time that seconds of work take on a busy machine."""
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(400))
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models that return their input: `identity` of FP32, `bytes` of UINT8, `words` of BYTES."""

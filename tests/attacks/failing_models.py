@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 _CODE = '''
@@ -242,10 +243,12 @@ def _add_remote(root: Path, name: str, **parameters: str) -> None:
     _add(root, name, f'backend: "remote"\n{_NUMBERS}{text}')
 
 
-def write_failing_models(root: Path, remotes: Mapping[str, Mapping[str, str]], *, is_on_demand: bool = False) -> Path:
+def write_failing_models(
+    root: Path, remotes: Mapping[str, Mapping[str, str]], *, is_on_demand: bool = False, only: Collection[str] = ()
+) -> Path:
     """The repository *root*; *remotes* are models of the backend `remote`, with their parameters.
 
-    With *is_on_demand* one of them cannot be loaded.
+    With *is_on_demand* one of them cannot be loaded. If there are *only* some, the others are left out.
     """
     for kind in ONE:
         _add(root, kind, _NUMBERS, kind)
@@ -264,4 +267,9 @@ def write_failing_models(root: Path, remotes: Mapping[str, Mapping[str, str]], *
     _add(root, "cached", _NUMBERS, "raises", more="response_cache { enable: true }\n")
     for name, parameters in remotes.items():
         _add_remote(root, name, **parameters)
+    if only:
+        assert (unknown := {*only} - {each.name for each in root.iterdir()}) == set(), f"unknown models {unknown}"
+        for folder in root.iterdir():
+            if folder.name not in only:
+                shutil.rmtree(folder)
     return root

@@ -92,7 +92,7 @@ def _typed(model: str) -> Any:
 
 
 def _post(port: int, path: str, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=240)) as connection:
         connection.request("POST", path, body, headers or {})
         response = connection.getresponse()
         return response.status, response.read()
@@ -123,7 +123,7 @@ def http_disconnect(
 ) -> None:
     """A client that disconnects while its request is executed."""
     port = port or server.http_port
-    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=240)) as connection:
         connection.request("POST", path, body, headers)
         until(lambda: _is_waiting(server), "the request to be executed")
     until(lambda: not _is_waiting(server), "the request to end")
@@ -141,7 +141,7 @@ def _channel(server: ServerProcess) -> Iterator[grpc.Channel]:
 
 
 def grpc_infer(
-    server: ServerProcess, message: Callable[[], Any], expected: str, *, timeout: float = 60, **more: Any
+    server: ServerProcess, message: Callable[[], Any], expected: str, *, timeout: float = 240, **more: Any
 ) -> None:
     """One call of ModelInfer."""
     with _channel(server) as channel:
@@ -164,7 +164,7 @@ def grpc_stream(
     expected: str | None,
     *,
     count: int = 1,
-    timeout: float = 60,
+    timeout: float = 240,
     metadata: tuple[tuple[str, str], ...] = (),
 ) -> None:
     """A stream with *count* requests; its last response has the error, or its status. None: there is no error."""
@@ -192,13 +192,13 @@ def grpc_cancel(server: ServerProcess, model: str, *, is_stream: bool) -> None:
                 _STREAM,
                 request_serializer=pb.ModelInferRequest.SerializeToString,
                 response_deserializer=pb.ModelStreamInferResponse.FromString,
-            )(iter([_message(model)]), timeout=60)
+            )(iter([_message(model)]), timeout=240)
         else:
             responses = channel.unary_unary(
                 _INFER,
                 request_serializer=pb.ModelInferRequest.SerializeToString,
                 response_deserializer=pb.ModelInferResponse.FromString,
-            ).future(_message(model), timeout=60)
+            ).future(_message(model), timeout=240)
         until(lambda: _is_waiting(server), "the request to be executed")
         responses.cancel()
     until(lambda: not _is_waiting(server), "the request to end")
@@ -241,7 +241,7 @@ def half_a_body(server: ServerProcess) -> None:
     head = (
         f"POST /v2/models/returns_all/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n{lines}\r\n"
     )
-    with socket.create_connection((HOST, server.http_port), timeout=60) as connection:
+    with socket.create_connection((HOST, server.http_port), timeout=240) as connection:
         connection.sendall(head.encode() + body[: SIZE // 2])
 
 

@@ -24,7 +24,7 @@ from naiad.frontends.http2.frames import ErrorCode, Setting
 SERVICE = "/inference.GRPCInferenceService/"
 _PORTION = 1 << 16
 """Bytes of frames that are made, and sent, at a time."""
-_TIMEOUT = 60
+_TIMEOUT = 240
 
 
 class GoAway(NamedTuple):

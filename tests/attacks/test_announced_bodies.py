@@ -61,14 +61,12 @@ def test_a_response_arrives_although_the_client_continues_to_send(server: Server
         assert connection.recv(1 << 16).startswith(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n")
 
 
-@pytest.mark.parametrize("count", [1, 8])
-@pytest.mark.parametrize("size", [GIB, 8 * GIB])
 @pytest.mark.parametrize("headers", [(), (BINARY,), ("Expect: 100-continue",)])
-def test_announced_bodies_allocate_nothing(server: ServerProcess, count, size, headers) -> None:
+def test_announced_bodies_allocate_nothing(server: ServerProcess, headers) -> None:
     with watched(server) as seen, contextlib.ExitStack() as stack:
-        for _ in range(count):
+        for _ in range(8):
             connection = stack.enter_context(connected(server.http_port))
-            connection.sendall(head(INFER, size, *headers) + b"x")
+            connection.sendall(head(INFER, 8 * GIB, *headers) + b"x")
         for _ in range(20):
             assert server.get("/v2/health/live").status == 200
     seen.assert_others_served()

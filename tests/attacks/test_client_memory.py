@@ -17,19 +17,23 @@ from attacks.conftest import warm_up
 from attacks.watching import attacked_server, watched
 from support.server import ServerProcess
 
-pytestmark = pytest.mark.slow
-
 SIZE = 24 << 20
 ROUNDS = 12
 APIS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "2 frontends"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(1, id="one process"),
+        pytest.param(2, id="2 frontends", marks=pytest.mark.endurance),
+    ],
+)
 def server(
     repository: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[ServerProcess]:
     """A server that clients share memory with."""
-    options = ("--allow-client-shm=true", f"--processes={max(int(request.param), 1)}", "--memory-limit-requests=1GB")
+    options = ("--allow-client-shm=true", f"--processes={request.param}", "--memory-limit-requests=1GB")
     with attacked_server(repository, *options, work=tmp_path_factory.mktemp("server")) as started:
         warm_up(started)
         yield started
@@ -51,7 +55,7 @@ def shared_file(size: int) -> Iterator[tuple[str, int]]:
 def connect(server: ServerProcess, protocol: str):
     if protocol == "grpc":
         return contextlib.closing(tritonclient.grpc.InferenceServerClient(server.grpc_url))
-    return contextlib.closing(tritonclient.http.InferenceServerClient(server.http_url, network_timeout=60))
+    return contextlib.closing(tritonclient.http.InferenceServerClient(server.http_url, network_timeout=240))
 
 
 def tensors(api, size: int, *, region: str, is_input: bool, is_output: bool):
@@ -67,8 +71,15 @@ def tensors(api, size: int, *, region: str, is_input: bool, is_output: bool):
     return [given], [wanted]
 
 
-@pytest.mark.parametrize("protocol", sorted(APIS))
-@pytest.mark.parametrize("place", ["input", "output"])
+@pytest.mark.parametrize(
+    ("protocol", "place"),
+    [
+        ("http", "input"),
+        ("grpc", "output"),
+        pytest.param("http", "output", marks=pytest.mark.endurance),
+        pytest.param("grpc", "input", marks=pytest.mark.endurance),
+    ],
+)
 def test_a_region_that_is_truncated_all_the_time_ends_no_process(
     server: ServerProcess, protocol: str, place: str
 ) -> None:
@@ -105,6 +116,7 @@ def test_a_region_that_is_truncated_all_the_time_ends_no_process(
     assert outcomes <= {"served", f" use shared memory region 'r': '{key}'"}, outcomes
 
 
+@pytest.mark.endurance
 def test_regions_of_gigabytes_count_as_memory_of_requests(server: ServerProcess) -> None:
     """Requests of 300 bytes that name a region with 400 MB wait for each other: the limit is 1 GB for all."""
     size, count = 400_000_000, 8
@@ -122,7 +134,7 @@ def test_regions_of_gigabytes_count_as_memory_of_requests(server: ServerProcess)
             for _ in range(count):
                 client.async_infer("bytes", inputs, on_end, outputs=outputs)
             for _ in range(count):
-                assert ended.acquire(timeout=120)
+                assert ended.acquire(timeout=240)
         client.unregister_system_shared_memory("r")
     seen.assert_others_served()
     seen.assert_memory(2_400_000_000)  # inputs up to the limit, and outputs of a few requests

@@ -90,7 +90,7 @@ def test_a_server_that_starves_others_between_turns_is_detected(tmp_path: Path) 
     with toy_server(tmp_path, work) as starving:
         with watched(starving) as seen:
             starving.get("/burn")
-        with pytest.raises(AssertionError, match="without answering a probe"):
+        with pytest.raises(AssertionError, match="without an answer to a probe"):
             seen.assert_others_served()
 
 

@@ -92,12 +92,13 @@ def inputs(size: int = 1) -> list[triton.InferInput]:
     return [tensor]
 
 
+@pytest.mark.endurance
 def test_requests_with_varying_metadata_are_answered(server: ServerProcess) -> None:
     """Each block enters the table, so none is known by its bytes."""
 
     def ask(number: int) -> bool:
         headers = {"x-request-id": f"{number:032}", "traceparent": f"00-{number:032}-{number:016}-01"}
-        response = client.infer("identity", inputs(), headers=headers, client_timeout=60)
+        response = client.infer("identity", inputs(), headers=headers, client_timeout=240)
         return bool(response.as_numpy("OUTPUT0")[0] == 0)
 
     with connected(server) as client, ThreadPoolExecutor(16) as pool:
@@ -122,9 +123,10 @@ def test_thousands_of_calls_may_be_cancelled_together(server: ServerProcess, gat
     finally:
         gate.unlink()
     with connected(server) as client:
-        assert client.infer("slow", inputs(), client_timeout=60).as_numpy("OUTPUT0").tolist() == [0]
+        assert client.infer("slow", inputs(), client_timeout=240).as_numpy("OUTPUT0").tolist() == [0]
 
 
+@pytest.mark.endurance
 def test_a_client_with_thousands_of_requests_in_flight_may_disconnect(server: ServerProcess, gate: Path) -> None:
     """All of them are cancelled; other clients are served meanwhile."""
     content = message(infer_message("slow"))
@@ -142,9 +144,10 @@ def test_a_client_with_thousands_of_requests_in_flight_may_disconnect(server: Se
         gate.unlink()
     seen.assert_others_served()
     with connected(server) as client:
-        assert client.infer("slow", inputs(), client_timeout=60).as_numpy("OUTPUT0").tolist() == [0]
+        assert client.infer("slow", inputs(), client_timeout=240).as_numpy("OUTPUT0").tolist() == [0]
 
 
+@pytest.mark.endurance
 def test_thousands_of_calls_may_time_out(server: ServerProcess, gate: Path) -> None:
     gate.touch()
     try:
@@ -160,6 +163,7 @@ def test_thousands_of_calls_may_time_out(server: ServerProcess, gate: Path) -> N
         gate.unlink()
 
 
+@pytest.mark.endurance
 def test_tens_of_thousands_of_tiny_responses_are_sent(server: ServerProcess) -> None:
     """A stream of responses of a few bytes, for which the client opens windows and measures round trips."""
     responses = Counter(30_000)
@@ -174,6 +178,7 @@ def test_tens_of_thousands_of_tiny_responses_are_sent(server: ServerProcess) -> 
     assert not responses.errors
 
 
+@pytest.mark.endurance
 def test_thousands_of_requests_on_a_stream_are_answered(server: ServerProcess) -> None:
     """Each is a DATA frame of about a hundred bytes that does not end its stream."""
     responses = Counter(5000)
@@ -223,7 +228,7 @@ class Counter:
         return lambda result, error: self._count(error)
 
     def _count(self, error: InferenceServerException | None) -> None:
-        self.pause.wait(60)
+        self.pause.wait(240)
         with self._lock:
             if error is not None:
                 self.errors.append(error)
@@ -233,4 +238,4 @@ class Counter:
 
     def wait(self) -> None:
         """Wait for the last result."""
-        assert self._is_complete.wait(60), f"{self._left} results are missing"
+        assert self._is_complete.wait(240), f"{self._left} results are missing"

@@ -23,34 +23,34 @@ _SIZE = 16 << 20
 
 STOPPED: dict[Callable[[int], Iterator[bytes]], str] = {
     floods.huffman: "compressed fields",
-    floods.churn: "compressed fields",
     floods.one_byte_data: "DATA frames of few bytes",
-    floods.stream_windows: "WINDOW_UPDATE frames",
-    floods.settings_that_move_windows: "SETTINGS frames",
     floods.rapid_reset: "requests that are cancelled",
-    floods.made_you_reset_by_windows: "stream errors",
-    floods.refused_streams: "streams beyond the limit",
-    floods.long_settings: "SETTINGS of 1020000 bytes",
-    floods.pings: "too_many_pings",
     floods.continuations: "a field block does not end",
-    floods.long_headers: "a field block of 1048576 bytes is too long",
 }
 STOPPED_TOO: dict[Callable[[int], Iterator[bytes]], str] = {
+    floods.churn: "compressed fields",
     floods.indexed: "compressed fields",
     floods.padded_data: "DATA frames of few bytes",
     floods.empty_data: "DATA frames of few bytes",
+    floods.stream_windows: "WINDOW_UPDATE frames",
     floods.connection_windows: "WINDOW_UPDATE frames",
     floods.windows_of_ended_streams: "WINDOW_UPDATE frames",
     floods.settings: "SETTINGS frames",
+    floods.settings_that_move_windows: "SETTINGS frames",
+    floods.long_settings: "SETTINGS of 1020000 bytes",
+    floods.pings: "too_many_pings",
     floods.ping_acknowledgements: "PING frames",
     floods.priorities: "frames without a meaning, such as PRIORITY",
     floods.unknown_frames: "frames without a meaning, such as PRIORITY",
     floods.rapid_reset_of_inferences: "requests that are cancelled",
     floods.resets_of_ended_streams: "requests that are cancelled",
+    floods.made_you_reset_by_windows: "stream errors",
     floods.made_you_reset_by_overflow: "stream errors",
     floods.made_you_reset_by_data: "stream errors",
     floods.made_you_reset_by_headers: "stream errors",
+    floods.refused_streams: "streams beyond the limit",
     floods.empty_continuations: "a field block does not end",
+    floods.long_headers: "a field block of 1048576 bytes is too long",
 }
 
 
@@ -58,7 +58,7 @@ STOPPED_TOO: dict[Callable[[int], Iterator[bytes]], str] = {
     ("flood", "reason"),
     [
         *(pytest.param(*case, id=case[0].__name__) for case in STOPPED.items()),
-        *(pytest.param(*case, id=case[0].__name__, marks=pytest.mark.slow) for case in STOPPED_TOO.items()),
+        *(pytest.param(*case, id=case[0].__name__, marks=pytest.mark.endurance) for case in STOPPED_TOO.items()),
     ],
 )
 def test_flood_is_stopped(server: ServerProcess, flood: Callable[[int], Iterator[bytes]], reason: str) -> None:
@@ -88,6 +88,7 @@ def test_response_that_is_taken_byte_by_byte_is_stopped(server: ServerProcess) -
     seen.assert_memory(_MEMORY)
 
 
+@pytest.mark.endurance
 def test_many_connections_that_flood_at_once_delay_no_request(server: ServerProcess) -> None:
     """Each of them alone takes more than a turn of the loop."""
     count = 24
@@ -106,8 +107,18 @@ def test_many_connections_that_flood_at_once_delay_no_request(server: ServerProc
     seen.assert_memory(_MEMORY)
 
 
-@pytest.mark.parametrize("content", [b"", b"ab", infer_message()], ids=["empty", "malformed", "requests"])
-@pytest.mark.parametrize("frame_size", [16_000, 200_000])
+@pytest.mark.parametrize(
+    ("content", "frame_size"),
+    [
+        pytest.param(b"ab", 200_000, id="malformed, long frames"),
+        *(
+            pytest.param(content, size, id=f"{name}, frames of {size} bytes", marks=pytest.mark.endurance)
+            for name, content in {"empty": b"", "malformed": b"ab", "requests": infer_message()}.items()
+            for size in (16_000, 200_000)
+            if (content, size) != (b"ab", 200_000)
+        ),
+    ],
+)
 def test_many_tiny_messages_on_a_stream_delay_no_request(
     server: ServerProcess, content: bytes, frame_size: int
 ) -> None:
@@ -128,7 +139,7 @@ def test_many_tiny_messages_on_a_stream_delay_no_request(
     seen.assert_memory(_MEMORY)
 
 
-@pytest.mark.parametrize("frame_size", [16_000, 200_000])
+@pytest.mark.parametrize("frame_size", [pytest.param(16_000, marks=pytest.mark.endurance), 200_000])
 def test_tiny_messages_of_a_unary_call_delay_no_request(server: ServerProcess, frame_size: int) -> None:
     """Of several messages, the first counts."""
     with watched(server) as seen, closing(Flooder(server.grpc_port)) as client:
@@ -141,6 +152,7 @@ def test_tiny_messages_of_a_unary_call_delay_no_request(server: ServerProcess, f
     seen.assert_memory(_MEMORY)
 
 
+@pytest.mark.endurance
 def test_tiny_messages_to_a_client_that_reads_no_responses_take_little_memory(repository: Path, tmp_path: Path) -> None:
     """As many as the window holds: a million, each of which would take ten times its size as an object.
 
@@ -156,6 +168,7 @@ def test_tiny_messages_to_a_client_that_reads_no_responses_take_little_memory(re
     seen.assert_memory(_MEMORY)
 
 
+@pytest.mark.endurance
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
 def test_streams_without_end_take_little_memory_and_leave_room_for_others(server: ServerProcess, method: str) -> None:
     """As many as one connection may open, on several connections."""

@@ -21,7 +21,7 @@ class UnreadServer(ServerProcess):
 
     def __init__(self, work: Path, *options: str) -> None:
         write_model(work / "models", "prints")
-        super().__init__(work / "models", *options, work=work, timeout=30)
+        super().__init__(work / "models", *options, work=work, timeout=240)
         self.log_path = work / "pipe"
         os.mkfifo(self.log_path)
         self.reader = os.open(

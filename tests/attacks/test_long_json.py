@@ -55,10 +55,14 @@ ATTACKS: dict[str, Callable[[], tuple[str, bytes, int, str]]] = {
     ),
     "no JSON": lambda: ("words", b"x" * LONG, 500, "failed to parse the request JSON buffer"),
 }
+OFTEN = {"inputs", "parameters"}
+"""Those that are no matter of endurance."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize(
+    "name",
+    [name if name in OFTEN else pytest.param(name, marks=pytest.mark.endurance) for name in ATTACKS],
+)
 def test_others_are_served_while_long_json_is_read(server: ServerProcess, name: str) -> None:
     model, body, status, text = ATTACKS[name]()
     with watched(server) as seen:

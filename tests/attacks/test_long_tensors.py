@@ -13,8 +13,6 @@ from attacks.conftest import CODE, CONFIG, warm_up
 from attacks.watching import attacked_server, watched
 from support.server import ServerProcess
 
-pytestmark = pytest.mark.slow
-
 SIZE = 200_000_000
 
 
@@ -48,7 +46,8 @@ def by_http(server: ServerProcess, model: str, array: np.ndarray) -> np.ndarray:
         return client.infer(model, [given], outputs=[wanted]).as_numpy("OUTPUT0")
 
 
-@pytest.mark.parametrize("model", ["bytes", "cached"])
+# A tensor for the cache is in all places where another one is, and in one more.
+@pytest.mark.parametrize("model", [pytest.param("bytes", marks=pytest.mark.endurance), "cached"])
 @pytest.mark.parametrize("infer", [by_grpc, by_http])
 def test_others_are_served_while_large_tensors_come_and_go(caching: ServerProcess, infer, model: str) -> None:
     array = np.arange(SIZE, dtype=np.uint32).view(np.uint8)[:SIZE]

@@ -24,8 +24,6 @@ from support.waiting import until
 
 from naiad.frontends.http2 import frames
 
-pytestmark = pytest.mark.slow
-
 MIB = 1 << 20
 GIB = 1 << 30
 _LIMIT = 1_000_000_000
@@ -48,7 +46,7 @@ def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     work = tmp_path_factory.mktemp("limited")
     with (
         limited(_LIMIT) as prefix,
-        attacked_server(repository, work=work, prefix=prefix, timeout=120) as started,
+        attacked_server(repository, work=work, prefix=prefix, timeout=240) as started,
     ):
         warm_up(started)
         yield started
@@ -126,7 +124,7 @@ class Upload:
 
 
 def metric(server: ServerProcess, name: str) -> float:
-    with contextlib.closing(http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(HOST, server.metrics_port, timeout=240)) as connection:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
     for line in text.splitlines():
@@ -151,7 +149,7 @@ def test_default_of_the_budget_is_a_quarter_of_the_control_group(server: ServerP
     assert metric(server, "used_bytes") == metric(server, "stopped") == 0
 
 
-@pytest.mark.parametrize("size", [1, 6])
+@pytest.mark.parametrize("size", [1, pytest.param(6, marks=pytest.mark.endurance)])
 def test_a_gzip_bomb_over_http_is_refused(server: ServerProcess, size: int) -> None:
     bomb = bomb_of(size << 10)
     with watched(server) as seen:
@@ -165,6 +163,7 @@ def test_a_gzip_bomb_over_http_is_refused(server: ServerProcess, size: int) -> N
     assert_memory_returned(server, seen)
 
 
+@pytest.mark.endurance
 def test_deflate_bombs_of_many_clients_delay_no_request(server: ServerProcess) -> None:
     bomb = bomb_of(1 << 10, is_gzip=False)
     head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: deflate\r\nContent-Length: {len(bomb)}\r\n\r\n".encode()
@@ -179,6 +178,7 @@ def test_deflate_bombs_of_many_clients_delay_no_request(server: ServerProcess) -
     assert_memory_returned(server, seen)
 
 
+@pytest.mark.endurance
 def test_client_that_leaves_ends_its_decompression(server: ServerProcess) -> None:
     # Hardly compressible, so that only its size ends it.
     bomb = gzip.compress(os.urandom(1 << 15) * 1200, compresslevel=1)
@@ -222,6 +222,7 @@ def test_server_ends_on_sigterm_while_it_decompresses(repository: Path, tmp_path
     assert "Traceback" not in started.log
 
 
+@pytest.mark.endurance
 def test_messages_that_do_not_end_are_refused_within_the_budget(server: ServerProcess) -> None:
     """2.5 GB in 40 messages: the budget is used, the largest are refused, and other requests are answered."""
     with watched(server) as seen:
@@ -263,6 +264,7 @@ def test_body_longer_than_the_budget_is_refused_at_once(server: ServerProcess) -
     assert b"send smaller requests, or set --memory-limit-requests" in answer
 
 
+@pytest.mark.endurance
 def test_ten_million_chunks_are_refused_within_the_budget(server: ServerProcess) -> None:
     chunks = b"2\r\nab\r\n" * 100_000
     with watched(server) as seen, connected(server.http_port) as connection:
@@ -274,6 +276,7 @@ def test_ten_million_chunks_are_refused_within_the_budget(server: ServerProcess)
     assert_memory_returned(server, seen)
 
 
+@pytest.mark.endurance
 def test_long_requests_one_after_the_other_are_answered(server: ServerProcess) -> None:
     """Each is a quarter of the budget: what was answered must not count."""
     size = 64 * MIB
@@ -281,11 +284,13 @@ def test_long_requests_one_after_the_other_are_answered(server: ServerProcess) -
         f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: 0\r\nContent-Length: {size}\r\n\r\n"
     ).encode()
     with watched(server) as seen, contextlib.ExitStack() as stack:
-        connections = [stack.enter_context(connected(server.http_port)) for _ in range(6)]
+        connections = [stack.enter_context(connected(server.http_port)) for _ in range(5)]
         statuses = []
         for connection in connections:
             connection.sendall(head)
             assert send_until_refused(connection, [bytes(MIB)] * 64)
             statuses.append(connection.recv(100).split(b" ")[1])
-    assert statuses == [b"200"] * 6
+    assert statuses == [b"200"] * 5
     seen.assert_others_served()
+    # They are not read to their end: what holds them in shared memory counts for the next test's server, too.
+    assert_memory_returned(server, seen)

@@ -12,19 +12,19 @@ from attacks.conftest import warm_up
 from attacks.watching import attacked_server, watched
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
-_COUNT = 2_000
+_COUNT = 1_000
 _LONG = 60_000
 """Bytes of a name: a head may have 65,536."""
 _GROWN = 32 << 20
 
 
-@pytest.fixture(scope="module", params=[0, 2])
+@pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.endurance)])
 def server(
     request: pytest.FixtureRequest, repository: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
-    options = (f"--processes={max(int(request.param), 1)}", "--http-header-forward-pattern=x-.*")
+    options = (f"--processes={request.param}", "--http-header-forward-pattern=x-.*")
     with attacked_server(repository, *options, work=tmp_path_factory.mktemp("server")) as started:
         warm_up(started)
         yield started
@@ -67,7 +67,15 @@ def sequence_ids(number: int) -> bytes:
     return head("POST", "/v2/models/words/infer", f"Content-Length: {len(body)}") + body.encode()
 
 
-@pytest.mark.parametrize("attack", [paths, models, header_names, input_names, sequence_ids])
+@pytest.mark.parametrize(
+    "attack",
+    [
+        paths,
+        header_names,
+        sequence_ids,
+        *(pytest.param(each, marks=pytest.mark.endurance) for each in (models, input_names)),
+    ],
+)
 def test_long_names_that_are_used_once_are_not_kept(server: ServerProcess, attack) -> None:
     with watched(server) as seen:
         for first in range(0, _COUNT, 100):

@@ -15,8 +15,15 @@ CHUNKED = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding
 LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
-@pytest.mark.parametrize("request_bytes", [LIVE, CHUNKED], ids=["by heads", "by the parser"])
-@pytest.mark.parametrize("connections", [1, 6])
+@pytest.mark.parametrize(
+    ("request_bytes", "connections"),
+    [
+        pytest.param(LIVE, 6, id="by heads, on 6 connections"),
+        pytest.param(LIVE, 1, id="by heads, on one connection", marks=pytest.mark.endurance),
+        pytest.param(CHUNKED, 1, id="by the parser, on one connection", marks=pytest.mark.endurance),
+        pytest.param(CHUNKED, 6, id="by the parser, on 6 connections", marks=pytest.mark.endurance),
+    ],
+)
 def test_pipelined_requests_leave_time_for_others(
     server: ServerProcess, request_bytes: bytes, connections: int
 ) -> None:

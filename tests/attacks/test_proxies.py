@@ -16,13 +16,10 @@ import pytest
 from serving.repositories import repository
 from serving.stopping.clients import Clients, send_over_grpc, send_over_http
 from serving.written import write_model
-from support.proxies import haproxy, nginx, requires_haproxy, requires_nginx
+from support.proxies import haproxy, nginx
 from support.server import HOST, ServerProcess, free_ports
 from support.waiting import until
 
-_REQUESTS = 10_000
-"""Of each protocol."""
-_RESTARTS = 4
 _CLIENTS = 4
 """Of each protocol, each with a connection that it keeps."""
 _DRAIN_SECONDS = 5
@@ -132,22 +129,29 @@ class Backends:
         server.wait_log("Started Metrics Service")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("frontends", [0, 2])
 @pytest.mark.parametrize(
-    ("proxy", "configuration"),
+    ("proxy", "configuration", "processes", "restarts", "requests"),
     [
-        pytest.param(nginx, _NGINX, id="nginx", marks=requires_nginx),
-        pytest.param(haproxy, _HAPROXY, id="haproxy", marks=requires_haproxy),
+        pytest.param(nginx, _NGINX, 1, 1, 500, id="once behind nginx"),
+        *(
+            pytest.param(*each, processes, 4, 10_000, id=f"{name}-{processes}", marks=pytest.mark.endurance)
+            for name, each in {"nginx": (nginx, _NGINX), "haproxy": (haproxy, _HAPROXY)}.items()
+            for processes in (1, 2)
+        ),
     ],
 )
 def test_servers_that_restart_behind_a_proxy_lose_no_request(
-    tmp_path: Path, proxy: Callable[[str, int, Path], AbstractContextManager[None]], configuration: str, frontends: int
+    tmp_path: Path,
+    proxy: Callable[[str, int, Path], AbstractContextManager[None]],
+    configuration: str,
+    processes: int,
+    restarts: int,
+    requests: int,
 ) -> None:
     """Up to 3 % of the gRPC calls failed behind nginx: a server that stopped kept its port, to reject what came."""
     models = repository(tmp_path / "models", ["identity"])
-    backends = Backends(models, tmp_path, f"--processes={max(int(frontends), 1)}")
+    backends = Backends(models, tmp_path, f"--processes={processes}")
     front = free_ports(2)
     text = configuration.format(host=HOST, http=backends.http, grpc=backends.grpc, front=front)
     with contextlib.ExitStack() as stack:
@@ -156,10 +160,10 @@ def test_servers_that_restart_behind_a_proxy_lose_no_request(
         loads = [Clients(send_over_http, front[0], _CLIENTS), Clients(send_over_grpc, front[1], _CLIENTS)]
         for load in loads:
             stack.callback(load.stop)
-        for number in range(_RESTARTS):
+        for number in range(restarts):
             backends.restart(number % 2)
         for load in loads:
-            until(partial(load.has_answered, _REQUESTS), "requests to be answered", timeout=240)
+            until(partial(load.has_answered, requests), "requests to be answered", timeout=240)
             load.stop()
     assert [dict(Counter(load.failures)) for load in loads] == [{}, {}]
 
@@ -191,8 +195,8 @@ listen front
 @pytest.mark.parametrize(
     ("proxy", "configuration"),
     [
-        pytest.param(nginx, _NGINX_DEFAULTS, id="nginx", marks=requires_nginx),
-        pytest.param(haproxy, _HAPROXY_STREAMS, id="haproxy", marks=requires_haproxy),
+        pytest.param(nginx, _NGINX_DEFAULTS, id="nginx"),
+        pytest.param(haproxy, _HAPROXY_STREAMS, id="haproxy"),
     ],
 )
 def test_a_proxy_passes_an_event_on_while_the_model_makes_the_next_one(
@@ -207,7 +211,7 @@ def test_a_proxy_passes_an_event_on_while_the_model_makes_the_next_one(
         server = stack.enter_context(ServerProcess(models, work=tmp_path))
         text = configuration.format(host=HOST, front=front, http=server.http_port)
         stack.enter_context(proxy(text, front, tmp_path / "proxy"))
-        client = stack.enter_context(contextlib.closing(http.client.HTTPConnection(HOST, front, timeout=20)))
+        client = stack.enter_context(contextlib.closing(http.client.HTTPConnection(HOST, front, timeout=240)))
         stack.callback(gate.touch)  # the model ends, whatever the client has seen
         client.request("POST", "/v2/models/waits/generate_stream", json.dumps({"CODE": str(gate)}))
         response = client.getresponse()

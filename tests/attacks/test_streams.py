@@ -98,7 +98,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(scope="module", params=[0, 2], ids=["one process", "two frontends"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(0, id="one process"),
+        pytest.param(2, id="two frontends", marks=pytest.mark.endurance),
+    ],
+)
 def server(
     request: pytest.FixtureRequest, models: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
@@ -107,7 +113,7 @@ def server(
     template.write_text("{{ messages[0]['content'] }}")
     options = [f"--openai-port={free_ports(1)[0]}", f"--openai-chat-template={template}", "--mcp"]
     if request.param:
-        options.append(f"--processes={max(int(request.param), 1)}")
+        options.append(f"--processes={request.param}")
     with attacked_server(models, *options, work=tmp_path_factory.mktemp("server")) as started:
         for _ in range(16 if request.param else 2):  # each process imports what it imports at the first request
             assert started.post("/v2/models/flood/generate_stream", {"COUNT": 1}).status == 200
@@ -177,7 +183,7 @@ def leave_grpc_stream(server: ServerProcess, models: Path) -> None:
         count = InferInput("COUNT", [1], "INT64")
         count.set_data_from_numpy(np.array([FLOODING]))
         client.async_stream_infer("flood", [count])
-        assert begun.wait(60)
+        assert begun.wait(240)
         client.stop_stream(cancel_requests=True)
 
 
@@ -186,16 +192,8 @@ def leave_call(server: ServerProcess, models: Path) -> None:
     assert server.post("/v2/models/caller/infer", document).status == 200
 
 
-LEAVING = [
-    leave_generate_stream,
-    leave_generate,
-    leave_completion_stream,
-    leave_completion,
-    leave_messages_stream,
-    leave_tool,
-    leave_grpc_stream,
-    leave_call,
-]
+LEAVING = [leave_generate_stream, leave_tool, leave_grpc_stream, leave_call]
+LEAVING_TOO = [leave_generate, leave_completion_stream, leave_completion, leave_messages_stream]
 
 
 def guest_peak(server: ServerProcess) -> int:
@@ -208,7 +206,11 @@ def guest_peak(server: ServerProcess) -> int:
     )
 
 
-@pytest.mark.parametrize("leave", LEAVING, ids=lambda leave: leave.__name__)
+@pytest.mark.parametrize(
+    "leave",
+    [*LEAVING, *(pytest.param(each, marks=pytest.mark.endurance) for each in LEAVING_TOO)],
+    ids=lambda leave: leave.__name__,
+)
 def test_a_client_that_leaves_a_stream_delays_no_request_and_leaves_no_memory_behind(
     server: ServerProcess, models: Path, leave: Callable[[ServerProcess, Path], None]
 ) -> None:
@@ -235,3 +237,31 @@ def test_a_stream_that_is_read_delays_no_request(server: ServerProcess, outputs:
             received = bytearray((received + part)[-64:])
         assert events == count
     seen.assert_others_served()
+
+
+COLLECTED = {
+    "/v1/completions": {"prompt": str(FLOODING)},
+    "/v1/responses": {"input": str(FLOODING)},
+}
+
+
+@pytest.mark.endurance
+@pytest.mark.parametrize("path", COLLECTED)
+def test_whole_responses_without_end_are_errors_at_the_memory_limit(models: Path, tmp_path: Path, path: str) -> None:
+    template = models.with_name(f"{models.name}.jinja")
+    template.write_text("{{ messages[0]['content'] }}")
+    options = [f"--openai-port={free_ports(1)[0]}", f"--openai-chat-template={template}"]
+    with attacked_server(models, *options, "--memory-limit-requests=256MiB", work=tmp_path / "server") as server:
+        assert server.post("/v2/models/flood/generate_stream", {"COUNT": 1}).status == 200
+        with watched(server) as seen, ExitStack() as stack:
+            clients = [stack.enter_context(connected(openai_port(server))) for _ in range(2)]
+            for client in clients:
+                client.sendall(post(path, model="flood", **COLLECTED[path]))
+            for client in clients:
+                answer = client.recv(1 << 16)
+                assert answer.startswith(b"HTTP/1.1 503"), answer
+                assert b"cannot collect the response: " in answer
+            # The model handles the next request when it has done with these.
+            assert server.post("/v2/models/flood/generate_stream", {"COUNT": 1}).status == 200
+        seen.assert_others_served()
+        seen.assert_memory((256 << 20) + GROWTH)

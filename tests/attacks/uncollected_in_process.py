@@ -1,6 +1,6 @@
 """Requests of 10 MB that fail, to a server in this process, which never collects cycles.
 
-    python uncollected_in_process.py REPOSITORY STORE
+    python uncollected_in_process.py REPOSITORY STORE ROUNDS
 
 Prints as JSON how many have `failed`, by how many bytes memory has `grown`, and what a collection frees.
 """
@@ -19,8 +19,9 @@ from attacks.uncollected import garbage_report, stop_collecting
 import naiad
 
 SIZE = 10_000_000
-_KINDS = ("raises", "answers_error", "counts_wrong", "wrong_type", "exits", "calls_raises", "ensemble_of_raises")
-_MANY = ("sends_error", "sends_error_later", "sends_then_raises")
+KINDS = ("raises", "answers_error", "counts_wrong", "wrong_type", "exits", "calls_raises", "ensemble_of_raises")
+MANY = ("sends_error", "sends_error_later", "sends_then_raises")
+MODELS = (*KINDS, *MANY, "answers", "returns_all", "sequences", "waits", "sends_waits")
 
 
 def fail(server: naiad.Server, model: str, **more: Any) -> None:
@@ -60,7 +61,7 @@ def cancel(server: naiad.Server, model: str, waiting: Path) -> None:
 
 def fail_all(server: naiad.Server, waiting: Path) -> int:
     """One request of each kind; how many there were."""
-    for model in (*_KINDS, *_MANY):
+    for model in (*KINDS, *MANY):
         fail(server, model)
         fail(server, model, raise_on_error=False)
         asyncio.run(fail_async(server, model))
@@ -72,7 +73,7 @@ def fail_all(server: naiad.Server, waiting: Path) -> int:
     fail(server, "sequences", correlation_id=5)
     for model in ("waits", "sends_waits"):
         cancel(server, model, waiting)
-    return 3 * len(_KINDS + _MANY) + 8
+    return 3 * len(KINDS + MANY) + 8
 
 
 def _resident() -> int:
@@ -80,7 +81,7 @@ def _resident() -> int:
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
-def main(repository: str, store: str) -> None:
+def main(repository: str, store: str, rounds: str) -> None:
     """Run the requests and print the report."""
     waiting = Path(repository).parent / "waiting"
     flags = [f"--env-store={store}", "--stub-restart-limit=100000", "--cache-config=local,size=10485760"]
@@ -88,7 +89,7 @@ def main(repository: str, store: str) -> None:
         stop_collecting()
         failed = fail_all(server, waiting)
         before = _resident()
-        for _ in range(3):
+        for _ in range(int(rounds)):
             failed += fail_all(server, waiting)
         grown = _resident() - before
         print(json.dumps({"failed": failed, "grown": grown, **garbage_report()}), flush=True)

@@ -41,7 +41,7 @@ def attacked_server(
     work: Path,
     script: Path = _HEARTBEAT,
     prefix: Sequence[str] = (),
-    timeout: float = 60,
+    timeout: float = 240,
 ) -> ServerProcess:
     """A server that `watched` can observe, with frontend processes if the environment asks for them.
 
@@ -51,7 +51,7 @@ def attacked_server(
         work: Its folder.
         script: What runs it, with the file of its heartbeat as first argument.
         prefix: A command that runs the command.
-        timeout: Seconds to wait for it.
+        timeout: Seconds to wait for it, and for each response: what takes it seconds takes it minutes on a busy machine.
     """
     work.mkdir(parents=True, exist_ok=True)
     count = os.environ.get(PROCESSES_VARIABLE, "")
@@ -66,7 +66,7 @@ class Observation:
 
     Attributes:
         answers: Number of probes that were answered.
-        longest_ns: The most processor time of the server between two turns of its event loop, in nanoseconds.
+        longest_ns: The most processor time of an event loop's thread between two turns of the loop, in nanoseconds.
         starved_ns: The most between two answers to the probe.
         memory_before: Resident memory of the server's processes before the attack, in bytes.
         memory_peak: The most it was during the attack, by the kernel's own account.
@@ -83,7 +83,7 @@ class Observation:
         """The probe was served, and no turn of the event loop took long."""
         assert not self.problem, self.problem
         assert self.starved_ns <= _STARVED_NS, (
-            f"the server spent {self.starved_ns / 1e6:.0f} ms of processor time without answering a probe"
+            f"an event loop spent {self.starved_ns / 1e6:.0f} ms of processor time without an answer to a probe"
         )
         assert self.longest_ns <= _SHARE_NS, (
             f"the event loop was held up for {self.longest_ns / 1e6:.0f} ms of processor time"
@@ -105,7 +105,7 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
     _reset_peak(pids)
     # Isolated and without site-packages: the probe is to start fast, and to need nothing.
     command = [sys.executable, "-I", "-S", str(_PROBE), str(server.http_port), *map(str, pids)]
-    gap = LongestGap(server.work / _REPORT)
+    gap = LongestGap(server.work / _REPORT, pids)
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as probe:
         assert probe.stdin is not None
         assert probe.stdout is not None

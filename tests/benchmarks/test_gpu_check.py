@@ -1,22 +1,22 @@
 """`make gpu-check` on a machine without a GPU: every row that needs no framework, against the stand-in for the driver."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.system_packages import needs
 
 from bench.gpu.__main__ import has_driver
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(320)
 @pytest.mark.skipif(has_driver(), reason="this machine has a GPU: run make gpu-check")
-@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler on this machine")
+@needs("cc")
 def test_all_rows_of_the_check_are_right_with_the_stand_in(tmp_path):
     command = [sys.executable, "-m", "bench.gpu", "--python", sys.executable, "--json", tmp_path / "rows.json"]
 

@@ -74,7 +74,6 @@ HTTP = {
     "a gzip body that ends early": Departure("the reference parses what it could unpack and blames the JSON", 400),
     "a header length that is no number": Departure("the reference reads it as 0, a raw body", 400),
     "a header length with a rest": Departure("the reference reads 10x as 10 and blames the JSON", 400),
-    "an empty body": Departure("the reference takes it for a raw tensor", 500, "zero-length, empty document"),
     "an array for a body": Departure(_OTHER_FORM, 500, "must be an object"),
     "a string for a body": Departure(_OTHER_FORM, 500, "must be an object"),
     "an input that is no object": Departure(_OTHER_FORM, 500, "Unable to parse 'inputs'"),

@@ -6,7 +6,7 @@ import pytest
 from demo.running import LIMIT, run_demo
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(LIMIT + 15)
 def test_the_demo_answers_rightly_under_two_pythons_over_both_protocols(tmp_path):
     code, said = run_demo(tmp_path, "demo.py")

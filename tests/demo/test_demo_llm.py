@@ -6,7 +6,7 @@ import pytest
 from demo.running import LIMIT, run_demo
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(LIMIT + 15)
 def test_the_demo_of_language_models_chats_on_one_backend_in_a_packed_environment(tmp_path):
     code, said = run_demo(tmp_path, "demo_llm.py")

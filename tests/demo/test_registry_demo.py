@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_push_pull_serve_and_tamper_are_demonstrated():
     script = Path(__file__).with_name("registry_demo.py")
 

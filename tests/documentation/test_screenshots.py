@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import runpy
-import shutil
 import struct
 from pathlib import Path
 
 import pytest
 from support.server import ServerProcess  # noqa: F401 - marks these tests as `server`
+from support.system_packages import needs
 
 ROOT = Path(__file__).resolve().parents[2]
 SIZES = {
@@ -19,11 +19,8 @@ SIZES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("chromium") is None or shutil.which("chromedriver") is None,
-    reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)",
-)
+@pytest.mark.endurance
+@needs("chromium", "chromedriver")
 def test_pictures_are_made_of_a_failed_model_a_request_a_chat_and_a_phone(tmp_path):
     program = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))
     program["make_pictures"](list(SIZES), tmp_path, 1.0)

@@ -7,12 +7,12 @@ import html.parser
 import http.server
 import re
 import runpy
-import shutil
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
+from support.system_packages import needs
 
 from naiad.engine.lifecycle.states import TRANSITIONS
 
@@ -126,11 +126,8 @@ fetch("search.json").then(answer => answer.json()).then(index => {
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("chromium") is None or shutil.which("chromedriver") is None,
-    reason="needs chromium and chromedriver (Debian: apt-get install chromium chromium-driver)",
-)
+@pytest.mark.endurance
+@needs("chromium", "chromedriver")
 def test_the_search_finds_pages_to_do_things_by_before_decisions(site, tmp_path):
     """With the site's own search, in a real browser."""
     browser = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))["browser"]

@@ -10,16 +10,24 @@ from examples.running import EXAMPLES, OF_ANOTHER_KIND, OURS, example_names, rea
 from support.server import ServerProcess
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """One server with all of them: their models have different names."""
+    repositories = [read_example(name).models for name in example_names()]
+    with ServerProcess(repositories, work=tmp_path_factory.mktemp("examples")) as running:
+        yield running
+
+
 @pytest.mark.parametrize("name", example_names())
-def test_an_example_prints_what_its_readme_shows(name, tmp_path):
+def test_an_example_prints_what_its_readme_shows(name, server):
     example = read_example(name)
+    assert example.server[3:] == [], "served with flags of its own: start a server for it here"
 
-    with ServerProcess(example.models, *example.server[3:], work=tmp_path) as server:
-        asked = example.ask(server)
-        assert asked.returncode == 0, f"{asked.stdout}\n{asked.stderr}"
-        assert asked.stdout == example.output
-        assert asked.stderr == ""
+    asked = example.ask(server)
 
+    assert asked.returncode == 0, f"{asked.stdout}\n{asked.stderr}"
+    assert asked.stdout == example.output
+    assert asked.stderr == ""
     assert [str(path) for path in (EXAMPLES / name).rglob("__pycache__")] == []
 
 

@@ -28,7 +28,7 @@ def show(work: Path, *arguments: str) -> tuple[int, dict[str, list[str]], str]:
     return done.returncode, told, f"{done.stdout}\n{done.stderr}\n{logs}"
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(560)
 def test_kinds_of_instances_jax_and_a_packed_python_serve_beside_each_other(tmp_path):
     """PyTorch is left out here: its packages are several times as large as all others together."""

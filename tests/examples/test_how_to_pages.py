@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ROOT / "docs" / "how-to"
 
+pytestmark = pytest.mark.server
+
 
 def blocks(page: str, language: str) -> list[str]:
     text = (PAGES / page).read_text(encoding="utf-8")
@@ -33,7 +35,6 @@ def test_a_model_runs_once_as_the_page_says():
     assert at_the_root(Path(sys.executable).with_name(name), *arguments).splitlines()[:-1] == printed.splitlines()[:-1]
 
 
-@pytest.mark.slow
 def test_the_tests_of_a_model_pass_as_the_page_has_them(tmp_path):
     (tmp_path / "test_add_sub.py").write_text(blocks("test-a-model.md", "python")[0], encoding="utf-8")
 
@@ -55,14 +56,12 @@ def test_the_tests_of_a_model_pass_as_the_page_has_them(tmp_path):
     assert "2 passed" in at_the_root(sys.executable, "-m", "pytest", *flags, str(tmp_path / "test_add_sub.py"))
 
 
-@pytest.mark.slow
 def test_a_program_serves_a_model_to_itself_as_the_page_says():
     program = blocks("in-process.md", "python")[0]
 
     assert at_the_root(sys.executable, "-c", program) == "[2. 3. 4. 5.]\n"
 
 
-@pytest.mark.slow
 def test_all_blocks_of_that_page_are_one_program():
     call = """
 (response,) = server.model("add_sub").infer(inputs={"LEFT": left, "RIGHT": right})

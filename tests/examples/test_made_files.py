@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 from examples.running import EXAMPLES
+
+pytestmark = pytest.mark.server
 
 
 def run(script):

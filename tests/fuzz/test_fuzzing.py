@@ -1,4 +1,4 @@
-"""Each campaign with few inputs; `docs/reference/robustness.md` has the results of long runs."""
+"""Each campaign with few inputs, with more in the endurance tier; `docs/reference/robustness.md` has the results of long runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fuzz.server_target import running_server
 
 pytestmark = pytest.mark.server
 
-INPUTS = 1200
+of_few_or_many_inputs = pytest.mark.parametrize("inputs", [400, pytest.param(4000, marks=pytest.mark.endurance)])
 NAMES = (
     "HTTP: requests with changed bytes, some behind each other, in pieces",
     "HTTP: bodies with changed values",
@@ -34,16 +34,19 @@ def test_every_campaign_is_run_here(campaigns):
     assert sum(campaign.share for campaign in campaigns.values()) == pytest.approx(1)
 
 
+# Python warns of `\p` in a text, which protobuf's parser in Python keeps as it is.
+@pytest.mark.filterwarnings("ignore:.*invalid escape sequence:DeprecationWarning")
+@of_few_or_many_inputs
 @pytest.mark.parametrize("name", NAMES)
-def test_no_input_crashes_hangs_or_causes_an_unexpected_error(campaigns, name):
+def test_no_input_crashes_hangs_or_causes_an_unexpected_error(campaigns, name, inputs):
     campaign = campaigns[name]
-    assert campaign.run(int(INPUTS * campaign.share), 1) > 0
+    assert campaign.run(int(inputs * campaign.share), 1) > 0
     assert len(campaign.target.outcomes) > 1, "all inputs had the same outcome"
 
 
-@pytest.mark.slow
-def test_a_real_server_survives_all_campaigns(tmp_path):
+@of_few_or_many_inputs
+def test_a_real_server_survives_all_campaigns(tmp_path, inputs):
     with running_server(tmp_path) as target:
         for campaign in server_campaigns(target):
-            assert campaign.run(20, 2) > 0
+            assert campaign.run(inputs // 20, 2) > 0
         target.check_health()

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 import triton_python_backend_utils
-from support.interpreters import interpreters, numpy_environment
+from support.interpreters import each_interpreter, interpreters, numpy_environment
 
 STUBS = Path(triton_python_backend_utils.__file__).parent
 SELFCHECK = Path(__file__).with_name("selfcheck.py")
 
 
-@pytest.mark.slow
+@pytest.mark.server
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
+@pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_the_api_works_alike_under_every_interpreter(version, python, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)
 

@@ -64,6 +64,16 @@ def test_a_response_keeps_its_own_list_of_outputs():
             TritonModelException,
             "Expect parameters values to have type bool/int/str, found type <class 'float'>",
         ),
+        (
+            {"parameters": {"a": 1, "big": 1 << 64}},
+            TritonModelException,
+            "Expect parameters values of type int to fit into 64 bits, found 65 bits for 'big'",
+        ),
+        (
+            {"parameters": {"huge": -(10**5000)}},
+            TritonModelException,
+            "Expect parameters values of type int to fit into 64 bits, found 16610 bits for 'huge'",
+        ),
     ],
 )
 def test_arguments_are_checked(arguments, kind, message):

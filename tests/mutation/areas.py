@@ -68,13 +68,23 @@ AREAS = {
         ("tests/engine/serving", "tests/engine/scheduling"),
     ),
     "ensembles": Area((f"{_ENGINE}/ensembles/*.py",), ("tests/engine/ensembles", "tests/engine/scheduling/ensembles")),
-    "loading": Area(
-        (f"{_ENGINE}/loading/load_order.py", f"{_ENGINE}/loading/demand.py", f"{_ENGINE}/lifecycle/*.py"),
-        ("tests/engine/test_load_order.py", "tests/engine/test_demand_loads.py", "tests/engine/lifecycle"),
+    "lifecycle": Area((f"{_ENGINE}/lifecycle/*.py",), ("tests/engine/lifecycle",)),
+    "loading": Area((f"{_ENGINE}/loading/*.py",), ("tests/engine/loading",)),
+    "worker": Area(
+        ("platform/naiad/guests/*.py",),
+        ("tests/guests", "tests/wire"),
+        # They run in processes of their own.
+        without=("sweeper_process",),
     ),
+    "store": Area(("platform/naiad/environments/store/*.py",), ("tests/environments/store",)),
     "http": Area(
-        ("platform/naiad/frontends/http1/request_reader.py", "platform/naiad/frontends/http2/flow_control.py"),
-        ("tests/frontends/http1", "tests/frontends/http2"),
+        tuple(f"platform/naiad/frontends/{folder}/*.py" for folder in ("http1", "http2", "kserve_http")),
+        (
+            *("tests/frontends/http1", "tests/frontends/http2", "tests/frontends/kserve_http"),
+            *("tests/frontends/test_decompression.py", "tests/frontends/test_late_requests.py"),
+            *("tests/frontends/test_open_connections.py", "tests/frontends/test_request_budget.py"),
+            "tests/frontends/test_sweep_of_new_connections.py",
+        ),
     ),
 }
 

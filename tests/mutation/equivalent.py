@@ -6,6 +6,8 @@ The key is what `Mutant.identity` returns: file, function, what is there, and wh
 from __future__ import annotations
 
 _SCAN = "platform/naiad/protocol/strings.py"
+_JSON = "platform/naiad/frontends/kserve_http/json_tensors.py"
+_SLICED = "both ways make the same of it; the limit is where slices are worth their cost"
 _GUESSES = "it decides only which guess is tried next, and every guess is verified: the count is the same"
 
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
@@ -50,4 +52,26 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "len(encoded) > wire.MAX_ID_BYTES",
         "len(encoded) >= wire.MAX_ID_BYTES",
     ): "a name of just that length is cut to itself",
+    ("platform/naiad/frontends/http1/listener.py", "HttpListener.__init__", "self._heads = HeadCache()", "pass"): (
+        "`start` sets it before the first connection is accepted"
+    ),
+    (
+        _JSON,
+        "to_bytes",
+        "len(data) * len(data[0]) > _CHUNK",
+        "len(data) * len(data[0]) >= _CHUNK",
+    ): _SLICED,
+    (_JSON, "is_long", "count >= _LONG_COUNT", "count > _LONG_COUNT"): _SLICED,
+    (
+        "platform/naiad/frontends/kserve_http/generate.py",
+        "GenerateStreamSink._on_failed",
+        "self._job = None",
+        "pass",
+    ): "the stream ends there, and nothing looks at its job any more",
+    (
+        "platform/naiad/frontends/http2/connection.py",
+        "Http2Connection.on_data_begin",
+        "self._data_stream = None",
+        "pass",
+    ): "the last chunk of the frame before has set it",
 }

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import ceil
@@ -34,6 +34,8 @@ KILLED, TIMED_OUT, SURVIVED, NOT_REACHED = "killed", "timed out", "survived", "n
 
 _MOST_DATA = 4 << 30
 """Bytes."""
+_FIRST_RUN_SECONDS = 3600
+"""How long the run without mutants may take, which traces all calls: on a busy machine 230 fast tests took ten minutes."""
 
 
 class MutationError(Exception):
@@ -84,11 +86,14 @@ class Runner:
         """
         arguments = ["-q", "-x", "--capture=sys", "-p", "no:randomly", "-p", "no:cacheprovider", "-m", marks]
         with _output_in(self._folder / "output") as output:
-            code = pytest.main([*arguments, *tests], plugins=[self])
-            if self._is_child:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(int(code))
+            code: int | pytest.ExitCode = pytest.ExitCode.INTERNAL_ERROR
+            try:
+                code = pytest.main([*arguments, *tests], plugins=[self])
+            finally:  # pytest raises as it ends if a mutant leaves a socket open
+                if self._is_child:
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    os._exit(int(code))
         if self._error or code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}:
             raise MutationError((self._error or "cannot collect the tests") + "\n" + output.read_text())
 
@@ -116,7 +121,7 @@ class Runner:
             _replace_code(functions, {key: code for source in self._sources for key, code in source.functions.items()})
             self._recorder = _Recorder({str(source.path) for source in self._sources}, self._report)
             return None
-        if _wait_for_one({self._child: time.monotonic() + 600})[1] != 0:
+        if _wait_for_one({self._child: time.monotonic() + _FIRST_RUN_SECONDS})[1] != 0:
             self._error = "the tests fail without mutants"
             return True
         calls = _read_calls(self._report)
@@ -164,6 +169,7 @@ class Runner:
         if self._child:
             return False
         os.setsid()
+        _protect_machine()
         folder = self._folder / str(self._forks)
         folder.mkdir()
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)  # two processes must not share `tmp_path`
@@ -246,6 +252,21 @@ def table(outcomes: Mapping[Mutant, str]) -> str:
 def killed_share(outcomes: Mapping[Mutant, str]) -> float:
     """Which part of the mutants was killed."""
     return sum(outcome in {KILLED, TIMED_OUT} for outcome in outcomes.values()) / len(outcomes) if outcomes else 1
+
+
+def _protect_machine() -> None:
+    """Let this process send no signal to all others: a mutant of a process id that is 0 is 1, whose group is everything."""
+
+    def guarded(send: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        def send_to_few(pid: int, number: int) -> None:
+            if pid in {-1, 1}:
+                raise AssertionError(f"a signal {number} for all processes of the machine")
+            send(pid, number)
+
+        return send_to_few
+
+    os.kill, os.killpg = guarded(os.kill), guarded(os.killpg)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored under `nohup`, where a mutant that sends it would survive
 
 
 def _limit_work(seconds: float) -> None:

@@ -119,9 +119,9 @@ def test_count_down():
 """
 
 
-def judged(folder: Path, tests: str, *options: str) -> tuple[int, list[str]]:
-    """The exit code and the output of the tool for the sample and its tests."""
-    (folder / "sample.py").write_text(SAMPLE)
+def judged(folder: Path, tests: str, *options: str, code: str = SAMPLE) -> tuple[int, list[str]]:
+    """The exit code and the output of the tool for a sample and its tests."""
+    (folder / "sample.py").write_text(code)
     (folder / "test_sample.py").write_text(tests)
     done = subprocess.run(
         [sys.executable, "-m", "mutation", "--files", "sample.py", "--tests", "test_sample.py", *options],
@@ -146,6 +146,20 @@ def test_mutants_are_killed_or_listed(tmp_path: Path) -> None:
     assert "survived: sample.py:3 limited: value > limit  ->  value >= limit" in lines
     assert "not reached: sample.py:9 unused: return limited  ->  return None" in lines
     assert (code, lines[-1]) == (1, "fewer than 90% of the mutants were killed in: the files (78%)")
+
+
+def test_no_mutant_sends_a_signal_to_all_processes(tmp_path: Path) -> None:
+    tests = "from sample import ask\n\n\ndef test_ask():\n    ask()\n"
+    _, lines = judged(tmp_path, tests, code="import os\n\n\ndef ask():\n    os.kill(0, 0), os.killpg(0, 0)\n")
+    assert "| sample.py | 4 | 4 | 0 | 0 |" in lines  # two of them would reach processes that they have not started
+
+
+def test_a_mutant_that_leaves_a_file_open_is_killed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONWARNINGS", "error")
+    tests = "from sample import read\n\n\ndef test_read():\n    read()\n"
+    code = "def read():\n    file = open(__file__)\n    cycle = [file]\n    cycle.append(cycle)\n    file.close()\n"
+    _, lines = judged(tmp_path, tests, code=code)
+    assert "| sample.py | 2 | 1 | 1 | 0 |" in lines  # the end of pytest's process finds the file, and raises
 
 
 def test_a_sample_is_the_same_for_the_same_seed() -> None:

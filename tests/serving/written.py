@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from support.server import ServerProcess
+if TYPE_CHECKING:  # tests/conftest.py marks modules that know `ServerProcess`, and here it is but a type
+    from support.server import ServerProcess
 
 CONFIG = """
 backend: "python"

@@ -18,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 import psutil
-import pytest
 from filelock import FileLock
+from support.system_packages import require
 
 SOURCE = Path(__file__).with_name("cuda_driver.c")
 MANAGEMENT_SOURCE = Path(__file__).with_name("nvml.c")
@@ -29,9 +29,7 @@ _FLAGS = ("-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthr
 
 
 def _compiled(source: Path, name: str) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("there is no compiler on this machine: install gcc or clang")
+    compiler = require("cc")
     flags = (*_FLAGS, f"-Wl,-soname,{name}")
     digest = hashlib.sha256(repr((compiler, flags)).encode() + source.read_bytes()).hexdigest()[:16]
     folder = Path(tempfile.gettempdir()) / "naiad-tests-cuda"
@@ -139,8 +137,7 @@ class ClientDriver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for memory in list(self._memories):
-            memory.free()
+        self.free()
         self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
         for mark in self._driver.folder.glob(f"context-{os.getpid()}-*"):  # the process, and so its context, stays
             mark.unlink()
@@ -155,6 +152,11 @@ class ClientDriver:
         made = ClientMemory(self, size)
         self._memories.append(made)
         return made
+
+    def free(self) -> None:
+        """Give all of it back."""
+        for memory in list(self._memories):
+            memory.free()
 
     def forget(self, memory: ClientMemory) -> None:
         """It is free."""

@@ -20,6 +20,8 @@ from typing import Any
 
 _FORKER = Path(__file__).with_name("server_forker.py")
 _START_SECONDS = 60.0
+LEFT_BEHIND = "LEFT BEHIND BY THE ENGINE: "
+"""How the line of a server's log begins that names what its engine still had at the end: see `idle`."""
 
 
 class ForkedServer:
@@ -32,7 +34,13 @@ class ForkedServer:
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], log: Path, folder: Path) -> None:
         self.returncode: int | None = None
-        order = {"command": list(command), "environ": dict(environ), "log": str(log), "folder": str(folder)}
+        order = {
+            "command": list(command),
+            "environ": dict(environ),
+            "log": str(log),
+            "folder": str(folder),
+            "mark": LEFT_BEHIND,
+        }
         self.pid = _forker().start(self, order)
 
     def poll(self) -> int | None:

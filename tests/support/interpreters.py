@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 from support.once import once
 from support.packages import install_packages
 
@@ -38,6 +39,14 @@ def interpreters() -> list[tuple[Version, str]]:
         if is_usual and minor_text.isdigit() and int(minor_text) >= _OLDEST:
             found.setdefault((int(major), int(minor_text)), str(python))
     return sorted(found.items())
+
+
+def each_interpreter() -> list[ParameterSet]:
+    """Parameters `version` and `python`: the oldest interpreter for `make test`, all others for `make endurance`."""
+    return [
+        pytest.param(version, python, id=f"{version[0]}.{version[1]}", marks=pytest.mark.endurance if place else ())
+        for place, (version, python) in enumerate(interpreters())
+    ]
 
 
 def numpy_environment(factory: pytest.TempPathFactory, version: Version, python: str) -> Path:

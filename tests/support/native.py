@@ -8,11 +8,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
 from filelock import FileLock
+from support.system_packages import require
 
 SOURCES = Path(__file__).parents[1] / "native" / "backends"
-_COMPILERS = {".c": ("cc", "gcc", "clang"), ".cc": ("c++", "g++", "clang++")}
+_COMPILERS = {".c": "cc", ".cc": "c++"}
 FLAGS = ("-shared", "-fPIC", "-O1", "-g", "-Wall", "-Werror", "-pthread")
 
 
@@ -22,9 +22,7 @@ def compiled(name: str) -> Path:
     Kept in the system's folder for temporary files under the digest of its sources: compiled once, for all processes.
     """
     source = SOURCES / name
-    compiler = next(filter(None, map(shutil.which, _COMPILERS[source.suffix])), None)
-    if compiler is None:
-        pytest.skip(f"there is no compiler for {name} on this machine: install gcc or clang")
+    compiler = require(_COMPILERS[source.suffix])
     digest = hashlib.sha256(repr((compiler, FLAGS)).encode())
     for path in (source, *sorted(SOURCES.glob("*.h"))):
         digest.update(path.read_bytes())

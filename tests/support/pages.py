@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.server import ServerProcess
+from support.server import TRITONSERVER, ServerProcess
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SERVERS = ("naiad serve ", "tritonserver ", "shop/run --")
@@ -34,6 +35,11 @@ class Step:
     @property
     def is_server(self) -> bool:
         return self.commands.startswith(_SERVERS)
+
+
+def languages(page: str) -> list[str]:
+    """The languages of the blocks of a page; "" for blocks without one."""
+    return [language for language, _ in _BLOCK.findall(page)]
 
 
 def steps(page: str) -> list[Step]:
@@ -58,7 +64,13 @@ def is_as_shown(printed: str, shown: str) -> bool:
 
 
 def follow(
-    page: Path, folder: Path, environ: Mapping[str, str], timeout: float = 200, *, done: Container[str] = ()
+    page: Path,
+    folder: Path,
+    environ: Mapping[str, str],
+    timeout: float = 200,
+    *,
+    done: Container[str] = (),
+    instead: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[Step, str]]:
     """Follow a page in a folder; yields each step with what it has printed, after it was compared with the page.
 
@@ -67,24 +79,26 @@ def follow(
         folder: Where its reader is; it should be empty.
         environ: Variables of the reader beside those of the tests; PATH finds `naiad`.
         timeout: Bound of each step, in seconds.
-        done: Commands that the caller has already typed.
+        done: Commands that the caller has already typed, or that nobody is to type.
+        instead: Addresses of the page, with those that the test has in their place.
     """
     variables = {**os.environ, "HOME": str(folder), "NAIAD_STORE": str(folder / ".store"), **environ}
     servers: dict[int, ServerProcess] = {}
-    addresses: dict[str, str] = {}
+    addresses = dict(instead or {})
     try:
         for step in steps(page.read_text(encoding="utf-8")):
             if step.commands in done:
                 continue
             if step.is_server:
-                port, server, found = _server(step.commands, folder / f".server-{len(servers)}", variables, timeout)
+                commands = _replaced(step.commands, instead or {})
+                port, server, found = _server(commands, folder / f".server-{len(servers)}", variables, timeout)
                 if port in servers:
                     servers.pop(port).stop()
                 servers[port] = server
                 addresses |= found
                 server.start()
                 server.wait_health("ready")
-                printed = server.log
+                printed = _replaced(server.log, addresses, back=True)
                 assert step.printed is None or is_as_shown(printed, f"...\n{step.printed}...\n"), printed
             else:
                 # Another server of this machine may listen on the ports of the page.
@@ -137,8 +151,12 @@ def _server(
             ports[name] = int(value)
         else:
             flags.append(word)
+    found = shutil.which(program[0], path=variables["PATH"])
+    if program[0] in {"naiad", "tritonserver"} and found and Path(found).parent == TRITONSERVER.parent:
+        program = [str(TRITONSERVER)]  # `naiad serve` is the same; servers of this one are forked, and start sooner
+    changes = {name: value for name, value in variables.items() if os.environ.get(name) != value}
     server = ServerProcess(
-        None, *flags, work=work, command=program, environ=variables, timeout=timeout, directory=work.parent
+        None, *flags, work=work, command=program, environ=changes, timeout=timeout, directory=work.parent
     )
     urls = (server.http_url, server.grpc_url, server.metrics_url)
     addresses = {f"localhost:{port}": url for port, url in zip(ports.values(), urls, strict=True)}

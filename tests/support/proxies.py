@@ -3,26 +3,22 @@
     with nginx(configuration, port, tmp_path):
         ...
 
-Tests that need one are skipped where it is not installed (`requires_nginx`, `requires_haproxy`).
+Tests that need one are skipped where it is not installed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from support.server import HOST
+from support.system_packages import require
 from support.waiting import until
 
-NGINX, HAPROXY = shutil.which("nginx", path="/usr/sbin:/usr/bin"), shutil.which("haproxy", path="/usr/sbin:/usr/bin")
-requires_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian's package nginx-light)")
-requires_haproxy = pytest.mark.skipif(HAPROXY is None, reason="HAProxy is not installed (Debian's package haproxy)")
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 _STOP_SECONDS = 10
 
@@ -39,8 +35,9 @@ def nginx(http: str, port: int, work: Path) -> Iterator[None]:
         f"{user}\ndaemon off;\nworker_processes 1;\npid {work}/nginx.pid;\nerror_log {work}/nginx.log info;\n"
         f"events {{ worker_connections 1024; }}\nhttp {{\naccess_log off;\n{temporary}\n{http}\n}}\n"
     )
-    assert NGINX is not None
-    with _running([NGINX, "-p", str(work), "-e", str(work / "nginx.log"), "-c", str(configuration)], port, work):
+    with _running(
+        [require("nginx"), "-p", str(work), "-e", str(work / "nginx.log"), "-c", str(configuration)], port, work
+    ):
         yield
 
 
@@ -50,8 +47,7 @@ def haproxy(sections: str, port: int, work: Path) -> Iterator[None]:
     work.mkdir(parents=True, exist_ok=True)
     configuration = work / "haproxy.cfg"
     configuration.write_text(f"global\n    log stdout format raw local0\n{sections}\n")
-    assert HAPROXY is not None
-    with _running([HAPROXY, "-db", "-f", str(configuration)], port, work):
+    with _running([require("haproxy"), "-db", "-f", str(configuration)], port, work):
         yield
 
 

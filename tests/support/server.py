@@ -27,7 +27,7 @@ from typing import Any
 
 import platformdirs
 import psutil
-from support.forked_servers import ForkedServer
+from support.forked_servers import LEFT_BEHIND, ForkedServer
 from support.guests_of import give_environment
 from support.waiting import WaitedInVain, until
 
@@ -36,6 +36,8 @@ EXIT_TIMEOUT = 30
 """Seconds for which a server waits for requests in flight when it is to end (--exit-timeout-secs)."""
 _FAMILY_SECONDS = 0.5
 """How often the processes below a server are listed while a condition is polled."""
+_END_BYTES = 1 << 17
+"""Bytes at the end of a log in which a stop is reported."""
 _REST_SECONDS = 0.3
 """How long a server is given to come to rest before its log is read."""
 _STORE = Path("naiad", "environments")
@@ -187,8 +189,8 @@ class ServerProcess:
         self._directory = directory
         self._wait = wait
         self._environ = self._child_environ(environ or {})
-        # An interpreter reads these when it starts.
-        of_interpreter = any(name.startswith(("PYTHON", "LD_", "MALLOC")) for name in environ or {})
+        # An interpreter or its loader reads these when it starts; for LD_LIBRARY_PATH see `server_forker`.
+        of_interpreter = any(name.startswith(("PYTHON", "LD_PRELOAD", "MALLOC")) for name in environ or {})
         self._is_forked = self.command[0] == str(TRITONSERVER) and not is_fresh and not of_interpreter
         self._process: subprocess.Popen[bytes] | ForkedServer | None = None
         self._family: dict[int, psutil.Process] = {}
@@ -220,6 +222,9 @@ class ServerProcess:
     def log(self) -> str:
         """What the server and its guests have printed so far, since `begin_log` if that was called."""
         self._let_lines_be_written()
+        return self._lines_so_far()
+
+    def _lines_so_far(self) -> str:
         return self.log_path.read_bytes()[self._log_begin :].decode(errors="replace") if self.log_path.exists() else ""
 
     def begin_log(self) -> None:
@@ -290,7 +295,7 @@ class ServerProcess:
 
     def wait_log(self, text: str) -> None:
         """Until the log holds `text`."""
-        self.wait_for(lambda: text in self.log, f"the log to say {text!r}")
+        self.wait_for(lambda: text in self._lines_so_far(), f"the log to say {text!r}")
 
     def children(self) -> list[psutil.Process]:
         """The processes below the server now: its guests and what they started, without its sweeper and other processes."""
@@ -388,8 +393,10 @@ class ServerProcess:
         it. A busy server never comes to rest: its lines are those that were written by then.
         """
         deadline = time.monotonic() + _REST_SECONDS
+        pause = 0.001  # doubled: reading the states of all threads takes as long as many a request
         while self._process is not None and _has_work(self._process.pid) and time.monotonic() < deadline:
-            time.sleep(0.002)
+            time.sleep(pause)
+            pause = min(2 * pause, 0.02)
 
     def _health(self, kind: str) -> bool:
         try:
@@ -405,6 +412,12 @@ class ServerProcess:
         self._family_read = time.monotonic()
 
     def _check_leftovers(self) -> None:
+        if self.log_path.is_file():  # some tests have a pipe there: to read it would wait for its writers
+            with self.log_path.open("rb") as log:
+                log.seek(max(self.log_path.stat().st_size - _END_BYTES, 0))  # some logs have a gigabyte
+                end = log.read().decode(errors="replace")
+            if LEFT_BEHIND in end:
+                raise ServerError(LEFT_BEHIND + end.partition(LEFT_BEHIND)[2].partition("\n")[0])
         _, alive = psutil.wait_procs(self._family.values(), timeout=self.grace)
         alive = [process for process in alive if _runs(process)]
         if alive:

@@ -6,6 +6,8 @@ on the socket whose descriptor is the only argument: see `forked_servers`.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import gc
 import importlib
 import json
@@ -15,6 +17,9 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _MODULES = (
@@ -23,6 +28,11 @@ _MODULES = (
     "naiad.server.app",
     "naiad.server.listeners",
     "naiad.server.coordinator",
+    "naiad.core.standard_streams",
+    "naiad.protocol.numpy_types",
+    "encodings.idna",
+    "encodings.utf_8_sig",
+    "numpy",
     "uvloop",
 )
 
@@ -32,6 +42,8 @@ def main() -> None:
     messages = socket.socket(fileno=int(sys.argv[1]))
     for name in _MODULES:
         importlib.import_module(name)
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    idle = importlib.import_module("support.idle")
     gc.collect()
     gc.freeze()  # a collection would touch, and so copy, the pages of all objects
     wakeup, woken = socket.socketpair()
@@ -62,7 +74,7 @@ def main() -> None:
                     selector.close()
                     for each in (messages, wakeup, woken):
                         each.close()
-                    _become_server(order)
+                    _become_server(order, idle)
                 _send(messages, {"started": order["number"], "pid": pid})
 
 
@@ -81,12 +93,14 @@ def _send(messages: socket.socket, content: dict[str, Any]) -> None:
     messages.sendall(json.dumps(content).encode() + b"\n")
 
 
-def _become_server(order: dict[str, Any]) -> None:
+def _become_server(order: dict[str, Any], idle: ModuleType) -> None:
     from naiad.cli.main import main_tritonserver
 
+    idle.report_at_end(order["mark"])
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environ"])
+    _load_management(os.environ.get("LD_LIBRARY_PATH", ""))
     tempfile.tempdir = None  # it depends on the environment
     log = os.open(order["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -95,7 +109,25 @@ def _become_server(order: dict[str, Any]) -> None:
     os.close(log)
     os.close(nothing)
     sys.argv = order["command"]
-    sys.exit(main_tritonserver())
+    code = main_tritonserver()
+    # What an interpreter does at its end, without the release of all objects: that would copy the pages of this fork.
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _load_management(places: str) -> None:
+    """Load the one library that the server itself looks up by its name.
+
+    The loader reads LD_LIBRARY_PATH when a process starts, so a fork finds by name only what is loaded already.
+    """
+    for folder in filter(None, places.split(os.pathsep)):
+        library = Path(folder, "libnvidia-ml.so.1")
+        if library.exists():
+            ctypes.CDLL(str(library))
+            return
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ FAKE = textwrap.dedent('''
             self.end_headers()
             self.wfile.write(b"{}")
 
+    if misdeed == "leaves":
+        print("LEFT BEHIND BY THE ENGINE: plain_0_0: 1 borrowed blocks", flush=True)
     if misdeed == "orphans":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     server = http.server.HTTPServer(("127.0.0.1", int(options["http-port"])), Handler)
@@ -69,6 +71,11 @@ def test_process_left_behind_is_an_error_and_is_ended(fake):
     with pytest.raises(ServerError, match="left processes behind"), server:
         [orphan] = server.children()
     until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, "the orphan to end")
+
+
+def test_what_the_engine_still_has_at_the_end_is_an_error(fake):
+    with pytest.raises(ServerError, match="plain_0_0: 1 borrowed blocks"), fake("--misdeed=leaves"):
+        pass
 
 
 def test_server_deaf_to_sigterm_is_an_error_and_is_ended(fake):

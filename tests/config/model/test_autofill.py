@@ -71,8 +71,9 @@ def test_the_configuration_outweighs_files(text, expected):
     assert filled(text, listing={"model.plan": False}) == ("m", *expected)
 
 
-def test_the_files_of_a_backend_that_ships_with_naiad_are_recognised_after_those_of_the_reference():
-    listing = {"config.json": False, "model.safetensors": False}
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json", "adapter_config.json"])
+def test_the_files_of_a_backend_that_ships_with_naiad_are_recognised_after_those_of_the_reference(name):
+    listing = {"config.json": False, name: False}
     assert filled(listing=listing) == ("m", "transformers", "", "")
     assert filled(listing={**listing, "model.py": False}) == ("m", "python", "", "model.py")
 

@@ -242,7 +242,8 @@ def test_json_that_nests_without_end_is_refused():
 
 
 def test_a_number_of_thousands_of_digits_is_refused():
-    assert json_error('{"max_batch_size": 1' + "0" * 5000 + "}").startswith("override: Exceeds the limit")
+    text = '{"max_batch_size": 1' + "0" * 5000 + "}"
+    assert json_error(text) == "override: not a model configuration: a number has thousands of digits"
 
 
 def test_half_of_a_surrogate_pair_is_refused_with_a_text_that_can_be_sent():

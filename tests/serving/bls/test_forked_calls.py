@@ -10,7 +10,7 @@ import pytest
 from serving.guests.test_supervision import is_running
 from serving.repositories import repository
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.interpreters import interpreters, numpy_environment
+from support.interpreters import each_interpreter, numpy_environment
 from support.server import ServerProcess
 
 FUNCTIONS = """
@@ -310,9 +310,8 @@ def test_children_whose_guest_is_killed_end_with_it(tmp_path):
         assert evaluate(server, "forks", "pooled(call, range(4))") == repr([(3, float(each)) for each in range(4)])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
+@pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_processes_of_every_interpreter_call_models(version, python, tmp_path, tmp_path_factory):
     folder = numpy_environment(tmp_path_factory, version, python)
     config = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{folder}" }} }}\n'

@@ -12,8 +12,6 @@ from support.console import shown_model, shown_models
 from support.server import ServerProcess
 from tritonclient.grpc import InferenceServerClient, InferInput
 
-pytestmark = pytest.mark.slow  # one server of many models
-
 PINNED = 'parameters { key: "demand" value { string_value: "pinned" } }\n'
 WAITS_FOR_A_FILE = """
 def initialize(self, args):

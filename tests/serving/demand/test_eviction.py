@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from serving.ensembles.ensembles import write_function, write_model
 from serving.repositories import Asking, index, infer, is_model_ready, values
 from support.server import ServerProcess
-
-pytestmark = pytest.mark.slow  # each test waits for models that leave
 
 PREWARM = 'parameters { key: "PREWARM" value { string_value: "true" } }\n'
 ON_DEMAND = 'parameters { key: "demand" value { string_value: "true" } }\n'

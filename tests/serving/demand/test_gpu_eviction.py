@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import urllib.request
 
-import pytest
 from serving.ensembles.ensembles import write_model
 from serving.repositories import infer, values
 from support.cuda import StandInDriver
 from support.server import ServerProcess
-
-pytestmark = pytest.mark.slow  # waits for measurements, one each second
 
 USES_GPU = """
 def initialize(self, args):

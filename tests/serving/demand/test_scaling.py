@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from serving.asking import Ask
 from serving.ensembles.ensembles import write_model
 from serving.repositories import Asking, values
 from support.server import ServerProcess
-
-pytestmark = pytest.mark.slow  # waits for instances to come and go
 
 RANGE = """
 parameters {{ key: "min_instances" value {{ string_value: "1" }} }}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.interpreters import interpreters, numpy_environment
 from support.server import ServerProcess
+from support.system_packages import require
 
 MODEL = """
 import sys
@@ -27,9 +27,7 @@ STUB = "triton_python_backend_stub"
 
 def model_with_stub(models: Path, name: str, version: str) -> None:
     """Write a model beside a program that is linked to the libpython of that version."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler on this machine")
+    compiler = require("cc")
     (models / name / "1").mkdir(parents=True)
     (models / name / "1" / "model.py").write_text(MODEL)
     (models / name / "config.pbtxt").write_text(CONFIG)
@@ -50,7 +48,6 @@ def other(tmp_path_factory) -> tuple[str, Path]:
     pytest.skip("no other Python is installed")
 
 
-@pytest.mark.slow
 def test_the_python_of_the_stub_runs_the_model_and_a_missing_one_is_refused_as_with_python_version(tmp_path, other):
     """Before, the model ran under the server's Python, with a warning."""
     models = tmp_path / "models"

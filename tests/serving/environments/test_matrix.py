@@ -23,7 +23,7 @@ from support.server import ServerProcess
 from naiad_building.installers import find_uv
 from naiad_building.pack import pack
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(600)]
 
 MODEL = '''
 import sys

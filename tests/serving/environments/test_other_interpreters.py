@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,13 +11,12 @@ import pytest
 from environments.served import add_model, told
 from support.interpreters import make_environment
 from support.server import ServerProcess
+from support.system_packages import needs, program
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad.sources.interpreters.prefix import require_numpy
 from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
-
-PYPY, DEBUG = shutil.which("pypy3"), shutil.which("python3-dbg")
 
 
 @pytest.fixture(scope="module")
@@ -26,9 +24,9 @@ def usual() -> Interpreter:
     return probe_interpreter(Path(sys.executable))
 
 
-@pytest.mark.skipif(PYPY is None, reason="there is no pypy3")
+@needs("pypy3")
 def test_pypy_is_refused_with_the_reason(tmp_path):
-    subprocess.run([str(PYPY), "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    subprocess.run(["pypy3", "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
 
     with pytest.raises(ExecutionEnvironmentError) as caught:
         EnvironmentManager(tmp_path / "store").prepare(tmp_path / "env")
@@ -37,14 +35,17 @@ def test_pypy_is_refused_with_the_reason(tmp_path):
     assert "models run under CPython only" in caught.value.message
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(300)
-@pytest.mark.skipif(DEBUG is None, reason="there is no python3-dbg")
+@needs("python3-dbg")
 def test_a_debug_build_serves(tmp_path):
     tag = subprocess.run(
-        [str(DEBUG), "-c", "import sys; print(sys.version_info[1])"], check=True, capture_output=True, text=True
+        [str(program("python3-dbg")), "-c", "import sys; print(sys.version_info[1])"],
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout
-    make_environment(tmp_path / "env", (3, int(tag)), str(DEBUG), "numpy")
+    make_environment(tmp_path / "env", (3, int(tag)), str(program("python3-dbg")), "numpy")
     add_model(tmp_path / "models", "m", EXECUTION_ENV_PATH=str(tmp_path / "env"))
 
     with ServerProcess(tmp_path / "models", f"--env-store={tmp_path}/store", work=tmp_path, timeout=200) as server:

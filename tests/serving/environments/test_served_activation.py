@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,8 +11,9 @@ from pathlib import Path
 import pytest
 from environments import makers
 from support.server import ServerProcess
+from support.system_packages import require
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 MODEL = """
 import ctypes
@@ -59,6 +59,8 @@ def conda(serving, tmp_path_factory) -> Path:
     prefix = tmp_path_factory.mktemp("conda") / "env"
     with tarfile.open(serving[0]) as archive:
         archive.extractall(prefix, filter="fully_trusted")
+    unpack = prefix / "bin/conda-unpack"
+    subprocess.run([prefix / "bin/python", "-E", "-s", "-B", unpack], check=True, capture_output=True)
     hooks = prefix / "etc/conda/activate.d"
     hooks.mkdir(parents=True)
     (hooks / "gdal.sh").write_text("export GDAL_DATA=$CONDA_PREFIX/share/gdal SSL_CERT_FILE=${SSL_CERT_FILE:-own}\n")
@@ -66,9 +68,7 @@ def conda(serving, tmp_path_factory) -> Path:
     (prefix / "conda-meta/state").write_text('{"env_vars": {"OF_STATE": "1"}}')
     source = prefix.parent / "answer.c"
     source.write_text("int answer(void) { return 42; }\n")
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("there is no C compiler on this machine: install gcc or clang")
+    compiler = require("cc")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", prefix / "lib/libwithoutrpath.so", source], check=True)
     return prefix
 
@@ -112,6 +112,7 @@ def test_activation_scripts_and_libraries_reach_models_of_archives_and_folders(c
     assert log.count(f"the environment {conda}: {warning}") == 1
 
 
+@pytest.mark.endurance
 def test_explain_inspect_and_doctor_show_what_activation_does(conda, tmp_path):
     archive = makers.pack_plainly(conda, tmp_path / "env.tar")
     add_model(tmp_path / "models", "m", archive)

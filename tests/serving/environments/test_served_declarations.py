@@ -17,7 +17,7 @@ from support.console import shown_models
 from support.once import once
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 NAIAD = Path(sys.executable).with_name("naiad")
 BLOCK = '# /// script\n# dependencies = ["numpy", "greeter"]\n# ///\n'
@@ -169,6 +169,7 @@ def test_a_prefetched_store_serves_without_building(repository: Path, wheels: Pa
         assert told(server, "one")[0].startswith(str(tmp_path / "store"))
 
 
+@pytest.mark.endurance
 def test_a_prefetch_builds_what_a_server_with_the_same_flags_builds(
     repository: Path, wheels: Path, tmp_path: Path
 ) -> None:
@@ -185,6 +186,7 @@ def test_a_prefetch_builds_what_a_server_with_the_same_flags_builds(
     assert done.stdout.startswith(f"ready: {file} sha256:")
 
 
+@pytest.mark.endurance
 def test_a_page_shows_what_is_being_built(repository: Path, wheels: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(repository / "one", models / "one")

@@ -20,7 +20,7 @@ from support.server import ServerProcess
 
 from naiad.environments.archives.manifest import Manifest, host_platform
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 Broken = dict[str, tuple[dict[str, str], str]]
 """A model's parameters and the reason it must give, by the model's name."""

@@ -12,8 +12,6 @@ from serving.repositories import index
 from serving.written import evaluate, write_model
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-
 NAIAD = Path(sys.executable).with_name("naiad")
 
 

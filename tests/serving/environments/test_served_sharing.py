@@ -24,7 +24,7 @@ from naiad.environments.progress import LogReporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.entries import read_entries
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 NAIAD = Path(sys.executable).with_name("naiad")
 BACKEND = """
@@ -94,6 +94,7 @@ def test_five_models_of_two_backends_need_the_disk_of_one_environment(serving, t
     assert disk(tmp_path / "store") < 1.1 * disk(entry.folder / "env")
 
 
+@pytest.mark.endurance
 def test_two_servers_and_eight_models_that_start_at_once_unpack_each_archive_once(serving, tmp_path):
     archive, _ = serving
     shutil.copy(archive, tmp_path / "first.tar.gz")
@@ -120,6 +121,7 @@ def test_two_servers_and_eight_models_that_start_at_once_unpack_each_archive_onc
     assert len(read_entries(tmp_path / "store")) == 2
 
 
+@pytest.mark.endurance
 def test_a_server_killed_while_it_unpacks_leaves_a_store_that_the_next_one_cleans_and_leases(serving, tmp_path):
     archive, minor = serving
     repository, store = tmp_path / "models", tmp_path / "store"
@@ -164,6 +166,7 @@ def test_an_environment_in_use_is_not_removed_until_its_model_is_unloaded(servin
         assert told(running, "m")[0].startswith(str(store))
 
 
+@pytest.mark.endurance
 def test_a_replaced_archive_is_loaded_in_poll_mode_and_a_removed_environment_is_unpacked_again(serving, tmp_path):
     archive, _ = serving
     repository, shelf, store = tmp_path / "models", tmp_path / "shelf", tmp_path / "store"
@@ -230,6 +233,7 @@ def test_a_remote_repository_has_an_environment_beside_its_models(serving, tmp_p
     assert caplog.text.count("downloading the environment memory://bucket/models/shared_env.tar.gz") == 1
 
 
+@pytest.mark.endurance
 def test_a_server_takes_what_it_trusts_from_a_broken_line_and_nothing_else(serving, tmp_path):
     archive, minor = serving
     repository, served = tmp_path / "models", tmp_path / "served"
@@ -267,6 +271,7 @@ def test_a_prefetched_store_serves_without_the_archive_it_came_from(serving, tmp
         assert unpackings(running) == 0
 
 
+@pytest.mark.endurance
 def test_an_altered_environment_is_found(serving, tmp_path):
     archive, _ = serving
     store = tmp_path / "store"
@@ -281,6 +286,7 @@ def test_an_altered_environment_is_found(serving, tmp_path):
     assert json.loads(found.stdout)[0]["alterations"]["changed"] == ["etc/where.txt"]
 
 
+@pytest.mark.endurance
 def test_the_signal_that_ends_a_server_releases_its_leases(serving, tmp_path):
     archive, _ = serving
     repository, store = tmp_path / "models", tmp_path / "store"

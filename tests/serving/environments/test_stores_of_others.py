@@ -13,7 +13,7 @@ import pytest
 from environments.served import add_model, told
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 NAIAD = Path(sys.executable).with_name("naiad")
 OTHER = 12345

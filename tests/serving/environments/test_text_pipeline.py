@@ -31,7 +31,7 @@ print(json.dumps((pooled @ pooled.T).tolist()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_sentences_of_like_meaning_are_closer_than_others(tmp_path: Path) -> None:
     """Needs whatever index pip is configured for."""
     built = build(_RECIPE, tmp_path / "prefix")

@@ -46,7 +46,7 @@ def test_loaded_models_are_in_the_document_and_others_are_not(document):
     assert models - {"{model}", "stats"} == set(MODELS) - {"raises_in_initialize"}
 
 
-@pytest.mark.slow
+@pytest.mark.builds
 def test_the_document_is_valid_openapi(document):
     done = subprocess.run(
         [sys.executable, VALIDITY], input=json.dumps(document), capture_output=True, text=True, check=False

@@ -33,7 +33,8 @@ def test_error_of_a_long_load_request_is_that_of_a_short_one(serve: Callable[...
     both = serve(extensions)
     text = base64.b64encode(CONTENT).decode()
     status, reply = both.http("POST", "/v2/repository/models/m/load", {"parameters": {"file:1/x": text[:-1]}})
-    assert (status, reply["error"][:59]) == (400, "cannot read load parameter 'file:1/x': it is not base64: In")
+    assert status == 400
+    assert reply["error"].startswith("cannot read load parameter 'file:1/x': it is not base64; ")
     status, reply = both.http("POST", "/v2/repository/models/m/load", {"parameters": {"fire": text}})
     assert (status, reply["error"]) == (500, "unexpected error on creating Triton parameter")
     both.loop.run(extensions.background.close())

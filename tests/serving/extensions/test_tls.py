@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import shutil
 import socket
 import ssl
 import subprocess
@@ -21,6 +20,7 @@ from fakes.engine import FakeEngine
 from geventhttpclient.response import HTTPConnectionClosed
 from serving.written import write_model
 from support.server import ServerProcess
+from support.system_packages import needs
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli.http_reading import ServerAddress, UnreachableServerError
@@ -32,7 +32,7 @@ from naiad.frontends.http2 import frames
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.tls import grpc_context, http_context
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates with openssl")
+pytestmark = needs("openssl")
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +163,44 @@ def test_same_failure_is_logged_once(tmp_path, caplog):
     tracer.close()
     # Of this file: the writer of an earlier test may end during this one.
     assert caplog.text.count(f"failed creating trace file: {tmp_path}") == 1
+
+
+@pytest.mark.parametrize("frequency", [0, 1])
+def test_traces_that_a_full_disk_loses_are_counted_and_leave_no_broken_file(tmp_path, caplog, monkeypatch, frequency):
+    write_all = files._write_all
+    full = threading.Event()
+
+    def write_some(descriptor, data, on_progress):
+        if full.is_set():
+            os.write(descriptor, bytes(data[: len(data) // 2]))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_all(descriptor, data, on_progress)
+
+    monkeypatch.setattr(files, "_write_all", write_some)
+    file = files.TraceFile(str(tmp_path / "t"))
+
+    def write(number):
+        if frequency:
+            file.write_numbered([CompleteTrace([{"id": number}], 100)])
+        else:
+            file.add(CompleteTrace([{"id": number}], 100))
+            file.flush()
+        file._thread.put(written.release)
+        assert written.acquire(timeout=60), "the thread writes"
+
+    written = threading.Semaphore(0)
+    for number, is_full in enumerate([True, True, False, False, True, False, True]):
+        full.set() if is_full else full.clear()
+        write(number)
+    full.clear()
+    file.close()
+
+    kept = sorted(tmp_path.iterdir())
+    assert [each["id"] for path in kept for each in json.loads(path.read_bytes())] == [2, 3, 5]
+    assert [path.name for path in kept] == (["t.2", "t.3", "t.5"] if frequency else ["t"])
+    where = f"{tmp_path}/t could not be written"
+    assert [record.message for record in caplog.records if record.message.startswith("lost ")] == [
+        f"lost 2 traces: {where}; traces are written again",
+        f"lost 1 trace: {where}; traces are written again",
+        f"lost 1 trace: {where}; the server ends",
+    ]

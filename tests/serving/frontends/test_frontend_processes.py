@@ -177,7 +177,6 @@ def test_the_page_is_served_by_each_process_from_the_coordinators_state(server):
         assert sum(each) >= CONNECTIONS
 
 
-@pytest.mark.slow
 def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_path):
     models = repository(tmp_path / "models", ["identity"])
     write_model(models, "code")
@@ -263,7 +262,6 @@ def test_settings_of_the_log_hold_in_every_process(server):
         assert ask(made[0], "POST", "/v2/logging", b'{"log_verbose_level": 0}')[0] == 200
 
 
-@pytest.mark.slow
 def test_no_process_outlives_the_coordinator(tmp_path):
     server = ServerProcess(repository(tmp_path / "models", ["identity"]), f"--processes={COUNT}", work=tmp_path)
     with server:
@@ -348,7 +346,7 @@ def test_processes_start_while_models_load_and_end_with_a_server_that_is_stopped
         assert [each for each in found if each.is_running()] == []
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_processes_killed_under_load_lose_connections_only(tmp_path):
     """`NAIAD_KILL_SECONDS=300 pytest -k killed_under_load --timeout=400` runs it for five minutes."""
     seconds = float(os.environ.get("NAIAD_KILL_SECONDS", "4"))

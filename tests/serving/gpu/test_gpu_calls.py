@@ -390,10 +390,19 @@ def test_a_caller_that_is_killed_fails_what_reads_its_memory_with_a_reason(tmp_p
         assert in_model(server, "call('echo', DeviceArray.of(values))", "call('echo', values).is_cpu()") == "False"
 
 
-def test_memory_of_a_process_that_has_ended_is_closed(tmp_path, driver):
+def test_memory_of_processes_that_have_ended_is_closed_and_given_back(tmp_path, driver):
+    """First the called model's, then the caller's."""
     add_code_model(tmp_path / "models")
-    add_model(tmp_path / "models", "echo", ECHO, config=TAKES_GPU)
+    kills = ECHO.replace("responses = []", "responses = []\n    if os.path.exists('KILL'): os.kill(os.getpid(), 9)")
+    add_model(tmp_path / "models", "echo", kills.replace("KILL", str(tmp_path / "kill")), config=TAKES_GPU)
     with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
+        in_model(server, "call('echo', DeviceArray.of(values))", "0")
+        (tmp_path / "kill").touch()
+        answer = evaluate(server, "code", "call('echo', DeviceArray.of(values))")
+        assert answer.startswith("RuntimeError:"), answer
+        (tmp_path / "kill").unlink()
+        server.wait_for(lambda: not driver.allocations(), "the region to be given back and freed")
+
         in_model(server, "kept = call('echo', DeviceArray.of(values)); kept = call('echo', values)", "0")
         in_model(server, "kept = [call('echo', DeviceArray.of(values)) for _ in range(2)][-1]; kept.as_numpy()", "0")
         pid = int(evaluate(server, "code", "os.getpid()"))
@@ -406,19 +415,6 @@ def test_memory_of_a_process_that_has_ended_is_closed(tmp_path, driver):
             )
             == "False"
         )
-
-
-def test_a_called_model_that_is_killed_gives_the_region_back(tmp_path, driver):
-    add_code_model(tmp_path / "models")
-    kills = ECHO.replace("responses = []", "responses = []\n    if os.path.exists('KILL'): os.kill(os.getpid(), 9)")
-    add_model(tmp_path / "models", "echo", kills.replace("KILL", str(tmp_path / "kill")), config=TAKES_GPU)
-    with ServerProcess(tmp_path / "models", work=tmp_path, environ=driver.environ) as server:
-        in_model(server, "call('echo', DeviceArray.of(values))", "0")
-        (tmp_path / "kill").touch()
-        answer = evaluate(server, "code", "call('echo', DeviceArray.of(values))")
-        assert answer.startswith("RuntimeError:"), answer
-        (tmp_path / "kill").unlink()
-        server.wait_for(lambda: not driver.allocations(), "the region to be given back and freed")
 
 
 def evaluate_or_none(server: ServerProcess, code: str) -> str | None:

@@ -40,17 +40,19 @@ def execute(self, requests):
 VALUES = np.arange(100_000, dtype=np.float32)
 
 
-@pytest.fixture
-def server(tmp_path):
-    driver = StandInDriver(tmp_path / "cuda", has_management=True)
-    gate, begun = tmp_path / "gate", tmp_path / "begun"
-    add_model(tmp_path / "models", "doubles", DOUBLES_ON_GPU)
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory):
+    work = tmp_path_factory.mktemp("server")
+    driver = StandInDriver(work / "cuda", has_management=True)
+    gate, begun = work / "gate", work / "begun"
+    add_model(work / "models", "doubles", DOUBLES_ON_GPU)
     gated = GATED.replace("GATE", repr(str(gate))).replace("BEGUN", repr(str(begun)))
-    add_model(tmp_path / "models", "gated", gated, config=TAKES_GPU)
-    add_model(tmp_path / "models", "gated_cpu", gated)
-    add_ensemble(tmp_path / "models", "chain", "doubles", "gated")
+    add_model(work / "models", "gated", gated, config=TAKES_GPU)
+    add_model(work / "models", "gated_cpu", gated)
+    add_ensemble(work / "models", "chain", "doubles", "gated")
+    options = ("--allow-client-shm=true", "--stub-restart-limit=100")
     with (
-        ServerProcess(tmp_path / "models", "--allow-client-shm=true", work=tmp_path, environ=driver.environ) as server,
+        ServerProcess(work / "models", *options, work=work, environ=driver.environ) as server,
         driver.client() as memory,
         tritonclient.http.InferenceServerClient(server.http_url, concurrency=2) as client,
     ):
@@ -58,6 +60,16 @@ def server(tmp_path):
         server.memory, server.client = memory, client
         yield server
     assert (driver.allocations(), driver.opened(), driver.pinned(), driver.contexts()) == ([], [], [], [])
+
+
+@pytest.fixture
+def server(shared_server):
+    """The server of all tests here, on a device where an earlier test has left nothing."""
+    reset(shared_server)
+    driver = shared_server.driver
+    shared_server.wait_for(lambda: not driver.allocations() and not driver.opened(), "what is idle to be given back")
+    yield shared_server
+    shared_server.memory.free()
 
 
 def given(values=VALUES):

@@ -65,11 +65,11 @@ def test_a_native_model_reads_and_writes_gpu_memory_of_clients(server):
         client.unregister_cuda_shared_memory("r")
 
 
-@pytest.mark.parametrize(("fault", "kind"), [(GPU_MEMORY, "GPU"), (PINNED_MEMORY, "Pinned")])
-def test_without_a_driver_the_memory_manager_says_what_is_missing(tmp_path, fault, kind):
+def test_without_a_driver_the_memory_manager_says_what_is_missing(tmp_path):
     add_model(tmp_path / "models", "faults", "faults.c", max_batch_size=1)
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        text = told(server, fault)
-    assert text.startswith(
-        f"{kind} memory allocation is not supported: cannot use a tensor in GPU memory: NVIDIA's driver is missing"
-    )
+        texts = {"GPU": told(server, GPU_MEMORY), "Pinned": told(server, PINNED_MEMORY)}
+    for kind, text in texts.items():
+        assert text.startswith(
+            f"{kind} memory allocation is not supported: cannot use a tensor in GPU memory: NVIDIA's driver is missing"
+        )

@@ -48,26 +48,31 @@ def test_model_may_replace_threads_by_greenlets(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "code",
+    "changes",
     [
-        "os.closerange(3, 4096)",
-        "os.closerange(3, os.sysconf('SC_OPEN_MAX'))",
-        "[os.close(each) for each in range(3, 4096) if os.path.exists(f'/proc/self/fd/{each}')] and None",
-        "(os.setsid(), os.setpgrp(), os.setpgid(0, 0), os.setpgid(os.getpid(), os.getpid())) and None",
-        "os.close(1) or print('after', flush=True)",
-        "os.close(2) or print('after', file=__import__('sys').stderr, flush=True)",
-        "os.close(1) or __import__('sys').stdout.buffer.write(b'after') and None",
+        (
+            "[os.close(each) for each in range(3, 4096) if os.path.exists(f'/proc/self/fd/{each}')] and None",
+            "os.closerange(3, 4096)",
+            "os.closerange(3, os.sysconf('SC_OPEN_MAX'))",
+            "(os.setsid(), os.setpgrp(), os.setpgid(0, 0), os.setpgid(os.getpid(), os.getpid())) and None",
+        ),
+        (
+            "os.close(1) or print('after', flush=True)",
+            "os.close(2) or print('after', file=__import__('sys').stderr, flush=True)",
+        ),
+        ("os.close(1) or __import__('sys').stdout.buffer.write(b'after') and None",),
     ],
 )
-def test_model_may_close_descriptors_and_ask_for_a_session_of_its_own(tmp_path, code):
+def test_model_may_close_descriptors_and_ask_for_a_session_of_its_own(tmp_path, changes):
     write_model(tmp_path / "models", "changes", RUNS_CODE + IS_READY)
 
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         before = evaluate(server, "changes", "os.getpid()")
-        assert evaluate(server, "changes", code) == "None"
-        assert evaluate(server, "changes", ALIVE) == "2"
-        assert server.get("/v2/models/changes/ready").status == 200
-        assert evaluate(server, "changes", "os.getpid()") == before
+        for code in changes:
+            assert evaluate(server, "changes", code) == "None", code
+            assert evaluate(server, "changes", ALIVE) == "2", code
+            assert server.get("/v2/models/changes/ready").status == 200, code
+            assert evaluate(server, "changes", "os.getpid()") == before, code
 
 
 def test_children_of_a_model_may_not_ask_twice_for_a_session(tmp_path):

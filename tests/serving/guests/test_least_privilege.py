@@ -50,8 +50,7 @@ def open_folder():
 
 
 @needs_root
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--hardened", "--processes=2", "--prewarm=true")])
+@pytest.mark.parametrize("more", [(), ("--hardened", "--processes=2", "--prewarm=true")])
 def test_guests_run_as_another_user_without_its_groups_and_without_new_privileges(serving, open_folder, more):
     archive, _ = serving
     write_model(
@@ -177,8 +176,7 @@ def assert_unreadable(server, model, pid):
 
 
 @needs_root
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--prewarm=true",), ("--processes=2",)])
+@pytest.mark.parametrize("more", [(), ("--prewarm=true", "--processes=2")])
 def test_with_a_user_for_each_model_a_guest_reaches_no_guest_of_another_model(serving, open_folder, more):
     archive, _ = serving
     two = "instance_group [{ count: 2 }]"
@@ -211,7 +209,6 @@ def test_with_a_user_for_each_model_a_guest_reaches_no_guest_of_another_model(se
 
 
 @needs_root
-@pytest.mark.slow
 @pytest.mark.parametrize("prewarm", ["false", "true"])
 def test_guests_of_one_user_cannot_read_each_other(serving, open_folder, prewarm):
     archive, _ = serving
@@ -229,7 +226,6 @@ def test_guests_of_one_user_cannot_read_each_other(serving, open_folder, prewarm
 
 
 @needs_root
-@pytest.mark.slow
 def test_a_model_gets_its_user_until_it_is_unloaded_and_a_range_that_is_used_up_is_named(
     serving, tmp_path, open_folder
 ):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from serving.contract import run, serving
-from support.interpreters import interpreters, numpy_environment
+from support.interpreters import each_interpreter, numpy_environment
 
 pytestmark = pytest.mark.skipif(bool(os.environ.get("NAIAD_REFERENCE")), reason="the reference promises none of this")
 
@@ -179,9 +179,8 @@ def test_a_call_from_a_process_of_a_pool_fails_with_a_sentence_and_its_parent_se
     assert [process.pid for process in server.children()] == before
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
+@pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_models_of_every_interpreter_call_those_of_another(version, python, tmp_path, tmp_path_factory):
     folder = numpy_environment(tmp_path_factory, version, python)
     config = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{folder}" }} }}\n'

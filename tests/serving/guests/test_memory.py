@@ -71,7 +71,7 @@ def server(tmp_path):
         yield running
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(300)
 def test_thousand_requests_of_8_mb_leave_the_resident_size_where_it_was(server):
     body = np.arange(2 * MIB, dtype=np.float32).tobytes()
@@ -88,7 +88,7 @@ def test_thousand_requests_of_8_mb_leave_the_resident_size_where_it_was(server):
     assert all(abs(after[name] - before[name]) < 4 for name in before), (before, after)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_connections_that_come_and_go_leave_nothing(server):
     """Many clients at once, each with a connection of its own, as load balancers make them."""
     body = bytes(MIB)

@@ -7,7 +7,6 @@ import re
 import signal
 from pathlib import Path
 
-import pytest
 from serving.guests.test_supervision import guest_pid
 from serving.repositories import index, infer, is_model_ready, repository, values
 from support.server import ServerProcess
@@ -63,7 +62,6 @@ def trials(server: ServerProcess) -> list[tuple[str, float]]:
     return [(tried or ended, int(h) * 3600 + int(m) * 60 + float(s)) for h, m, s, tried, ended in lines]
 
 
-@pytest.mark.slow
 def test_of_several_instances_one_process_is_tried_at_a_time(tmp_path):
     together = 'parameters { key: "ONE_PROCESS" value { string_value: "true" } }'  # each process would try one
     repo, broken = breakable(tmp_path, f"instance_group {{ count: 3 kind: KIND_CPU }} {together}")

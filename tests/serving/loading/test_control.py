@@ -103,7 +103,6 @@ class Crowd:
             thread.join(20)
 
 
-@pytest.mark.slow
 def test_reloading_loses_no_request(control):
     """With two versions, so that the old guest of one ends while the new guest of the other starts."""
     server, models = control
@@ -122,7 +121,6 @@ def test_reloading_loses_no_request(control):
     client.close()
 
 
-@pytest.mark.slow
 def test_reloading_takes_over_new_code_and_versions(control):
     server, models = control
     repository(models, ["versions"])
@@ -219,7 +217,6 @@ def test_a_change_of_a_shared_backend_or_environment_is_a_change_of_each_model(t
         assert not is_loaded_by(server, "identity")
 
 
-@pytest.mark.slow
 def test_unloading_lets_requests_in_flight_finish(control):
     server, models = control
     repository(models, ["dies_mid_request"])
@@ -232,7 +229,6 @@ def test_unloading_lets_requests_in_flight_finish(control):
     server.wait_for(lambda: not server.children(), "the guest to end")
 
 
-@pytest.mark.slow
 def test_loading_again_while_unloading_serves_at_once(control):
     server, models = control
     repository(models, ["dies_mid_request"])
@@ -271,7 +267,6 @@ def test_control_is_refused_where_it_was_not_asked_for(tmp_path):
         assert values(infer(server, "identity", 1)) == [1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "versions"),
     [

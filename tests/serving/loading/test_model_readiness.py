@@ -115,7 +115,6 @@ def test_checks_at_once_share_one_call(server, tmp_path):
     assert before + 1 <= calls < before + 5
 
 
-@pytest.mark.slow
 def test_a_slow_check_counts_as_not_ready_and_continues(tmp_path):
     write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
     go_on = tmp_path / "go on"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 import threading
 
-import pytest
 from serving.ensembles.ensembles import ask, outputs, write_ensemble, write_function
 from support.server import ServerProcess
 
-pytestmark = pytest.mark.slow  # each waits for several looks
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
 
 

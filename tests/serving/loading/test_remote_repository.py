@@ -8,7 +8,6 @@ from sources.storage.bucket import KEYS, Bucket
 from support.server import TRITONSERVER, ServerProcess
 
 pytest.importorskip("s3fs")
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

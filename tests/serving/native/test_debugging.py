@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support.native import add_model
+from support.system_packages import needs
+
+pytestmark = pytest.mark.server
 
 NAIAD = Path(sys.executable).with_name("naiad")
 
@@ -28,7 +30,6 @@ def gdb_command(running: subprocess.Popen[str]) -> str:
     raise AssertionError("no command for gdb was printed")
 
 
-@pytest.mark.slow
 def test_enter_loads_the_library_without_a_debugger(tmp_path):
     model = add_model(tmp_path, "echo", "echo.c")
     with start(model) as running:
@@ -37,8 +38,7 @@ def test_enter_loads_the_library_without_a_debugger(tmp_path):
     assert "[[1., 2.]]" in printed
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("gdb") is None, reason="gdb is not installed")
+@needs("gdb")
 def test_gdb_stops_in_execute(tmp_path):
     model = add_model(tmp_path, "echo", "echo.c")
     with start(model) as running:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import socket
 import subprocess
 import urllib.request
@@ -18,6 +17,7 @@ from naiad_stub.native.elf import read_shared_object, write_library
 from naiad_stub.native.signatures import functions
 from support.native import SOURCES, add_model
 from support.server import Reply, ServerProcess
+from support.system_packages import require
 from support.waiting import until
 
 DYNAMIC = "dynamic_batching { max_queue_delay_microseconds: 1000 }\n"
@@ -357,7 +357,7 @@ def test_a_backend_sees_that_its_client_has_disconnected(server):
 
 def test_a_library_may_need_the_servers_by_a_name_with_a_digest(tmp_path):
     """As the wheels of Triton do, whose libraries are renamed."""
-    compiler = shutil.which("cc") or pytest.skip("there is no compiler on this machine")
+    compiler = require("cc")
     name = "libtritonserver-0123abcd.so"
     (tmp_path / name).write_bytes(write_library([function.name for function in functions()], name))
     folder = add_model(tmp_path / "models", "echo", "echo.c")

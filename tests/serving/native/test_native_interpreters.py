@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from serving.native.test_native_backends import TWO, add_models, ask, data, metrics
-from support.interpreters import interpreters, numpy_environment
+from support.interpreters import each_interpreter, numpy_environment
 from support.native import add_model
 from support.server import ServerProcess
 from support.waiting import until
@@ -19,9 +19,8 @@ SERVER = Path(__file__).with_name("server_of_guests.py")
 SHARED = 'parameters { key: "native_shared_model" value { string_value: "true" } }\n'
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("version", "python"), interpreters(), ids=[f"{a}.{b}" for (a, b), _ in interpreters()])
+@pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_backends_are_served_alike_under_every_interpreter(version, python, tmp_path, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)
     repository = tmp_path / "models"

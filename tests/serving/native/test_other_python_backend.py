@@ -20,7 +20,6 @@ ON_TRITON = [name for name in example_names() if not read_example(name).is_ours]
 RUNTIME = '\nruntime: "libtriton_python.so"\n'
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not (REFERENCE / "READY").exists(), reason="NAIAD_BENCH_REFERENCE names no installed Triton"),
 ]
 

@@ -33,7 +33,6 @@ LEFT_OUT = {
 }
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not (REFERENCE / "READY").exists(), reason="NAIAD_BENCH_REFERENCE names no installed Triton"),
 ]
 

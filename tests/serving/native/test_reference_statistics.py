@@ -18,7 +18,6 @@ REFERENCE = Path(os.environ.get("NAIAD_BENCH_REFERENCE", "/nowhere"))
 _DURATIONS = re.compile(r"_duration_us|_histogram_ms|_summary_us")
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not (REFERENCE / "READY").exists(), reason="NAIAD_BENCH_REFERENCE names no installed Triton"),
 ]
 

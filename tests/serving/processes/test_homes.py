@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import tritonclient.grpc
 from serving.frontends.killing import others
@@ -261,6 +263,20 @@ def test_no_request_is_lost_while_a_model_is_loaded_again_and_it_stays_in_its_pr
     assert set(outcomes) == {(200, str(home))}
 
 
+def test_a_configuration_that_changes_nothing_leaves_the_guest_where_it_is(server: ServerProcess) -> None:
+    model = away(server)
+    with connection(server) as made:
+        guest = ask(made, model, PID)
+        server.begin_log()
+        parameters = {"config": json.dumps(server.get(f"/v2/models/{model}/config").json())}
+
+        reply = server.post(f"/v2/repository/models/{model}/load", {"parameters": parameters})
+
+        assert reply.status == 200, reply.error
+        assert ask(made, model, PID) == guest
+        assert f"instances of '{model}' version 1: all stay" in server.log
+
+
 def test_a_guest_that_is_killed_fails_its_request_alone_and_the_others_wait_for_the_next(
     server: ServerProcess, tmp_path: Path
 ) -> None:
@@ -303,7 +319,7 @@ def test_requests_wait_while_the_process_of_their_model_is_started_again(server:
         until((tmp_path / "end.begun").exists, "the model to execute")
         os.kill(home, signal.SIGKILL)
         text = f"cannot finish the request: process {number} of the server, which had it, has exited; send it again"
-        assert busy.answer() == (500, text)
+        assert busy.answer() == (503, text)
         assert server.get(f"/v2/models/{model}/ready").status == 400
         waiting = [Waiting(two[pid], model, PARENT) for pid in (server.pid, other)]
         answers = {each.answer() for each in waiting}
@@ -313,6 +329,46 @@ def test_requests_wait_while_the_process_of_their_model_is_started_again(server:
     until(lambda: server.get(f"/v2/models/{model}/ready").status == 200, "the model to be ready")
     server.wait_health("ready")
     assert set(homes(server).values()) <= {each.pid for each in server.serving()}
+
+
+def test_requests_wait_for_a_process_that_dies_again_and_again_only_so_long(server: ServerProcess) -> None:
+    model = away(server)
+    home = homes(server)[model]
+    number = next(each.name() for each in others(server) if each.pid == home).split()[-1]
+    kept = {server.pid, *(each.pid for each in others(server) if each.pid != home)}
+    is_over = threading.Event()
+
+    def kill() -> None:
+        while not is_over.is_set():
+            for each in psutil.Process(server.pid).children():
+                with contextlib.suppress(psutil.Error):  # it has exited since
+                    if each.pid not in kept and any("naiad-process" in word for word in each.cmdline()):
+                        each.kill()
+            is_over.wait(0.01)
+
+    def is_ready(made: http.client.HTTPConnection) -> bool:
+        made.request("GET", f"/v2/models/{model}/ready")
+        response = made.getresponse()
+        response.read()
+        return response.status == 200
+
+    killing = threading.Thread(target=kill)
+    with connection_of_each(server) as one:
+        made = one[server.pid]  # any other connection may come to the process that is killed
+        killing.start()
+        try:
+            until(lambda: not is_ready(made), "the process to be gone")
+            answers = [Waiting(made, model, PARENT).answer() for _ in range(2)]
+        finally:
+            is_over.set()
+            killing.join()
+        assert {status for status, _ in answers} == {503}
+        assert all(f"process {number} of the server" in text for _, text in answers), answers
+        until(lambda: is_ready(made), "the model to be ready")
+    until(lambda: len(server.serving()) == PROCESSES, "all processes to serve")
+    serving = {each.pid for each in server.serving()}
+    until(lambda: {each.ppid() for each in server.children()} == serving, "guests of killed processes to end")
+    server.wait_health("ready")
 
 
 def test_a_stream_of_a_model_in_another_process_arrives_whole_and_ends_when_its_client_leaves(

@@ -12,7 +12,7 @@ from support.server import ServerProcess
 COUNT = 3
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 def test_processes_killed_under_load_lose_connections_and_their_own_requests_only(tmp_path):
     """`NAIAD_KILL_SECONDS=300 pytest -k killed_under_load --timeout=400` runs it for five minutes."""
     seconds = float(os.environ.get("NAIAD_KILL_SECONDS", "4"))

@@ -12,8 +12,6 @@ import tritonclient.http
 import tritonclient.http.aio
 from support.server import ServerProcess
 
-pytestmark = pytest.mark.smoke
-
 BACKEND = """
 import os
 import numpy as np

@@ -71,7 +71,7 @@ def sizes(server: ServerProcess) -> dict[int, int]:
     return {process.pid: process.memory_full_info().pss for process in server.processes()}
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(300)
 def test_a_gigabyte_for_a_client_that_does_not_read_takes_little_memory_and_delays_no_request(tmp_path):
     responses, elements = 2500, 100_000

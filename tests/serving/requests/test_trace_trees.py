@@ -303,7 +303,6 @@ def test_a_models_own_spans_are_inside_those_of_its_request(tmp_path):
     assert (own.trace, own.parent, own.scope) == (model.trace, model.id, "model")
 
 
-@pytest.mark.slow
 def test_without_a_collector_requests_are_answered_and_the_server_ends(repository, tmp_path):
     with Collector() as gone:
         url = gone.url

@@ -229,7 +229,6 @@ def test_a_message_that_processes_of_the_server_cannot_pack_is_an_error(server: 
     assert len(found) == (2 if is_split else 0)
 
 
-@pytest.mark.slow
 def test_a_remote_model_passes_the_error_on_and_serves_the_next_request(server: ServerProcess, tmp_path: Path) -> None:
     repository = tmp_path / "models"
     for name, url in (("by_http", f"http://{server.http_url}"), ("by_grpc", f"grpc://{server.grpc_url}")):

@@ -77,9 +77,9 @@ CLIENTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("frontends", [0, 2])
-@pytest.mark.parametrize("client", CLIENTS)
+@pytest.mark.parametrize(
+    ("client", "frontends"), [*((client, 0) for client in CLIENTS), ("a request over HTTP", 2), ("a call over gRPC", 2)]
+)
 def test_a_server_does_not_wait_for_its_exit_timeout_if_clients_have_left(tmp_path, models, frontends, client) -> None:
     options = (f"--processes={max(int(frontends), 1)}", "--exit-timeout-secs=600")
     with ServerProcess(models, *options, work=tmp_path) as server:
@@ -90,7 +90,6 @@ def test_a_server_does_not_wait_for_its_exit_timeout_if_clients_have_left(tmp_pa
         assert _KILLED in server.log
 
 
-@pytest.mark.slow
 def test_an_unload_does_not_wait_for_the_exit_timeout_if_clients_have_left(tmp_path, models) -> None:
     options = ("--model-control-mode=explicit", "--load-model=once", "--exit-timeout-secs=600")
     with ServerProcess(models, *options, work=tmp_path) as server:

@@ -67,10 +67,16 @@ def replace_under_load(ports: Ports, send: Callable[[Clients, int], None], port:
     assert load.answered >= requests
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("drain", [0, 1])
 @pytest.mark.parametrize(
-    ("send", "port", "requests"), [(send_over_http, "http", 10_000), (send_over_grpc, "grpc", 5_000)]
+    ("send", "port", "requests", "drain"),
+    [
+        (send_over_http, "http", 1000, 1),
+        *(
+            pytest.param(*over, drain, marks=pytest.mark.endurance)
+            for over in ((send_over_http, "http", 10_000), (send_over_grpc, "grpc", 5_000))
+            for drain in (0, 1)
+        ),
+    ],
 )
 def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, send, port, requests, drain):
     """4 of 201 connections were reset when a server stopped, and an idle server under SIGTERM refused connections."""

@@ -1,0 +1,106 @@
+"""A server whose loads wait for an index of packages that does not answer: it stops, unloads, and loads other models."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.server import HOST, ServerProcess
+
+CODE = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))]) for _ in requests]
+"""
+BLOCK = '# /// script\n# requires-python = ">=3.8"\n# dependencies = ["no-index-answers-for-NAME"]\n# ///\n'
+CONFIG = """
+backend: "python"
+output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+"""
+
+
+@pytest.fixture
+def silent_index() -> Iterator[str]:
+    """The address of an index that accepts connections and sends nothing."""
+    with socket.create_server((HOST, 0)) as listening:
+        yield f"http://{HOST}:{listening.getsockname()[1]}/simple"
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    built = [f"built-{number}" for number in range(5)]  # one more than there are slots of loading
+    for name in (*built, "plain"):
+        (tmp_path / "models" / name / "1").mkdir(parents=True)
+        (tmp_path / "models" / name / "1" / "model.py").write_text(
+            CODE if name == "plain" else BLOCK.replace("NAME", name) + CODE
+        )
+        (tmp_path / "models" / name / "config.pbtxt").write_text(CONFIG)
+    return tmp_path / "models"
+
+
+def start(models: Path, index: str, *options: str, wait: str) -> ServerProcess:
+    return ServerProcess(
+        models,
+        "--env-build=allowed",
+        "--exit-timeout-secs=5",
+        *options,
+        work=models.parent / "work",
+        environ={"PIP_INDEX_URL": index, "UV_DEFAULT_INDEX": index},
+        wait=wait,
+    )
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_start_that_waits_for_an_index_ends_at_a_signal(models, silent_index, number, processes):
+    server = start(models, silent_index, f"--processes={processes}", wait="")
+    server.start()
+    server.wait_log("resolving the requirements of")
+    os.kill(server.pid, number)
+
+    assert server.wait_exit(30) == 0
+    assert "Stopping before the models are loaded; a second signal ends at once." in server.log
+    assert "Ending the loads and unloads in progress: 'built-" in server.log
+    assert "cannot start process" not in server.log
+    assert not list(models.parent.rglob("staging/*"))
+
+
+def test_loads_that_wait_for_an_index_hold_neither_others_nor_unloads(models, silent_index):
+    with start(models, silent_index, "--model-control-mode=explicit", wait="live") as server:
+        replies = {}
+
+        def load(name: str) -> None:
+            replies[name] = server.post(f"/v2/repository/models/{name}/load")
+
+        loads = [threading.Thread(target=load, args=(f"built-{number}",)) for number in range(5)]
+        for thread in loads:
+            thread.start()
+        for number in range(4):
+            server.wait_log(f"environment of 'built-{number}': resolving")
+
+        assert server.post("/v2/repository/models/plain/load").status == 200
+        assert server.post("/v2/repository/models/built-0/unload").status == 200
+        loads[0].join()
+        assert "the load was ended by an unload" in replies["built-0"].error
+        assert server.stop() == 0
+        for thread in loads:
+            thread.join()
+        assert {replies[f"built-{number}"].status for number in range(1, 5)} == {503}
+
+
+def test_a_second_signal_ends_at_once(models, silent_index):
+    server = start(models, silent_index, wait="")
+    server.start()
+    server.wait_log("resolving the requirements of")
+    os.kill(server.pid, signal.SIGTERM)
+    os.kill(server.pid, signal.SIGINT)
+
+    assert server.wait_exit(30) in {0, -signal.SIGINT, -signal.SIGTERM, 128 + signal.SIGINT}
