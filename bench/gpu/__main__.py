@@ -599,6 +599,7 @@ def main() -> int:
     reference = given if (given / "bin" / "tritonserver").exists() else None
     with tempfile.TemporaryDirectory(prefix="naiad-gpu-") as folder:
         work = Path(folder)
+        work.chmod(0o711)  # guests of other users load the stand-in from it
         has_gpu = has_driver()
         if not has_gpu:
             print("no NVIDIA driver with a device here: these rows were tried against the stand-in of the tests")

@@ -15,9 +15,15 @@ from typing_extensions import Self
 
 from naiad_operations.deploy.ray_service import HEAD_ENVIRONMENT
 
-# Ray reads these when it is imported. Its ports are open to other machines, so they need a token.
+# Ray reads these when it is imported. Its ports are open to other machines, so they need a token. Serve kills a proxy
+# that is not ready within 5 s, which two busy processors may take.
 os.environ.update(
-    RAY_USAGE_STATS_ENABLED="0", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32), **HEAD_ENVIRONMENT
+    RAY_USAGE_STATS_ENABLED="0",
+    RAY_AUTH_MODE="token",
+    RAY_AUTH_TOKEN=secrets.token_hex(32),
+    RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S="60",
+    RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S="60",
+    **HEAD_ENVIRONMENT,
 )
 
 import ray
