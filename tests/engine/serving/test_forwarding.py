@@ -192,7 +192,7 @@ def test_a_cancelled_request_is_cancelled_in_the_guest(version):
 
 def test_a_request_that_the_guest_had_not_begun_goes_to_another_one_as_an_ordinary_request(version):
     layout = version.check_layout()
-    version.tracker.plain_scheduler.set_depth(version.guest, 2)
+    version.tracker.forwarding_scheduler.set_depth(version.guest, 2)
     first, second = version.forward(8, layout), version.forward(9, layout)
     assert first
     assert second
@@ -219,7 +219,7 @@ def test_models_whose_requests_need_more_work_have_no_forwarding(more):
     async def scheduler() -> object:
         config = freeze(text_format.Parse(PLAIN + more, pb.ModelConfig()))
         keys = itertools.count(1)
-        return RequestTracker(config, 1, keys, WarmUp((), keys)).plain_scheduler
+        return RequestTracker(config, 1, keys, WarmUp((), keys)).forwarding_scheduler
 
     assert asyncio.run(scheduler()) is None
 

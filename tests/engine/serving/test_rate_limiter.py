@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from fakes.clock import SECOND, Clock, turns
 from fakes.guests import FakeGuest, config, launch_spec, request
 
 from naiad.core.errors import ConfigError, NaiadError
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Dispatch, Rejection, Row, RowDispatch
 from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
@@ -40,6 +39,7 @@ class Scheduler:
     """
 
     waiting_count = 0
+    singly = sequences = None
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -69,6 +69,9 @@ class Scheduler:
             self.queue.remove(item)
             return True
         return False
+
+    def deadline_of(self, item: PendingRequest, queued: int) -> int | None:
+        return None
 
 
 class Limited:
@@ -256,23 +259,13 @@ def test_capacities_are_logged_for_those_who_look(clock, caplog):
     run(clock, check)
 
 
-class Timed(DynamicScheduler):  # its class is what the gate looks at
+class Timed(Scheduler):
     """A scheduler whose requests have a deadline."""
 
-    waiting_count = 0
-
     def __init__(self, deadline: Callable[[int], int | None]) -> None:
+        super().__init__()
         self.deadline = deadline
         self.seen: list[Any] = []
-
-    def add_instance(self, worker: Any, now: int) -> Sequence[Any]:
-        return []
-
-    def next_wakeup(self) -> None:
-        return None
-
-    def withdraw(self, item: Any) -> bool:
-        return False
 
     def deadline_of(self, item: Any, queued: int) -> int | None:
         self.seen.append((item, queued))

@@ -188,7 +188,7 @@ def test_requests_that_a_scheduler_may_put_together_are_not_sent_ahead(clock):
 
 def test_the_time_that_a_request_waits_in_its_guest_behind_another_counts_as_time_in_the_queue(clock):
     tracked = Tracked()
-    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 2)
+    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 2)
     sent = clock.now_ns
     tracked.ask()
     tracked.ask()
@@ -690,7 +690,7 @@ def end(tracked: Tracked, *, added: bool = True) -> FakeGuest:
 
 def test_what_a_guest_executed_fails_when_it_exits_and_what_it_had_only_received_is_executed_by_the_next(clock):
     tracked = Tracked()
-    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 3)
+    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 3)
     asked = [tracked.ask() for _ in range(4)]
     gone = end(tracked)
     (_, first), *others = asked
@@ -715,7 +715,7 @@ def test_a_guest_that_exited_before_it_read_its_batch_had_begun_none(clock):
 def test_a_guest_with_lanes_executed_as_many_batches_as_it_has_lanes(clock):
     tracked = Tracked()
     tracked.tracker.lanes = 2
-    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 3)
+    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 3)
     asked = [tracked.ask() for _ in range(3)]
     end(tracked)
     assert [answers.is_ended for _, answers in asked] == [True, True, False]
@@ -732,7 +732,7 @@ def test_a_request_that_its_guest_still_answers_after_execute_fails_with_it(cloc
 
 def test_a_cancelled_request_that_was_not_begun_ends_with_its_guest(clock):
     tracked = Tracked()
-    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 2)
+    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 2)
     tracked.ask()
     key, answers = tracked.ask()
     tracked.tracker.cancel(key)
@@ -748,7 +748,7 @@ def test_a_request_that_ends_guest_after_guest_is_refused_also_while_it_waits(cl
     for _ in range(2):
         tracked.ask(data=b"fatal   ")
         end(tracked)
-    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 2)
+    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 2)
     _, begun = tracked.ask(data=b"fatal   ")
     _, received = tracked.ask(data=b"fatal   ")
     _, waiting = tracked.ask(data=b"fatal   ")
@@ -849,7 +849,7 @@ def test_an_error_that_is_passed_on_keeps_no_frames_with_the_tensors_of_requests
 )
 def test_a_model_whose_requests_are_batches_and_whose_responses_stay_as_they_are_is_plain(clock, more, is_plain):
     async def check() -> None:
-        assert (Tracked(PLAIN, more).tracker.plain_scheduler is not None) is is_plain
+        assert (Tracked(PLAIN, more).tracker.forwarding_scheduler is not None) is is_plain
 
     clock.run(check())
 
@@ -857,7 +857,7 @@ def test_a_model_whose_requests_are_batches_and_whose_responses_stay_as_they_are
 def test_a_native_backend_is_not_plain(clock):
     tracked = Tracked()
     tracked.tracker.count_reports()
-    assert tracked.tracker.plain_scheduler is None
+    assert tracked.tracker.forwarding_scheduler is None
 
 
 def test_responses_leave_in_the_order_of_their_requests_where_the_model_asks_for_that(clock):
@@ -919,7 +919,7 @@ def test_a_forwarded_response_that_its_source_cannot_pass_on_ends_the_request_wi
 
 def test_what_has_ended_before_its_guest_exits_is_neither_failed_nor_requeued(clock):
     tracked = Tracked()
-    tracked.tracker.plain_scheduler.set_depth(tracked.guest, 3)
+    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 3)
     asked = [tracked.ask() for _ in range(3)]
     tracked.tracker.fail([tracked.tracker.find(asked[1][0])], NaiadError("it is over"))
     end(tracked)
@@ -942,7 +942,7 @@ def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_
         tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.tracker) for number in range(2)]
         for guest in tracked.guests:
             tracked.tracker.add_guest(guest)
-        assert tracked.tracker.plain_scheduler is None
+        assert tracked.tracker.forwarding_scheduler is None
         first, second = [tracked.ask()[0] for _ in range(2)]
         running = [guest for guest in tracked.guests if guest.open]
         assert [guest.executed for guest in running] == [[[first]]], "there is one resource for both"

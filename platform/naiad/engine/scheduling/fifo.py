@@ -26,11 +26,13 @@ Instance = TypeVar("Instance", bound=Hashable)
 
 
 class FifoScheduler(Generic[Instance, Item]):
-    """A queue and the instances; see `Scheduler`.
+    """A queue and the instances; see `Scheduler` and `SingleDispatch`.
 
     Attributes:
         waiting: Queued items, oldest first.
     """
+
+    sequences = None
 
     def __init__(self) -> None:
         self.waiting: deque[Item] = deque()
@@ -39,6 +41,11 @@ class FifoScheduler(Generic[Instance, Item]):
 
     def __repr__(self) -> str:
         return f"<FifoScheduler waiting={len(self.waiting)} {self._instances!r}>"
+
+    @property
+    def singly(self) -> FifoScheduler[Instance, Item]:
+        """Itself; see `Scheduler.singly`."""
+        return self
 
     @property
     def waiting_count(self) -> int:
@@ -106,6 +113,10 @@ class FifoScheduler(Generic[Instance, Item]):
         """An instance finished its oldest dispatch."""
         self._instances.remove_dispatch(instance)
         return self._dispatch() if self.waiting else []
+
+    def deadline_of(self, item: Item, queued_ns: int) -> None:  # noqa: ARG002 - `Scheduler` has it
+        """None: requests have no timeout."""
+        return
 
     def wake(self, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - see `Scheduler`
         """Decide again: a withdrawn request may have blocked those behind it."""

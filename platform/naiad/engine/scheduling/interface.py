@@ -16,7 +16,7 @@ for example because a queue timeout expires.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from naiad.core.errors import NaiadError
@@ -41,6 +41,8 @@ __all__ = [
     "Schedulable",
     "Scheduler",
     "SchedulerWarning",
+    "Sequences",
+    "SingleDispatch",
 ]
 
 
@@ -81,6 +83,8 @@ class Schedulable(Protocol):
 Item = TypeVar("Item", bound=Schedulable)
 Instance = TypeVar("Instance", bound=Hashable)
 AnyItem = TypeVar("AnyItem")
+Instance_contra = TypeVar("Instance_contra", bound=Hashable, contravariant=True)
+Item_contra = TypeVar("Item_contra", bound=Schedulable, contravariant=True)
 
 
 class Dispatch(NamedTuple, Generic[Instance, AnyItem]):
@@ -149,13 +153,43 @@ class SchedulerWarning(NamedTuple):
 Action = Dispatch[Instance, AnyItem] | RowDispatch[Instance, AnyItem] | Rejection[AnyItem] | SchedulerWarning
 
 
+class Sequences(Protocol[Instance_contra, Item_contra]):
+    """What a scheduler can do beyond `Scheduler` if its requests belong to sequences."""
+
+    @property
+    def open_count(self) -> int:
+        """Number of sequences that are open."""
+
+    def has_sequence(self, correlation_id: int | str) -> bool:
+        """Whether a sequence of that id is open."""
+
+    def is_in_use(self, instance: Instance_contra) -> bool:
+        """Whether an instance has sequences."""
+
+    def reschedule(self, item: Item_contra) -> None:
+        """Queue a request again that its model, being executed, asks for once more (iterative sequences)."""
+
+    def close(self) -> None:
+        """Reject new sequences from now on; open ones continue."""
+
+
 class Scheduler(Protocol[Instance, Item]):
     """Queued requests, and the instances of a model.
+
+    What only some schedulers can do is asked of `singly` and `sequences`.
 
     `remove_instance` and `withdraw` return no actions, although they may cause some: a sequence fails with its
     instance, a slot becomes free. The next call of another method returns these actions; until then `next_wakeup`
     returns a time in the past, so that the caller calls `wake` at once.
     """
+
+    @property
+    def singly(self) -> SingleDispatch[Instance, Item] | None:
+        """Itself, if it dispatches each request by itself, in the order of arrival."""
+
+    @property
+    def sequences(self) -> Sequences[Instance, Item] | None:
+        """Itself, if requests belong to sequences."""
 
     @property
     def waiting_count(self) -> int:
@@ -189,6 +223,12 @@ class Scheduler(Protocol[Instance, Item]):
     def on_finished(self, instance: Instance, now_ns: int = 0) -> Sequence[Action[Instance, Item]]:
         """An instance finished its oldest dispatch."""
 
+    def deadline_of(self, item: Item, queued_ns: int) -> int | None:
+        """When a request that arrived at *queued_ns* is rejected for its timeout; None for never.
+
+        Asked for a request that was dispatched, while its instance waits for resources.
+        """
+
     def wake(self, now_ns: int) -> Sequence[Action[Instance, Item]]:
         """Decide again, because time has passed. It is never wrong to call this."""
 
@@ -197,3 +237,26 @@ class Scheduler(Protocol[Instance, Item]):
 
     def drain(self) -> Iterator[Item]:
         """Remove all queued items and yield them, in the order of their execution."""
+
+
+class SingleDispatch(Scheduler[Instance, Item], Protocol[Instance, Item]):
+    """A scheduler that dispatches each request by itself, in the order of arrival.
+
+    A request that it has queued gains nothing by waiting, so it may move to another process, or be in an instance's
+    channel before the one ahead of it has ended. It neither delays nor rejects requests, so nothing has to be looked
+    at in one that an idle instance can take.
+    """
+
+    @property
+    def waiting(self) -> Collection[Item]:
+        """The queued requests, oldest first; the same object at each call."""
+
+    @property
+    def instance_count(self) -> int:
+        """Number of instances that take requests."""
+
+    def next_instance(self) -> tuple[Instance, int] | None:
+        """The instance that would get a request that arrives now, with its load; None if the request would wait."""
+
+    def dispatch_at_once(self) -> Instance | None:
+        """Count a dispatch of a request that has just arrived; the instance. None if it has to be enqueued."""

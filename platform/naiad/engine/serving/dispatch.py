@@ -17,9 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from naiad.core import clock
-from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Dispatch, RowDispatch
-from naiad.engine.scheduling.sequences.batcher import SequenceScheduler
 from naiad.engine.serving.execution import BatchExecutor, CarryOut, Fail, OnRejected, WorkerAction, WorkerScheduler
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate
@@ -55,9 +53,9 @@ class Dispatcher:
         self._executor = executor = BatchExecutor(scheduler, keys, fail, on_rejected)
         self._perform: CarryOut = executor.carry_out
         self.carry_out: CarryOut = executor.carry_out
-        if gate is None and isinstance(scheduler, FifoScheduler):
+        if gate is None and scheduler.singly is not None:
             return
-        self._hold = _StartHold.from_environment(is_sequential=isinstance(scheduler, SequenceScheduler))
+        self._hold = _StartHold.from_environment(is_sequential=scheduler.sequences is not None)
         self._timer = _WakeupTimer(self._wake)
         self.carry_out = executor.resume = self._carry_out_and_arm
         if gate is not None:

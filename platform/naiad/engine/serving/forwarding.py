@@ -38,10 +38,10 @@ class Forwarding:
 
         Args:
             admission: Of the version; it knows the layouts that were checked.
-            tracker: Of the version; see `RequestTracker.plain_scheduler`.
+            tracker: Of the version; see `RequestTracker.forwarding_scheduler`.
             keys: Numbers of requests, unique within the version.
         """
-        scheduler = tracker.plain_scheduler
+        scheduler = tracker.forwarding_scheduler
         assert scheduler is not None
         self._scheduler = scheduler
         self._admission = admission

@@ -14,7 +14,6 @@ from typing import TypeAlias
 from naiad.config.model import model_config_pb2 as pb
 from naiad.core import clock
 from naiad.core.errors import NotReadyError
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.interface import Dispatch, RowDispatch
 from naiad.engine.scheduling.rate_limit import GrantedWork, RateLimiter, ResourceCapacity, ResourceNeed
 from naiad.engine.serving.execution import (
@@ -215,8 +214,6 @@ class RateLimitGate:
 
     def _start_timeout(self, pending: PendingRequest) -> asyncio.TimerHandle | None:
         """A timer that rejects a staged request when its queue timeout expires; None if it has none."""
-        if not isinstance(self._scheduler, DynamicScheduler):
-            return None
         deadline = self._scheduler.deadline_of(pending, pending.queued)
         if deadline is None:
             return None

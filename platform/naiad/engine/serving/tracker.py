@@ -18,9 +18,8 @@ from naiad.core import clock
 from naiad.core.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
 from naiad.engine.scheduling.dynamic.shapes import ShapeKeys
 from naiad.engine.scheduling.factory import preserves_order, scheduler_for
-from naiad.engine.scheduling.fifo import FifoScheduler
+from naiad.engine.scheduling.interface import SingleDispatch
 from naiad.engine.scheduling.response_order import ResponseOrder
-from naiad.engine.scheduling.sequences.batcher import SequenceScheduler
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.device_use import settle_outputs
 from naiad.engine.serving.dispatch import Dispatcher, WorkerScheduler
@@ -110,8 +109,9 @@ class RequestTracker:
         self.typical = _INITIAL_TYPICAL_NS
         # What it has dispatched to a worker and has not been told the end of is what that worker's `batches` has.
         self._scheduler: WorkerScheduler = scheduler_for(config, states)
-        self._sequences = self._scheduler if isinstance(self._scheduler, SequenceScheduler) else None
-        self.is_batching = not isinstance(self._scheduler, FifoScheduler)
+        self._sequences = self._scheduler.sequences
+        self._singly = self._scheduler.singly
+        self.is_batching = self._singly is None
         self._shapes = ShapeKeys(config)
         self._preparation = ResponsePreparation(config, states, self.statistics)
         self._is_prepared = self._preparation.is_needed
@@ -129,10 +129,10 @@ class RequestTracker:
         return len(self._pending)
 
     @property
-    def plain_scheduler(self) -> FifoScheduler[Worker, PendingRequest] | None:
-        """The scheduler, if each request is one batch, and its response needs no change; None otherwise."""
+    def forwarding_scheduler(self) -> SingleDispatch[Worker, PendingRequest] | None:
+        """What dispatches requests that are forwarded; None where they or their responses have to be looked at."""
         is_plain = self._gate is None and self.reported is None and not self._is_prepared
-        return self._scheduler if is_plain and isinstance(self._scheduler, FifoScheduler) else None
+        return self._singly if is_plain else None
 
     def takes_at_once(self, typical_elsewhere: int = 0) -> bool:
         """Whether a request that arrives now is better off here than in another process, however idle that is.
@@ -143,10 +143,10 @@ class RequestTracker:
         Args:
             typical_elsewhere: How long `execute` usually takes in other processes, in nanoseconds.
         """
-        scheduler = self._scheduler
+        scheduler = self._singly
         if self.has_idle():
             return True
-        if not isinstance(scheduler, FifoScheduler) or not self._pending:
+        if scheduler is None or not self._pending:
             return False
         if max(self.typical, typical_elsewhere) * len(self._pending) > _SOON_NS * scheduler.instance_count:
             return False
@@ -159,7 +159,7 @@ class RequestTracker:
 
     def has_idle(self) -> bool:
         """Whether an instance holds no request, and none waits."""
-        found = self._scheduler.next_instance() if isinstance(self._scheduler, FifoScheduler) else None
+        found = None if self._singly is None else self._singly.next_instance()
         return found is not None and not found[1]
 
     def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
@@ -169,7 +169,7 @@ class RequestTracker:
     @property
     def waiting(self) -> Collection[PendingRequest]:
         """The requests that wait for an instance, oldest first, if they are dispatched one by one."""
-        return self._scheduler.waiting if isinstance(self._scheduler, FifoScheduler) else ()
+        return () if self._singly is None else self._singly.waiting
 
     def first(self, count: int) -> list[PendingRequest]:
         """The first *count* requests in the order in which they came."""
@@ -429,10 +429,10 @@ class RequestTracker:
 
     def _may_send_ahead(self) -> bool:
         """Whether an instance may have its next request although `execute` takes long; see `_AHEAD_NS`."""
-        scheduler = self._scheduler
-        if not isinstance(scheduler, FifoScheduler) or self._gate is not None:
+        scheduler = self._singly
+        if scheduler is None or self._gate is not None:
             return False  # a batch grows while it waits, and resources are for requests that execute
-        return scheduler.waiting_count >= scheduler.instance_count
+        return len(scheduler.waiting) >= scheduler.instance_count
 
     def on_progress(self, key: int, started: int) -> None:
         """See `WorkerDelegate.on_progress`. The time until *started* counts as time in the queue."""

@@ -177,7 +177,7 @@ class ModelVersion:
         self.device = device_use(config, is_native=bool(native))
         self.direct = self
         self.forwarding = None
-        if tracker.plain_scheduler is not None:
+        if tracker.forwarding_scheduler is not None:
             self.forwarding = Forwarding(self._admission, tracker, keys)
         self.shared_inputs = next((spec.inputs for spec in specs), None)
         self._leases = {lease for spec in specs for lease in (spec.prewarm, spec.lease) if lease is not None}

@@ -34,6 +34,9 @@ request before, and clients test their handling of timeouts with one of a few mi
 class DynamicScheduler(Generic[Instance, Item]):
     """The queue of a model with dynamic batching, and its instances; see `Scheduler`."""
 
+    singly = None
+    sequences = None
+
     def __init__(
         self,
         rule: BatchRule,

@@ -40,7 +40,9 @@ __all__ = ["SequenceScheduler"]
 
 
 class SequenceScheduler(Generic[Instance, Item]):
-    """Sequences, and the slots of the instances; see `Scheduler`."""
+    """Sequences, and the slots of the instances; see `Scheduler` and `Sequences`."""
+
+    singly = None
 
     def __init__(
         self,
@@ -73,6 +75,11 @@ class SequenceScheduler(Generic[Instance, Item]):
             f"<SequenceScheduler sequences={len(self._open)} backlog={len(self._backlog)} "
             f"waiting={len(self._waiting)} instances={len(self._instances)}>"
         )
+
+    @property
+    def sequences(self) -> SequenceScheduler[Instance, Item]:
+        """Itself; see `Scheduler.sequences`."""
+        return self
 
     @property
     def waiting_count(self) -> int:
@@ -224,6 +231,10 @@ class SequenceScheduler(Generic[Instance, Item]):
             for sequence in batch:
                 self._on_executed(sequence, now_ns)
         return self._decide(now_ns)
+
+    def deadline_of(self, item: Item, queued_ns: int) -> None:  # noqa: ARG002 - `Scheduler` has it
+        """None: timeouts of the backlog end when a sequence has its slot."""
+        return
 
     def wake(self, now_ns: int) -> list[Action[Instance, Item]]:
         """Decide again, because time has passed."""
