@@ -120,6 +120,7 @@ class FakeGuest:
     ) -> None:
         self.spec = spec or SimpleNamespace(name="m_0_0")
         self.owner = owner
+        self._account = getattr(owner, "requests", owner)  # a version's, or a tracker that stands alone
         self.pid = pid
         self.python = "3.11"
         self.is_hung = False
@@ -201,12 +202,12 @@ class FakeGuest:
         """Answer a request; by default it ends without a response."""
         if final or reschedule:
             self.open.discard(key)
-        self.owner.on_response(self, GuestResponse(key, response, final, reschedule), started, ended)
+        self._account.on_response(self, GuestResponse(key, response, final, reschedule), started, ended)
 
     def finish(self, number: int | None = None, started: int = 0, ended: int = 0) -> None:
         """`execute` of a batch, of the oldest by default, has returned."""
         number = min(self.batches) if number is None else number
-        self.owner.on_batch_done(self, self.batches.pop(number), started, ended)
+        self._account.on_batch_done(self, self.batches.pop(number), started, ended)
 
     def answer(self, response: InferResponse | None = None, started: int = 0, ended: int = 0) -> None:
         """Answer all requests of the oldest batch, and finish it."""

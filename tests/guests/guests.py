@@ -36,6 +36,7 @@ IDENTITY = """
 
 class RecordingDelegate:
     def __init__(self) -> None:
+        self.requests = self.log = self
         self.answers: list[Any] = []
         self.forwarded: list[Any] = []
         self.done: list[tuple[int, ...]] = []

@@ -104,6 +104,7 @@ class Recorder:
             "request_of": None,
         }
         self.on: dict[str, Callable[..., Any]] = {}
+        self.requests = self.log = self
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def record(*arguments: Any) -> Any:

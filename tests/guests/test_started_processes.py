@@ -957,15 +957,15 @@ def test_a_model_that_completes_its_configuration_has_no_server(monkeypatch, cap
         async def start(self) -> str:
             self.services.on_call(self, SimpleNamespace(number=5, request=SimpleNamespace(model_name="other")))
             self.services.on_query(self, 6, "model.load", {})
-            self.delegate.on_log_record(self, 1, "model.py", 7, "careful")
-            self.delegate.on_output_line(self, "stdout", "hello")
+            self.delegate.log.on_log_record(self, 1, "model.py", 7, "careful")
+            self.delegate.log.on_output_line(self, "stdout", "hello")
             for each in (
                 self.services.is_calling(self),
-                self.delegate.is_refill_urgent(1),
-                self.delegate.is_held_back(self),
+                self.delegate.requests.is_refill_urgent(1),
+                self.delegate.requests.is_held_back(self),
             ):
                 assert each is False
-            assert self.delegate.request_of(1) is None
+            assert self.delegate.requests.request_of(1) is None
             return "{}"
 
         async def kill(self) -> None:

@@ -36,40 +36,14 @@ async def complete_in_guest(spec: LaunchSpec) -> str:
 
 
 class _CompletionDelegate:
-    """Logs what the guest prints and logs; no other callback can happen before a model serves."""
+    """Logs what the guest prints and logs; nothing else can happen before a model serves."""
 
-    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
-        """Cannot happen: no request is sent."""
-
-    def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
-        """Cannot happen: no request is sent."""
-
-    def request_of(self, key: int) -> InferRequest | None:  # noqa: ARG002 - the signature of the protocol
-        """None: no request is sent."""
-        return None
-
-    def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002 - the signature of the protocol
-        """False: no request waits."""
-        return False
-
-    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
-        """Cannot happen: no request is sent."""
-
-    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
-        """Cannot happen: no request is sent."""
+    def __init__(self) -> None:
+        self.requests = _NoRequests()
+        self.log = self
 
     def on_hang(self, worker: Worker) -> None:
         """Never called: such a guest is not watched."""
-
-    def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
-        """False: no request is sent."""
-        return False
-
-    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
-        """Cannot happen: no request is sent."""
-
-    def on_progress(self, key: int, started: int) -> None:
-        """Cannot happen: no request is sent."""
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Do nothing: `start` reports the exit."""
@@ -81,6 +55,40 @@ class _CompletionDelegate:
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote."""
         log_guest_line(_guest(worker), stream, line)
+
+
+class _NoRequests:
+    """The account of no request: none is sent, so hardly anything of this is called."""
+
+    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
+        """Cannot happen."""
+
+    def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
+        """Cannot happen."""
+
+    def request_of(self, key: int) -> InferRequest | None:  # noqa: ARG002 - the signature of the protocol
+        """None."""
+        return None
+
+    def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002 - the signature of the protocol
+        """False."""
+        return False
+
+    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
+        """Cannot happen."""
+
+    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
+        """Cannot happen."""
+
+    def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
+        """False."""
+        return False
+
+    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
+        """Cannot happen."""
+
+    def on_progress(self, key: int, started: int) -> None:
+        """Cannot happen."""
 
 
 def _guest(worker: Worker) -> GuestName:

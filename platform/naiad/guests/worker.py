@@ -102,8 +102,8 @@ _MAX_GPUS = 1024
 _MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
 
 
-class WorkerDelegate(Protocol):
-    """What a worker reports to. Called on the event loop's thread."""
+class RequestDelegate(Protocol):
+    """What keeps the account of a worker's requests. Called on the event loop's thread."""
 
     def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
         """A response or final mark for one request arrived; `execute` ran from *started* to *ended* (monotonic ns)."""
@@ -123,9 +123,6 @@ class WorkerDelegate(Protocol):
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
         """A batch that was to be sent cannot be: its inputs cannot be copied."""
 
-    def on_hang(self, worker: Worker) -> None:
-        """The guest hangs; it is killed soon, unless it exits before."""
-
     def is_held_back(self, worker: Worker) -> bool:
         """Whether a request of the guest waits until its client has received earlier responses."""
 
@@ -135,14 +132,36 @@ class WorkerDelegate(Protocol):
     def on_progress(self, key: int, started: int) -> None:
         """A request waits inside the model (0), or is computed since *started* (monotonic ns)."""
 
-    def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
-        """The process exited by itself or was killed for a fault; called once, never during `start`."""
+
+class LogDelegate(Protocol):
+    """What logs for a worker's guest. Called on the event loop's thread."""
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """The model logged a message."""
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """The guest wrote a line to stdout or stderr."""
+
+
+class WorkerDelegate(Protocol):
+    """What a worker reports to: its process' life itself, requests and log lines to objects of their own.
+
+    Called on the event loop's thread.
+    """
+
+    @property
+    def requests(self) -> RequestDelegate:
+        """What keeps the account of its requests."""
+
+    @property
+    def log(self) -> LogDelegate:
+        """What logs for it."""
+
+    def on_hang(self, worker: Worker) -> None:
+        """The guest hangs; it is killed soon, unless it exits before."""
+
+    def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
+        """The process exited by itself or was killed for a fault; called once, never during `start`."""
 
 
 class GuestServices(Protocol):
@@ -208,6 +227,8 @@ class Worker:
         code = spec.load.code
         self._log_levels = code.log_levels if isinstance(code, NativeCode) else None  # what the guest knows of the log
         self._delegate = delegate
+        self._requests = delegate.requests
+        self._log = delegate.log
         self._services = services
         self._interface = interface
         self._loop = asyncio.get_running_loop()
@@ -267,7 +288,7 @@ class Worker:
         try:
             sockets = await self._process.spawn(
                 self.memory,
-                lambda stream, line: self._delegate.on_output_line(self, stream, line),
+                lambda stream, line: self._log.on_output_line(self, stream, line),
                 self._on_process_exit,
             )
         except BaseException:
@@ -439,7 +460,7 @@ class Worker:
 
     def request_of(self, key: int) -> InferRequest | None:
         """An open request of this guest; None for any other."""
-        return self._delegate.request_of(key) if key in self.open else None
+        return self._requests.request_of(key) if key in self.open else None
 
     def propagated(self) -> Mapping[str, str]:
         """The headers that all open requests have in common, for a call whose own request is unknown."""
@@ -447,7 +468,7 @@ class Worker:
             return NO_HEADERS
         shared: Mapping[str, str] | None = None
         for key in self.open:
-            request = self._delegate.request_of(key)
+            request = self._requests.request_of(key)
             if request is None:
                 continue
             if shared is not None and request.propagated != shared:
@@ -491,7 +512,7 @@ class Worker:
         batch = self.batches.pop(number)
         self.open.difference_update(batch.keys)
         self._release_block(batch.block)
-        self._delegate.on_batch_unsent(self, batch, error)
+        self._requests.on_batch_unsent(self, batch, error)
 
     def _on_result_failed(self, number: int) -> None:
         """The result of a call was replaced by an error, which ends the call for the model."""
@@ -515,7 +536,7 @@ class Worker:
             if kind == wire.Kind.RESPONSES:
                 self._responses(payload)
             elif kind == wire.Kind.REPORTS:
-                self._delegate.on_reports(read_reports(payload))
+                self._requests.on_reports(read_reports(payload))
             elif kind == wire.Kind.CALL:
                 self._services.on_call(self, self._calls.read(payload, self.memory))
             else:
@@ -532,8 +553,8 @@ class Worker:
             return
         read = read_responses(payload, self._interface, self.memory)
         if read.reports:
-            self._delegate.on_reports(read.reports)
-        if read.done and self._delegate.is_refill_urgent(read.ended - read.started):
+            self._requests.on_reports(read.reports)
+        if read.done and self._requests.is_refill_urgent(read.ended - read.started):
             self._end_batch(read)
             self._pass_on(read)
         else:
@@ -551,23 +572,23 @@ class Worker:
         batch = self.batches.get(response.number)
         if batch is None or len(batch.keys) != 1 or batch.keys[0] != key or key not in self.open:
             return False
-        if self._delegate.is_refill_urgent(response.ended - response.started):
+        if self._requests.is_refill_urgent(response.ended - response.started):
             return False
         if response.reports:
-            self._delegate.on_reports(read_reports(response.reports))
+            self._requests.on_reports(read_reports(response.reports))
         self.open.discard(key)
         if key in self.forwarded:
             self.forwarded.discard(key)
             del self.batches[response.number]
-            self._delegate.on_forwarded_response(self, response, batch)
+            self._requests.on_forwarded_response(self, response, batch)
         else:
-            self._delegate.on_response(self, response.as_any(self._interface), response.started, response.ended)
+            self._requests.on_response(self, response.as_any(self._interface), response.started, response.ended)
             # The sink may have ended the guest, and its batches with it.
             if self.batches.pop(response.number, None) is None:
                 return True
             if batch.block >= 0:
                 self.memory.release_input(batch.block)
-            self._delegate.on_batch_done(self, batch, response.started, response.ended)
+            self._requests.on_batch_done(self, batch, response.started, response.ended)
         self.free_since = response.ended
         self._results.retry()
         return True
@@ -579,7 +600,7 @@ class Worker:
             if response.final or response.reschedule:
                 self.open.discard(response.key)
                 self.forwarded.discard(response.key)
-            self._delegate.on_response(self, response, read.started, read.ended)
+            self._requests.on_response(self, response, read.started, read.ended)
 
     def _end_batch(self, read: Responses) -> None:
         batch = self.batches.pop(read.number, None)
@@ -592,7 +613,7 @@ class Worker:
                 self._results.keep(batch.block)
             else:
                 self.memory.release_input(batch.block)
-        self._delegate.on_batch_done(self, batch, read.started, read.ended)
+        self._requests.on_batch_done(self, batch, read.started, read.ended)
         self._results.retry()
 
     def _send_released(self) -> None:
@@ -604,7 +625,7 @@ class Worker:
         match message:
             case Log():
                 fields = (message.level, message.file, message.line, message.text)
-                self._process.log.put(len(message.text), self._delegate.on_log_record, self, *fields)
+                self._process.log.put(len(message.text), self._log.on_log_record, self, *fields)
             case WantRelease():
                 if not self._wants_release:
                     self._wants_release = True
@@ -644,7 +665,7 @@ class Worker:
         except (KeyError, ValueError) as error:
             raise ProtocolError(f"a malformed notification of progress: {error!r}") from error
         if key in self.open:
-            self._delegate.on_progress(key, started)
+            self._requests.on_progress(key, started)
 
     def _want_release(self) -> None:
         """Send released blocks as soon as there are any: the guest waits for them."""
@@ -682,7 +703,7 @@ class Worker:
             self._queries > 0
             or self._wants_release
             or self._services.is_calling(self)
-            or self._delegate.is_held_back(self)
+            or self._requests.is_held_back(self)
         )
 
     def _on_hang(self) -> None:

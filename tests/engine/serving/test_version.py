@@ -602,7 +602,7 @@ def test_requests_that_wait_and_that_are_executed_are_counted(clock):
         keys = [ask(served)[0] for _ in range(3)]
         found = served.statistics()
         assert (found.name, found.version, found.pending_count, found.running_count) == ("m", "1", 2, 1)
-        served.on_progress(keys[0], 0)
+        served.requests.on_progress(keys[0], 0)
         found = served.statistics()
         assert (found.pending_count, found.running_count) == (3, 0), "it waits inside its model"
 
@@ -840,8 +840,8 @@ def test_what_a_model_logs_is_logged_under_its_own_file_and_line(clock, caplog):
         served = await started()
         (guest,) = guests(served)
         with caplog.at_level(logging.INFO):
-            served.on_log_record(guest, 1, "model.py", 7, "it is hot")
-            served.on_output_line(guest, "stderr", "a line")
+            served.log.on_log_record(guest, 1, "model.py", 7, "it is hot")
+            served.log.on_output_line(guest, "stderr", "a line")
         assert "it is hot" in caplog.text
         assert "a line" in caplog.text
 
@@ -857,11 +857,11 @@ def test_a_message_that_is_to_be_logged_once_is_and_no_more_than_256_of_them(clo
         (guest,) = guests(served)
         for number in range(300):
             for _ in range(2):
-                served.on_log_record(guest, LOG_ONCE | 1, "model.py", 7, f"message {number}")
+                served.log.on_log_record(guest, LOG_ONCE | 1, "model.py", 7, f"message {number}")
         assert [record[4] for record in logged] == [f"message {number}" for number in range(256)]
         assert logged[0] == (GuestName("m", 1, "m_0_0", 7), GUEST_LEVELS[1], "model.py", 7, "message 0")
         for _ in range(2):
-            served.on_log_record(guest, 1, "model.py", 7, "always")
+            served.log.on_log_record(guest, 1, "model.py", 7, "always")
         assert len(logged) == 258
 
     clock.run(check())
@@ -875,12 +875,12 @@ def test_an_error_about_a_missing_module_is_logged_with_what_to_do(clock, monkey
         served = await started()
         (guest,) = guests(served)
         text = "ModuleNotFoundError: no module\nTraceback"
-        served.on_log_record(guest, 1, "model.py", 7, text)
+        served.log.on_log_record(guest, 1, "model.py", 7, text)
         served.log.advise = lambda message: "run naiad add" if message == text else ""
-        served.on_log_record(guest, 1, "model.py", 7, text)
-        served.on_log_record(guest, 1, "model.py", 7, "ModuleNotFoundError of another kind")
+        served.log.on_log_record(guest, 1, "model.py", 7, text)
+        served.log.on_log_record(guest, 1, "model.py", 7, "ModuleNotFoundError of another kind")
         served.log.advise = lambda message: "never asked"
-        served.on_log_record(guest, 1, "model.py", 7, "another error")
+        served.log.on_log_record(guest, 1, "model.py", 7, "another error")
         assert logged == [
             text,
             "ModuleNotFoundError: no module; run naiad add\nTraceback",

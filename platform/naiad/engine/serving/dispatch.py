@@ -88,7 +88,7 @@ class Dispatcher:
         return self._gate is not None and self._gate.withdraw(pending)
 
     def on_unsent(self, worker: Worker, items: Sequence[PendingRequest], error: Exception) -> None:
-        """Fail the requests of a batch that was not sent; see `WorkerDelegate.on_batch_unsent`."""
+        """Fail the requests of a batch that was not sent; see `RequestDelegate.on_batch_unsent`."""
         self._executor.on_unsent(worker, items, error)
 
     def close(self) -> None:

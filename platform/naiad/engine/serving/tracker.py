@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.core import clock
@@ -66,7 +66,7 @@ _TRIM_COUNT = 2
 
 
 class RequestTracker:
-    """The requests in flight of one model version.
+    """The requests in flight of one model version. Implements `RequestDelegate`.
 
     Attributes:
         statistics: What is counted of the requests.
@@ -75,7 +75,7 @@ class RequestTracker:
         fatal: The requests that are refused because they end guests.
         lanes: How many batches a guest executes at once.
         reported: Counts what a native backend reports; None for models in Python, whose requests are counted here.
-        typical: How long `execute` usually takes, in nanoseconds; see `follow_execution`.
+        typical: How long `execute` usually takes, in nanoseconds; followed from `observe_load` on.
         trims_due: How often both sides are still to free pages in the pause after the last request.
     """
 
@@ -107,6 +107,7 @@ class RequestTracker:
         # The longest recent `execute`: rises at once, falls by an eighth per batch. A new version counts as slow.
         self._pace = _INITIAL_PACE_NS
         self.typical = _INITIAL_TYPICAL_NS
+        self._note_load: Callable[[int], None] | None = None
         # What it has dispatched to a worker and has not been told the end of is what that worker's `batches` has.
         self._scheduler: WorkerScheduler = scheduler_for(config, states)
         self._sequences = self._scheduler.sequences
@@ -138,7 +139,7 @@ class RequestTracker:
         """Whether a request that arrives now is better off here than in another process, however idle that is.
 
         An instance executes it at once, or soon: the way to another process and back takes both of them about 0.1 ms of
-        CPU. `follow_execution` has to be called for that.
+        CPU. `observe_load` has to be called for that.
 
         Args:
             typical_elsewhere: How long `execute` usually takes in other processes, in nanoseconds.
@@ -152,10 +153,18 @@ class RequestTracker:
             return False
         return clock.monotonic_ns() - next(iter(self._pending.values())).queued < _STUCK_NS
 
-    def follow_execution(self, took_ns: int) -> None:
-        """Learn how long `execute` usually takes: rises or falls by a sixteenth, so that few long ones do not count."""
+    def observe_load(self, note: Callable[[int], None]) -> None:
+        """From now on call *note* with the number of requests in flight whenever one has been answered.
+
+        How long `execute` usually takes is followed, too: what divides requests among processes needs both.
+        """
+        self._note_load = note
+
+    def _follow_load(self, note: Callable[[int], None], took_ns: int) -> None:
+        """A request was answered: rises or falls `typical` by a sixteenth, so that few long ones do not count."""
         typical = self.typical
         self.typical = typical + (typical >> 4) if took_ns > typical else typical - (typical >> 4)
+        note(len(self._pending))
 
     def has_idle(self) -> bool:
         """Whether an instance holds no request, and none waits."""
@@ -273,7 +282,7 @@ class RequestTracker:
         return None if pending is None else pending.request
 
     def is_held_back(self, worker: Worker) -> bool:
-        """See `WorkerDelegate.is_held_back`."""
+        """See `RequestDelegate.is_held_back`."""
         requests = [self._pending[key] for key in worker.open if key in self._pending]
         return any(each.unsent and not each.drops_responses for each in requests)
 
@@ -300,7 +309,7 @@ class RequestTracker:
     # -- from the guest -----------------------------------------------------------------------------------------
 
     def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
-        """Pass a response on to the request's sink. See `WorkerDelegate.on_response`."""
+        """Pass a response on to the request's sink. See `RequestDelegate.on_response`."""
         pending = self._pending.get(answer.key)
         if pending is None:
             # A warm-up sample; or a request that failed meanwhile, or a row without a request: these are ignored.
@@ -344,9 +353,11 @@ class RequestTracker:
             pending.sink.send(response, answer.final)
         except Exception as error:  # noqa: BLE001 - logged; else the guest would be ended and the client would wait
             self._on_sink_failed(pending, error)
+        if answer.final and (note := self._note_load) is not None:
+            self._follow_load(note, ended - started)
 
     def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
-        """See `WorkerDelegate.on_forwarded_response`."""
+        """See `RequestDelegate.on_forwarded_response`."""
         _, key, started, ended, layout, outputs, _ = response
         pending = self._pending.pop(key, None)
         if pending is not None and pending.forwarded is not None:
@@ -358,6 +369,8 @@ class RequestTracker:
             except Exception as error:  # noqa: BLE001 - as in `on_response`
                 self._on_sink_failed(pending, error)
         self.on_batch_done(worker, batch, started, ended)
+        if (note := self._note_load) is not None:
+            self._follow_load(note, ended - started)
 
     def _on_sink_failed(self, pending: PendingRequest, error: Exception) -> None:
         """A response cannot be passed on: end the request with an error, for its client and its guest."""
@@ -369,7 +382,7 @@ class RequestTracker:
         end_failed_sink(pending.sink, error, (*self._model, pending.request.request_id))
 
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
-        """See `WorkerDelegate.on_batch_unsent`."""
+        """See `RequestDelegate.on_batch_unsent`."""
         if batch.size:  # else a warm-up sample, whose inputs are small
             items = [self._pending[key] for key in batch.keys if key in self._pending]
             self.dispatcher.on_unsent(worker, items, error)
@@ -409,7 +422,7 @@ class RequestTracker:
         return took_ns >= _REFILL_NS and self._sequences is None and self._scheduler.waiting_count > 0
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
-        """Give the instance its next work. See `WorkerDelegate.on_batch_done`."""
+        """Give the instance its next work. See `RequestDelegate.on_batch_done`."""
         if not batch.size:  # a warm-up sample
             return
         now = clock.monotonic_ns()
@@ -435,7 +448,7 @@ class RequestTracker:
         return len(scheduler.waiting) >= scheduler.instance_count
 
     def on_progress(self, key: int, started: int) -> None:
-        """See `WorkerDelegate.on_progress`. The time until *started* counts as time in the queue."""
+        """See `RequestDelegate.on_progress`. The time until *started* counts as time in the queue."""
         pending = self._pending.get(key)
         if pending is None:
             return
@@ -547,7 +560,7 @@ class RequestTracker:
         self.reported = ReportedStatistics(self.statistics, find)
 
     def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
-        """See `WorkerDelegate.on_reports`; what the guest of a model in Python reports is ignored."""
+        """See `RequestDelegate.on_reports`; what the guest of a model in Python reports is ignored."""
         if self.reported is not None:
             self.reported.on_reports(reports)
 

@@ -48,7 +48,7 @@ from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmUp, WarmupSample
 from naiad.engine.statistics.counters import Statistics
-from naiad.guests.exchange import ExecutingBatch, GuestResponse, ModelInterface, SingleResponse
+from naiad.guests.exchange import ModelInterface
 from naiad.guests.launch import EnvironmentLease, LaunchSpec
 from naiad.guests.worker import GuestServices, Worker
 from naiad.models.resolution.decision import Resolution
@@ -89,7 +89,7 @@ class InstanceChange(NamedTuple):
 class ModelVersion:
     """A loaded version.
 
-    Implements `ServedVersion`, `SequenceOwner`, `DirectAccess`, `InstanceDelegate` and `WorkerDelegate`.
+    Implements `ServedVersion`, `SequenceOwner`, `DirectAccess` and `InstanceDelegate`.
 
     Attributes:
         config: Its effective configuration.
@@ -102,7 +102,8 @@ class ModelVersion:
         device: See `Target`.
         recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
-        log: Logs what its guests log and print.
+        requests: What keeps the account of its requests: see `WorkerDelegate`.
+        log: Logs what its guests log and print: see `WorkerDelegate`.
         submit: See `Target.submit`.
         forwarding: See `DirectAccess`.
         branches: Its instances in other processes; None if this process has all, and always had.
@@ -111,9 +112,6 @@ class ModelVersion:
         on_change: Called when one of its instances can serve again, or cannot any more.
         on_instance_lost: Called when one of its instances takes no more requests: what waited for any of several may
             now wait only for some that wait themselves.
-        on_response: See `WorkerDelegate`, also for `on_forwarded_response`, `on_batch_done`,
-            `on_batch_unsent`, `on_progress`,
-            `is_refill_urgent`, `request_of` and `is_held_back`.
     """
 
     resolution: Resolution | None = None
@@ -152,23 +150,12 @@ class ModelVersion:
         self.metadata = metadata_of(config, version)
         keys = itertools.count(1)
         self._warm_up = WarmUp(samples, keys)
-        self._tracker = tracker = RequestTracker(config, version, keys, self._warm_up, limiter, states)
+        self.requests = self._tracker = tracker = RequestTracker(config, version, keys, self._warm_up, limiter, states)
         plan = compile_plan(config, version, self.number)
         self._admission = Admission(plan, tracker.start, keys, tracker.statistics)
-        # The request path calls the collaborating objects directly: a method here would be a call per request more.
+        # Requests go straight to what admits them: a method here would be a call per request more.
         self.submit = self._admission.submit
         self.log = VersionLog(config.name, version)
-        self.on_log_record = self.log.on_log_record
-        self.on_output_line = self.log.on_output_line
-        self.on_response = tracker.on_response
-        self.on_batch_done = tracker.on_batch_done
-        self.on_batch_unsent = tracker.on_batch_unsent
-        self.on_forwarded_response = tracker.on_forwarded_response
-        self.is_refill_urgent = tracker.is_refill_urgent
-        self.request_of = tracker.request_of
-        self.on_reports = tracker.on_reports
-        self.on_progress = tracker.on_progress
-        self.is_held_back = tracker.is_held_back
         specs = tuple(specs)
         native = [spec.load.code for spec in specs if isinstance(spec.load.code, NativeCode)]
         if native:
@@ -239,21 +226,8 @@ class ModelVersion:
         self._leases.update(leases)
 
     def observe_load(self, note: Callable[[int], None]) -> None:
-        """Call *note* with the number of requests in flight whenever one has been answered."""
-        tracker = self._tracker
-        on_response, on_forwarded_response = tracker.on_response, tracker.on_forwarded_response
-
-        def noting_response(worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
-            on_response(worker, answer, started, ended)
-            tracker.follow_execution(ended - started)
-            note(len(tracker))
-
-        def noting_forwarded(worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
-            on_forwarded_response(worker, response, batch)
-            tracker.follow_execution(response.ended - response.started)
-            note(len(tracker))
-
-        self.on_response, self.on_forwarded_response = noting_response, noting_forwarded
+        """See `RequestTracker.observe_load`."""
+        self._tracker.observe_load(note)
 
     @property
     def serving_count(self) -> int:

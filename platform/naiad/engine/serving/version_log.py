@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 from naiad_stub.wire import LOG_ONCE
 
@@ -14,6 +15,13 @@ __all__ = ["VersionLog"]
 
 _KEPT_ONCE = 256
 """Messages that are logged once, for a version: a guest is foreign code, and may send any number of them."""
+
+
+Record: TypeAlias = Callable[[GuestName, int, str, int, str], None]
+"""Logs what a model has logged: the guest, its level on the wire, file, line and message."""
+
+WriteLine: TypeAlias = Callable[[GuestName, str, str], None]
+"""Logs a line that a guest wrote: the guest, "stdout" or "stderr", and the line."""
 
 
 class VersionLog:
@@ -28,14 +36,20 @@ class VersionLog:
         self._model = model
         self._version = version
         self._logged_once: set[str] = set()
+        self._record: Record = self.record
+        self._write_line: WriteLine = log_guest_line
+
+    def pass_on(self, record: Record, write_line: WriteLine) -> None:
+        """Have another process log, which has the version's instances in all processes before it."""
+        self._record, self._write_line = record, write_line
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
         """Log what the model logged, under the model's own file and line."""
-        self.record(self.name_of(worker), level, file, line, message)
+        self._record(self._name_of(worker), level, file, line, message)
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
         """Log a line the guest wrote to stdout or stderr."""
-        log_guest_line(self.name_of(worker), stream, line)
+        self._write_line(self._name_of(worker), stream, line)
 
     def record(self, guest: GuestName, level: int, file: str, line: int, message: str) -> None:
         """See `on_log_record`; the guest may be one of another process."""
@@ -49,6 +63,5 @@ class VersionLog:
             level -= LOG_ONCE
         log_guest_record(guest, GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
-    def name_of(self, worker: Worker) -> GuestName:
-        """How the log names a guest."""
+    def _name_of(self, worker: Worker) -> GuestName:
         return GuestName(self._model, self._version, worker.spec.name, worker.pid)

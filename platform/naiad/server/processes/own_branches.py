@@ -26,7 +26,6 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
 from naiad.guests.launch import LaunchSpec
 from naiad.guests.memory.link_memory import LinkMemory, SharedInputs
-from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay, Routes
 from naiad.server.processes.far_trace import FarTrace
@@ -419,15 +418,7 @@ class OwnBranches:
 
     def _log_there(self, version: ModelVersion) -> None:
         """Have the coordinator log what the guests of a branch log: some of it once for all instances of a version."""
-        name_of = version.log.name_of
-
-        def on_log_record(worker: Worker, level: int, file: str, line: int, message: str) -> None:
-            self._tell("record", version.number, name_of(worker), level, file, line, message)
-
-        def on_output_line(worker: Worker, stream: str, line: str) -> None:
-            self._tell("output", name_of(worker), stream, line)
-
-        version.on_log_record, version.on_output_line = on_log_record, on_output_line
+        version.log.pass_on(partial(self._tell, "record", version.number), partial(self._tell, "output"))
 
     def tell_lines(self, lines: Sequence[ServerLine]) -> None:
         """Have the coordinator keep lines of this process's log, for the page."""
