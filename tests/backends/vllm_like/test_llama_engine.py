@@ -307,8 +307,7 @@ def test_a_request_is_cancelled_while_its_prompt_is_read_and_counts_as_far_as_it
     settings = {"model": "tiny.gguf", "max_model_len": 2048, "max_num_seqs": 1, "max_num_batched_tokens": 2}
     server = serve("reader", settings)
     prompt = "x " * 400
-    asked = json.dumps({"model": "reader", "prompt": prompt})
-    length = json.loads(posted(server, "/tokenize", asked))["count"]
+    length = json.loads(posted(server, "/tokenize", json.dumps({"model": "reader", "prompt": prompt})))["count"]
 
     def is_running() -> bool:
         return metric(server, "vllm:num_requests_running", "reader") == 1
@@ -322,9 +321,10 @@ def test_a_request_is_cancelled_while_its_prompt_is_read_and_counts_as_far_as_it
         ask(server, "reader", text_input="another", max_tokens=1)  # the prompt is not in the cache then
         before = counted()
         connection = http.client.HTTPConnection(*server.http_url.split(":"), timeout=60)
-        connection.request("POST", "/v2/models/reader/generate", json.dumps({"text_input": prompt, "max_tokens": 1}))
-        until(lambda before=before: is_running() or counted() > before, "the prompt to be read")
-        connection.close()
+        with contextlib.closing(connection):
+            asked = json.dumps({"text_input": prompt, "max_tokens": 1})
+            connection.request("POST", "/v2/models/reader/generate", asked)
+            until(lambda before=before: is_running() or counted() > before, "the prompt to be read")
         until(lambda: not is_running(), "the request to end")
         if 0 < counted() - before < length:
             return
