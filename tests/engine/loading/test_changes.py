@@ -14,6 +14,7 @@ from fakes.clock import turns
 from naiad_stub.load_spec import NativeCode
 
 from naiad.config.model.environment_source import EnvironmentSource
+from naiad.core import blocking
 from naiad.core.errors import ModelError
 from naiad.engine.loading import unchanged
 from naiad.engine.response_cache import ResponseCache
@@ -456,6 +457,35 @@ def test_code_that_may_complete_the_configuration_is_asked(host, text, code, set
     assert [spec.load.completes_config for spec in host.completions] == [True] * completes
     assert [guest.spec.load.completes_config for guest in host.guests] == [False]
     assert ('"max_batch_size":3' in host.guests[0].spec.load.model_config) is bool(completes)
+
+
+def test_a_load_leaves_the_loop_once_before_its_guests_start_and_once_after_the_model_completed_its_configuration(
+    host, monkeypatch
+):
+    """The other steps concern its model: files that are found, fetched and read, and their state afterwards."""
+    steps: list[str] = []
+    in_thread = blocking.run
+
+    def run(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        steps.append(function.__name__)
+        return in_thread(function, *arguments, **options)
+
+    host.add("m", code=COMPLETING)
+    monkeypatch.setattr(blocking, "run", run)
+
+    async def check() -> None:
+        steps.clear()
+        await host.load()
+        assert steps == [
+            *("find_sources", "_signature_now", "_fetch", "_read"),
+            *("_prepare", "_checked"),
+            *("version_signature", "model_signature", "known_models"),
+        ]
+        steps.clear()
+        await host.load()
+        assert steps == ["find_sources", "_signature_now", "known_models"], "nothing has changed"
+
+    host.run(check)
 
 
 def test_only_the_last_load_of_a_prewarmed_model_ends_its_fork_server(host):

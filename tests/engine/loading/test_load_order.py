@@ -140,6 +140,7 @@ class World:
         self.done.append(f"{key} ended")
 
     async def is_unchanged(self, source: ModelSource) -> bool:
+        self.fetch(source.files)
         return source.files.key in self.unchanged
 
     async def wait_replaced(self, key: str) -> bool:

@@ -90,10 +90,9 @@ class LoadOrder:
         key = source.files.key
         async with self._lock(key):  # wait for a load in progress
             try:
-                await blocking.run(self._settings.repositories.fetch, source.files)
+                unchanged = await self._loads.is_unchanged(source)
             except NaiadError:
                 return False  # loading it reports the error
-            unchanged = await self._loads.is_unchanged(source)
         if unchanged := unchanged and all(self._registry.is_serving(need) for need in self._loads.after.get(key, ())):
             logger.info("'%s' is loaded and has not changed since", key)
         return unchanged

@@ -1,6 +1,7 @@
 """Loads one version of a model: configuration, resolution, environment, auto-completion, guests.
 
-Blocking work (reading, unpacking, probing) runs in threads. Processes are started on the event loop's thread, because
+Blocking work (reading, unpacking, probing) runs in a thread: once before the model may complete its configuration, and
+once after it. Processes are started on the event loop's thread, because
 the kernel kills a guest when the thread that started it ends (PR_SET_PDEATHSIG), and threads of a pool do end.
 """
 
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import orjson
 from naiad_stub.load_spec import LoadSpec, ModelCode, NativeCode, PythonCode
@@ -48,12 +49,13 @@ from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
 from naiad.engine.loading.placed import PlacedVersions
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
+from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.branches import BranchMaker, BranchOrder, SpreadRule
 from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
-from naiad.engine.serving.warmup import read_samples
+from naiad.engine.serving.warmup import WarmupSample, read_samples
 from naiad.environments.ready_environment import ActivatedEnvironment, inherited_variables
 from naiad.guests.completion import complete_in_guest
 from naiad.guests.guest_users import GuestUsers
@@ -154,6 +156,24 @@ class LoadSettings:
     processes: GuestProcesses = SYSTEM
 
 
+class _Prepared(NamedTuple):
+    """What is known of a version before its first guest is started.
+
+    Attributes:
+        config: Its configuration as read.
+        resolution: What runs it.
+        environment: Where.
+        unfetched: See `Loader._unfetched`.
+        may_complete: Whether its code may change the configuration.
+    """
+
+    config: ModelConfig
+    resolution: Resolution
+    environment: GuestEnvironment
+    unfetched: str
+    may_complete: bool
+
+
 class Loader:
     """Loads versions of models.
 
@@ -205,30 +225,36 @@ class Loader:
         Raises:
             NaiadError: If it cannot be loaded.
         """
-        config = await blocking.run(freeze, message)
-        resolution, environment = await blocking.run(self._find, config, files, version)
-        unfetched = await blocking.run(self._unfetched, files, resolution)
+        prepared = await blocking.run(self._prepare, files, message, version)
+        config, resolution = prepared.config, prepared.resolution
         for notice in resolution.notices:
             if notice not in self._noticed:  # a notice about a backend's file comes up for each of its models
                 self._noticed.add(notice)
                 logger.info("%s", notice)
-        self._warn_of_activated(config.name, resolution, environment)
+        self._warn_of_activated(config.name, resolution, prepared.environment)
         prewarmed = self._prewarmed(config, resolution)
         try:
             facts = self._load_facts(config, resolution, prewarmed)
             facts = facts._replace(is_on_demand=is_on_demand, passes_tensors=passes_tensors)
-            return await self._start(files, config, resolution, environment, services, prewarmed, facts)
+            return await self._start(files, prepared, services, prewarmed, facts)
         except BaseException as error:
             if prewarmed is not None:
                 prewarmed.release()
             if not isinstance(error, ModelError):
                 raise
-            if advice := missing_package(error.message, resolution) or unfetched:
+            if advice := missing_package(error.message, resolution) or prepared.unfetched:
                 first, separator, rest = error.message.partition("\n")
                 raise ModelError(
                     f"{first}; {advice}{separator}{rest}", code=error.code, traceback_text=error.traceback_text
                 ) from error
             raise
+
+    def _prepare(self, files: ModelFiles, message: pb.ModelConfig, version: int) -> _Prepared:
+        """Find what runs a version, and prepare its environment. Blocks, for as long as that takes to build."""
+        config = freeze(message)
+        resolution, environment = self._find(config, files, version)
+        unfetched = self._unfetched(files, resolution)
+        return _Prepared(config, resolution, environment, unfetched, self._may_complete(resolution))
 
     def _warn_of_activated(self, model: str, resolution: Resolution, environment: GuestEnvironment) -> None:
         """Log once that the activated environment does not reach a model whose environment nothing has chosen."""
@@ -274,9 +300,7 @@ class Loader:
         Raises:
             NaiadError: If the model's code, or for completing the configuration its environment, cannot be used.
         """
-        config = await blocking.run(freeze, message)
-        resolution = await blocking.run(self._resolve, config, files, version)
-        may_complete = await blocking.run(self._may_complete, resolution)
+        config, resolution, may_complete = await blocking.run(self._resolved, files, message, version)
         is_incomplete = may_complete and not (message.input and message.output)
         prewarmed = self._prewarmed(config, resolution)
         if is_incomplete or prewarmed is not None:
@@ -293,10 +317,16 @@ class Loader:
                 if prewarmed is not None:
                     prewarmed.release()
         is_known = is_incomplete or not may_complete
-        if is_known:
-            await blocking.run(validate, message, with_io=True)
-        labels = await blocking.run(lambda: read_labels(freeze(message), files.directory))
+        labels = await blocking.run(_checked_labels, message, files, is_known=is_known)
         return message, labels, is_known
+
+    def _resolved(
+        self, files: ModelFiles, message: pb.ModelConfig, version: int
+    ) -> tuple[ModelConfig, Resolution, bool]:
+        """The configuration, what runs a version, and whether its code may change the configuration. Blocks."""
+        config = freeze(message)
+        resolution = self._resolve(config, files, version)
+        return config, resolution, self._may_complete(resolution)
 
     def _may_complete(self, resolution: Resolution) -> bool:
         """Whether the model's code may change the configuration; reads its file.
@@ -351,25 +381,19 @@ class Loader:
     async def _start(
         self,
         files: ModelFiles,
-        config: ModelConfig,
-        resolution: Resolution,
-        environment: GuestEnvironment,
+        prepared: _Prepared,
         services: GuestServices,
         prewarmed: PrewarmedGuests | None,
         facts: LoadFacts,
     ) -> ModelVersion:
+        resolution, environment = prepared.resolution, prepared.environment
         message = pb.ModelConfig()
-        message.CopyFrom(config.message)
+        message.CopyFrom(prepared.config.message)
         if resolution.is_shared:
             message.runtime = resolution.runtime
-        if await blocking.run(self._may_complete, resolution):
+        if prepared.may_complete:
             message = await self.complete(message, resolution, environment, prewarmed)
-        config, wrong = await blocking.run(_checked, message, files)
-        if wrong:
-            logger.warning("'%s': %s", files.key, wrong)
-        labels = await blocking.run(read_labels, config, files.directory)  # raises if a label file is missing
-        samples = await blocking.run(read_samples, config, files.directory)
-        states = await blocking.run(read_states, config, files.directory)
+        config, labels, samples, states = await blocking.run(_checked, message, files)
         policy = config.settings.scaling
         if policy is not None:
             if resolution.library is not None:
@@ -574,16 +598,28 @@ class Loader:
         )
 
 
-def _checked(message: pb.ModelConfig, files: ModelFiles) -> tuple[ModelConfig, str]:
-    """A complete configuration, frozen and rendered, and what a user may have got wrong about its tensors; blocks.
+def _checked(
+    message: pb.ModelConfig, files: ModelFiles
+) -> tuple[ModelConfig, Mapping[str, tuple[str, ...]], tuple[WarmupSample, ...], tuple[StateTensor, ...]]:
+    """A complete configuration, frozen and rendered, with the files that it names: labels, samples, states. Blocks.
 
     Raises:
-        ConfigError: If it contradicts itself.
+        ConfigError: If it contradicts itself, or a file is missing or wrong.
     """
     validate(message, with_io=True)
     config = freeze(message)
     _ = config.json_text  # rendered here, off the event loop: instances and clients need it
-    return config, explain_missing_tensors(files, config) or explain_repeated_tensors(config)
+    if wrong := explain_missing_tensors(files, config) or explain_repeated_tensors(config):
+        logger.warning("'%s': %s", files.key, wrong)
+    folder = files.directory
+    return config, read_labels(config, folder), read_samples(config, folder), read_states(config, folder)
+
+
+def _checked_labels(message: pb.ModelConfig, files: ModelFiles, *, is_known: bool) -> Mapping[str, tuple[str, ...]]:
+    """The labels of a configuration, which is checked first if it is complete. Blocks."""
+    if is_known:
+        validate(message, with_io=True)
+    return read_labels(freeze(message), files.directory)
 
 
 def shares_of(specs: Sequence[LaunchSpec], placement: Placement) -> dict[int, list[LaunchSpec]]:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 from naiad.config.model import model_config_pb2 as pb
@@ -74,6 +74,22 @@ class OnWakeModel(Protocol):
         """Start to load the model of *key*."""
 
 
+class _FoundModel(NamedTuple):
+    """What the files of a model say.
+
+    Attributes:
+        own: The signature of its files.
+        message: Its configuration as read.
+        numbers: The versions to load.
+        parameters: The server's own parameters.
+    """
+
+    own: Signature | None
+    message: pb.ModelConfig
+    numbers: tuple[int, ...]
+    parameters: ModelParameters
+
+
 class ModelLoads:
     """Adds versions of models to the registry and removes them; models are identified by their keys.
 
@@ -121,13 +137,23 @@ class ModelLoads:
         )
 
     async def is_unchanged(self, source: ModelSource) -> bool:
-        """Whether all serving versions of the model were loaded from its present files: a load has nothing to do."""
+        """Whether all serving versions of the model were loaded from its present files: a load has nothing to do.
+
+        Its files are fetched first.
+
+        Raises:
+            NaiadError: If they cannot be fetched.
+        """
         key = source.files.key
         model, before = self._registry.known(key), self._signatures.get(key)
-        if source.override is not None or model is None or before is None or not is_whole(model):
-            return False
-        own = await blocking.run(directory_signature, source.files.directory)
-        return await blocking.run(model_signature, own, model) == before
+        is_compared = source.override is None and model is not None and before is not None and is_whole(model)
+        now = await blocking.run(self._signature_now, source.files, model if is_compared else None)
+        return now is not None and now == before
+
+    def _signature_now(self, files: ModelFiles, model: ModelRecord | None) -> Signature | None:
+        """The signature of a model's files, fetched first; None if it is unknown, or not asked for. Blocks."""
+        self._settings.repositories.fetch(files)
+        return None if model is None else model_signature(directory_signature(files.directory), model)
 
     async def wait_unloaded(self) -> None:
         """Wait until all versions being unloaded are stopped."""
@@ -286,24 +312,23 @@ class ModelLoads:
         slot = blocking.LendableSlot(None if is_nested else self._slots)
         self._loading[key] = slot
         async with slot:
-            # Before the files are read: a later change must lead to another load.
-            own = await blocking.run(directory_signature, source.files.directory)
-            message, numbers, parameters = await self._prepare(source, model)
+            found = await self._prepare(source, model)
             model.reason = ""
-            model.is_on_demand = self._is_on_demand(message, parameters)
+            model.is_on_demand = self._is_on_demand(found.message, found.parameters)
             is_dormant = model.is_on_demand and not is_waking and not is_loaded(model)
             load_version = self._make_dormant if is_dormant else self._load_version
             failures = []
-            for number in numbers:
+            for number in found.numbers:
                 try:
                     if number in source.kept and number in model.versions and model.versions[number].loaded is not None:
                         continue
                     record = model.versions.setdefault(number, VersionRecord())
-                    await load_version(record, number, _Origin(source=source, message=message, signature=own))
+                    origin = _Origin(source=source, message=found.message, signature=found.own)
+                    await load_version(record, number, origin)
                 except NaiadError as error:
                     failures.append((number, error))
             if not failures:
-                for number in set(model.versions) - set(numbers):  # no longer selected by the policy
+                for number in set(model.versions) - set(found.numbers):  # no longer selected by the policy
                     self._begin_unload(key, model.versions[number])
         if failures:
             reasons = "".join(
@@ -314,31 +339,38 @@ class ModelLoads:
         self._signatures[key] = None
         is_ensemble = key in self.needs  # its members may have changed, and loading it is cheap
         if self._settings.is_explicit and source.override is None and not is_ensemble:
-            self._signatures[key] = await blocking.run(model_signature, own, model)
+            self._signatures[key] = await blocking.run(model_signature, found.own, model)
 
-    async def _prepare(
-        self, source: ModelSource, model: ModelRecord
-    ) -> tuple[pb.ModelConfig, tuple[int, ...], ModelParameters]:
-        """The configuration of a model, the versions to load, and the server's own parameters."""
+    def _read(self, source: ModelSource) -> _FoundModel:
+        """What the files of a model say. Blocks."""
+        files = source.files
+        # Before the files are read: a later change must lead to another load.
+        own = directory_signature(files.directory)
+        message = self.read_config(source)
+        parameters = source.parameters(message, config_name=self._settings.config_name)
+        policy = freeze_version_policy(message.version_policy)
+        numbers = versions_to_load(policy, available_versions(files), files.name, files.directory)
+        return _FoundModel(own, message, numbers, parameters)
+
+    async def _prepare(self, source: ModelSource, model: ModelRecord) -> _FoundModel:
+        """What the files of a model say; an ensemble is checked, and its members are noted."""
         files, key = source.files, source.files.key
         try:
-            message = await blocking.run(self.read_config, source)
-            parameters = await blocking.run(source.parameters, message, config_name=self._settings.config_name)
-            policy = freeze_version_policy(message.version_policy)
-            numbers = versions_to_load(policy, available_versions(files), files.name, files.directory)
+            found = await blocking.run(self._read, source)
         except NaiadError as error:
             model.reason = error.message
             logger.error("failed to load '%s': %s", key, error.message)  # noqa: TRY400 - the model's error, not the server's
             raise ConfigError(f"failed to load '{key}': {error.message}", code=error.code) from error
+        message = found.message
         if not message.HasField("ensemble_scheduling"):
             self.ensembles.pop(key, None)
             self.needs.pop(key, None)
-            return message, numbers, parameters
+            return found
         self.ensembles[key] = source
         find_members(message, files.namespace, self._registry.keys_of)
         self.needs[key] = needed_models(message)
         try:
-            return checked_ensemble(message, key, self._registry, self.needs), numbers, parameters
+            return found._replace(message=checked_ensemble(message, key, self._registry, self.needs))
         except NaiadError as error:
             model.reason = error.message
             logger.error("%s", error.message)  # noqa: TRY400 - the model's error, not the server's
