@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import tempfile
@@ -73,6 +74,24 @@ def test_an_unwritable_cache_is_replaced_by_a_store_among_the_temporary_files_wi
     )
     assert parse(environ={}).warnings == (place.warning,)
     assert parse("--env-store=/x", environ={}).warnings == ()
+
+
+def test_a_cache_in_the_closed_home_of_another_user_is_replaced_as_well(temporary, tmp_path, monkeypatch):
+    """`Path.exists` raises below a folder that may not be entered, up to Python 3.13."""
+    home = tmp_path / "home"
+    home.mkdir()
+    real_stat, may = Path.stat, os.access
+
+    def stat_outside(self: Path, **options: bool) -> os.stat_result:
+        if home in self.parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real_stat(self, **options)
+
+    monkeypatch.setattr(Path, "stat", stat_outside)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != home and may(path, mode))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / ".cache"))
+
+    assert find_store("", {}).path == temporary / "environments"
 
 
 def test_a_writable_cache_is_used_without_a_warning(temporary, tmp_path, monkeypatch):

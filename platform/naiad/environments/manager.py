@@ -28,6 +28,7 @@ from naiad.environments.moved_folders import explain_moved_scripts, explain_unfi
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
 from naiad.environments.ready_environment import ReadyEnvironment, own_libraries
+from naiad.environments.store.access import explained
 from naiad.environments.store.leases import Lease
 from naiad.environments.store.opening import open_store
 from naiad.environments.store.record import ReadyEntry
@@ -114,6 +115,12 @@ class EnvironmentManager:
         Raises:
             ExecutionEnvironmentError: If it does not exist or cannot be used here.
         """
+        with explained(self._root):
+            return self._prepare(source, python, python_origin, label)
+
+    def _prepare(
+        self, source: Path | EnvironmentSource | None, python: SpecifierSet | None, python_origin: str, label: str
+    ) -> ReadyEnvironment:
         if source is None:
             return self._prepare_installed(python, python_origin or (f"model '{label}'" if label else ""))
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)

@@ -337,7 +337,11 @@ def _versions(lock: ForeignLock | None) -> SpecifierSet:
 
 
 def _first_file(folder: Path, names: Iterable[str]) -> Path | None:
-    return next((path for path in (folder / name for name in names) if path.is_file()), None)
+    try:
+        present = {path.name for path in folder.iterdir()}  # Path.is_file may be False where the folder is closed
+    except FileNotFoundError:
+        return None
+    return next((folder / name for name in names if name in present), None)
 
 
 def _addition(declaration: Declaration, package: str) -> str:

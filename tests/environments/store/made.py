@@ -50,7 +50,8 @@ def complete(entry: Path, **more: Any) -> ReadyEntry:
     record_files(entry, files, {})
     size = len(files), sum(state.size for state in files.values())
     known: dict[str, Any] = {"archive": "/e.tar", "needs_library_path": False, "has_bytecode": True, "size": size}
-    write_record(entry, interpreter=interpreter(prefix), prefix=prefix, **{**known, **more})
+    found_by = more.pop("interpreter", interpreter(prefix))
+    write_record(entry, interpreter=found_by, prefix=prefix, **{**known, **more})
     found = read_record(entry)
     assert found is not None
     return found

@@ -16,8 +16,8 @@ from filelock import FileLock
 
 from naiad.core.errors import EnvironmentBusyError, ExecutionEnvironmentError
 from naiad.environments.progress import LogReporter
+from naiad.environments.store import access as access_module
 from naiad.environments.store import archive_digest
-from naiad.environments.store import store as store_module
 from naiad.environments.store.archive_digest import fingerprint, identify_archive
 from naiad.environments.store.entries import read_entries
 from naiad.environments.store.eviction import (
@@ -248,7 +248,7 @@ def test_leftovers_that_cannot_be_removed_are_logged_as_a_problem_of_who_may_wri
         raise ExecutionEnvironmentError("no lock")
 
     monkeypatch.setattr(store, "_lock", refuse)
-    monkeypatch.setattr(store_module.os, "access", lambda *_: writable)
+    monkeypatch.setattr(access_module.os, "access", lambda *_: writable)
     with caplog.at_level(logging.DEBUG):
         store.remove_leftovers()
     assert [(record.levelno, record.getMessage()[:22]) for record in caplog.records] == [
@@ -288,7 +288,7 @@ def test_a_store_that_cannot_be_written_is_named_with_what_to_do(store, archive,
     def fail(*_args, **_more):
         raise OSError(code, "no")
 
-    monkeypatch.setattr(store_module.os, "access", lambda *_: may_write)
+    monkeypatch.setattr(access_module.os, "access", lambda _, mode: may_write or mode != os.W_OK)
     identity = store.identify(archive)
     for broken in ("tempfile.mkdtemp", "pathlib.Path.mkdir"):
         with monkeypatch.context() as patch:

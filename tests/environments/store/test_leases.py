@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import subprocess
@@ -202,17 +201,6 @@ def test_an_entry_is_found_by_digest_or_archive(store, archive):
     digest = only(store).digest
     for name in (digest, digest[:8], digest[:8].upper(), f"sha256:{digest}", str(archive)):
         assert find_entry(store, name).digest == digest
-
-
-def test_a_store_that_may_not_be_read_is_named(tmp_path, monkeypatch):
-    def denied(*_arguments):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(Path, "glob", denied)
-    with pytest.raises(
-        ExecutionEnvironmentError, match=r"cannot read the store of environments at .*: Permission denied; name another"
-    ):
-        read_entries(tmp_path)
 
 
 def test_a_name_of_no_entry_or_of_two_is_rejected(store):

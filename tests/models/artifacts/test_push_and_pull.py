@@ -9,6 +9,9 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from environments import makers
@@ -26,6 +29,11 @@ from models.artifacts.repositories import (
 from support.registry import Fault, Registry
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.core.errors import RegistryError
+from naiad.environments.progress import LogReporter
+from naiad.models.artifacts.store import ArtifactStore
+from naiad.sources.registry.client import RegistryClient
+from naiad.sources.registry.references import parse_reference
 
 PLAIN = {"plain/config.pbtxt", "plain/1/model.py"}
 
@@ -179,6 +187,23 @@ def test_files_in_the_store_are_read_only_and_shared(registry, naiad, models):
     assert (first / unchanged).stat().st_ino == (second / unchanged).stat().st_ino
     assert not (first / unchanged).stat().st_mode & 0o222
     assert (first / "plain/1/model.py").stat().st_mtime_ns != (second / "plain/1/model.py").stat().st_mtime_ns
+
+
+def test_pulled_files_that_another_user_keeps_for_itself_are_said_without_the_network(tmp_path, monkeypatch):
+    folder = tmp_path / "artifacts" / "manifests"
+    folder.mkdir(parents=True)
+    may = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != folder and may(path, mode))
+    store = ArtifactStore(tmp_path, LogReporter())
+    reference = parse_reference(f"oci://127.0.0.1:1/shop@sha256:{'a' * 64}")
+    client = cast("RegistryClient", SimpleNamespace(reference=reference))
+
+    with pytest.raises(RegistryError) as caught:
+        store.artifact(client)
+
+    assert caught.value.message.startswith(
+        f"cannot pull {reference}: cannot use the store of environments at {tmp_path}: {folder} belongs to user "
+    )
 
 
 # -- what container engines see

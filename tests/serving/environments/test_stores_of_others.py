@@ -35,17 +35,22 @@ def give_away(folder: Path) -> None:
         os.lchown(path, OTHER, OTHER)
 
 
-@pytest.fixture
-def prefetched(serving: tuple[Path, str], tmp_path: Path) -> Path:
+def prefetch(archive: Path, folder: Path, umask: int) -> Path:
     """A store of another user, with the environment of the model `m`."""
-    shutil.copy(serving[0], tmp_path / "environment.tar.gz")
-    (tmp_path / "environment.tar.gz").chmod(0o644)
-    add_model(tmp_path / "models", "m", EXECUTION_ENV_PATH=str(tmp_path / "environment.tar.gz"))
-    store = tmp_path / "store"
-    command = [NAIAD, "env", "prefetch", tmp_path / "environment.tar.gz", f"--env-store={store}"]
-    subprocess.run(command, check=True, capture_output=True, umask=0o022)
+    shutil.copy(archive, folder / "environment.tar.gz")
+    (folder / "environment.tar.gz").chmod(0o644)
+    add_model(folder / "models", "m", EXECUTION_ENV_PATH=str(folder / "environment.tar.gz"))
+    store = folder / "store"
+    command = [NAIAD, "env", "prefetch", folder / "environment.tar.gz", f"--env-store={store}"]
+    subprocess.run(command, check=True, capture_output=True, umask=umask)
     give_away(store)
     return store
+
+
+@pytest.fixture
+def prefetched(serving: tuple[Path, str], tmp_path: Path) -> Path:
+    """A store of another user, which may be read."""
+    return prefetch(serving[0], tmp_path, 0o022)
 
 
 def server(folder: Path, **changes: object) -> ServerProcess:
@@ -75,9 +80,44 @@ def test_a_store_that_its_user_keeps_for_itself_is_said_with_the_place(prefetche
         running.wait_exit()
         log = running.log
 
-    assert f"cannot use the environment in {record.parent}: {record} belongs to user {OTHER} (mode 600), and " in log
+    assert f"cannot use the store of environments at {prefetched}: {record} belongs to user {OTHER} (mode 600), " in log
     assert f"run `chmod -R a+rX {prefetched}`" in log
     assert "unpacking the environment" not in log
+
+
+@needs_root
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o777])
+def test_a_store_that_was_filled_for_its_user_alone_is_said_and_serves_once_it_is_opened(serving, tmp_path, mode):
+    """With umask 077, as of root on hardened machines; the folder itself may be older than what is in it."""
+    store = prefetch(serving[0], tmp_path, 0o077)
+    store.chmod(mode)
+    before = {path: path.lstat().st_mtime_ns for path in store.rglob("*")}
+    closed = f"{store} belongs" if mode == 0o700 else f"/ready.json belongs to user {OTHER} (mode 600)"
+
+    with server(tmp_path, wait="") as running:
+        running.wait_exit()
+        log = running.log
+    said = [line for line in log.splitlines() if closed in line]
+    for command in ("list", "gc", "verify", "prefetch"):
+        named = [f"{tmp_path}/environment.tar.gz"] if command == "prefetch" else []
+        done = subprocess.run(
+            [*unprivileged(), NAIAD, "env", command, *named, f"--env-store={store}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        said += [line for line in done.stderr.splitlines() if closed in line]
+
+    assert len(said) == 5
+    assert all(
+        f"as its owner, run `chmod -R a+rX {store}` and fill the store with umask 022, or " in line for line in said
+    )
+    assert "Traceback" not in log
+    assert {path: path.lstat().st_mtime_ns for path in store.rglob("*")} == before
+    subprocess.run(["chmod", "-R", "a+rX", store], check=True)
+    with server(tmp_path) as running:
+        assert told(running, "m")[1] == serving[1]
 
 
 @needs_root

@@ -74,7 +74,8 @@ def _warning(problem: str, fallback: Path) -> str:
 
 
 def _is_writable(folder: Path) -> bool:
-    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    # Path.exists raises below a folder that this user may not enter, such as the home of another one.
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))  # noqa: PTH110 - see above
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 

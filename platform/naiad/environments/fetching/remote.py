@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from naiad.config.model.environment_source import redact
 from naiad.core import json_cache
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.signatures import SIGNATURE_SUFFIX
 from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.access import require_readable
 from naiad.environments.store.file_locks import CreationLocks
 
 __all__ = ["RemoteArchives"]
@@ -45,16 +47,16 @@ class RemoteArchives:
 
     def recorded_digest(self, uri: str) -> str:
         """The digest of a URI's content at its first use, empty before that."""
-        return str((json_cache.read(self._record(uri)) or {}).get("digest", ""))
+        return str(self._known(uri).get("digest", ""))
 
     def digest_if_unchanged(self, uri: str, version: str) -> str:
         """The recorded digest if the URI still has the recorded version, else empty."""
-        known = json_cache.read(self._record(uri)) or {}
+        known = self._known(uri)
         return str(known.get("digest", "")) if version and known.get("version") == version else ""
 
     def recorded_version(self, uri: str) -> str:
         """The version of a URI's content at its first use, empty if unknown."""
-        return str((json_cache.read(self._record(uri)) or {}).get("version", ""))
+        return str(self._known(uri).get("version", ""))
 
     def downloaded_version(self, uri: str) -> str:
         """The version of what was downloaded and is not deleted yet, as `read_version(or_size=True)` gives it."""
@@ -149,6 +151,17 @@ class RemoteArchives:
         limit = time.time() - _ABANDONED_AFTER
         parts = (self._root / "downloads").glob("*.part")
         return [part for part in parts if part.stat().st_mtime < limit]
+
+    def _known(self, uri: str) -> dict[str, Any]:
+        """The record of a URI, empty before its first use.
+
+        Raises:
+            ExecutionEnvironmentError: If this user may not read it: any content would be accepted.
+        """
+        known = json_cache.read(self._record(uri))
+        if known is None:
+            require_readable(self._record(uri), self._root)
+        return known or {}
 
     def _record(self, uri: str) -> Path:
         return self._root / "remote" / json_cache.name_for(uri)

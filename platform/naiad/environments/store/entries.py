@@ -13,10 +13,20 @@ from typing import Any
 
 from naiad.core import json_cache
 from naiad.core.errors import Code, ExecutionEnvironmentError
+from naiad.core.quantities import counted
+from naiad.environments.store.access import denial, require_readable
 from naiad.environments.store.leases import EntryLeases, ModelUse
 from naiad.environments.store.record import RECORD_NAME
 
-__all__ = ["StoreEntry", "begins_with", "entry_sizes", "find_entry", "read_entries", "short_digests"]
+__all__ = [
+    "StoreEntry",
+    "begins_with",
+    "entry_sizes",
+    "explain_closed_entries",
+    "find_entry",
+    "read_entries",
+    "short_digests",
+]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _SHORTEST = 7
@@ -65,17 +75,17 @@ def read_entries(root: Path) -> list[StoreEntry]:
     """The complete entries of a store, sorted by their archive.
 
     Raises:
-        ExecutionEnvironmentError: If the folder cannot be read.
+        ExecutionEnvironmentError: If this user may not read the folder.
     """
     leases = EntryLeases(root)
-    try:
-        records = list(root.glob(f"*/{RECORD_NAME}"))
-    except OSError as error:
-        raise ExecutionEnvironmentError(
-            f"cannot read the store of environments at {root}: {error.strerror or error}; name another with --env-store"
-        ) from error
-    found = [_read(path, leases) for path in records if _DIGEST.fullmatch(path.parent.name)]
+    found = [_read(path, leases) for path in _records(root)]
     return sorted(filter(None, found), key=lambda entry: (entry.archive, entry.digest))
+
+
+def explain_closed_entries(root: Path) -> str:
+    """Why `read_entries` leaves out entries that this user may not read; "" if there are none."""
+    found = [error for path in _records(root) if (error := denial(path, root)) is not None]
+    return f"{counted(len(found), 'environment')} left out: {found[0].message}" if found else ""
 
 
 def entry_sizes(root: Path) -> list[int]:
@@ -110,10 +120,13 @@ def find_entry(root: Path, text: str) -> StoreEntry:
     """The entry for a command-line argument: a digest, the start of a digest, or an archive.
 
     Raises:
-        ExecutionEnvironmentError: If no entry matches, or more than one.
+        ExecutionEnvironmentError: If no entry matches, or more than one, or this user may not read it.
     """
     entries = read_entries(root)
     found = [entry for entry in entries if begins_with(entry.digest, text)]
+    for record in _records(root) if not found else ():
+        if begins_with(record.parent.name, text):
+            require_readable(record, root)
     if not found:
         same = {text, os.path.realpath(text)}
         found = [entry for entry in entries if entry.archive in same or os.path.realpath(entry.archive) in same]
@@ -130,6 +143,15 @@ def find_entry(root: Path, text: str) -> StoreEntry:
         f"(or the first {_SHORTEST} digits of it) or by its archive, as `naiad env list` shows them",
         code=Code.NOT_FOUND,
     )
+
+
+def _records(root: Path) -> list[Path]:
+    """The paths at which complete entries have their records."""
+    require_readable(root, root)
+    try:
+        return [entry / RECORD_NAME for entry in root.iterdir() if _DIGEST.fullmatch(entry.name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _read(path: Path, leases: EntryLeases) -> StoreEntry | None:

@@ -115,7 +115,7 @@ class EntryLeases:
 
     def is_leased(self, digest: str) -> bool:
         """Whether any process has a lease on an entry."""
-        if not self._lock(digest).exists():
+        if not os.path.lexists(self._lock(digest)):
             return False
         with self.exclusive(digest) as is_alone:
             return not is_alone

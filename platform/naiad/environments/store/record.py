@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core import json_cache
-from naiad.core.errors import ExecutionEnvironmentError
+from naiad.environments.store.access import explained, require_readable
 from naiad.sources.interpreters.probe import Interpreter
 
 _FORMAT = 1
@@ -103,34 +103,20 @@ def read_record(entry: Path) -> ReadyEntry | None:
     """
     record = json_cache.read(entry / RECORD_NAME)
     if record is None:
-        _require_readable(entry)
+        require_readable(entry / RECORD_NAME, entry.parent)
     if record is None or record.get("format") != _FORMAT:
         return None
     try:
         stored = _stored(entry, record)
     except (KeyError, TypeError, ValueError):
         return None
+    # To unpack again what another user keeps for itself would fail, or repeat work.
+    for path in (stored.interpreter.python, *map(Path, stored.interpreter.site_dirs)):
+        require_readable(path, entry.parent)
     if not stored.interpreter.python.exists():
         return None  # for example files were deleted by hand
-    return stored if record.get("boot") == _boot() or _survived(entry, record, stored.prefix) else None
-
-
-def _require_readable(entry: Path) -> None:
-    """Reject an entry that another user keeps for itself; to unpack the archive again would fail or repeat work."""
-    path = entry / RECORD_NAME
-    try:
-        path.open("rb").close()
-    except PermissionError as error:
-        folders = (folder for folder in reversed(path.parents) if not os.access(folder, os.X_OK))
-        closed = next(folders, path)
-        facts = closed.stat()
-        raise ExecutionEnvironmentError(
-            f"cannot use the environment in {entry}: {closed} belongs to user {facts.st_uid} (mode "
-            f"{facts.st_mode & 0o7777:o}), and this is user {os.geteuid()}, who may not read it; as its owner, run "
-            f"`chmod -R a+rX {entry.parent}`, or name another store with --env-store"
-        ) from error
-    except OSError:
-        return
+    with explained(entry.parent):
+        return stored if record.get("boot") == _boot() or _survived(entry, record, stored.prefix) else None
 
 
 def _stored(entry: Path, record: dict[str, Any]) -> ReadyEntry:
@@ -156,9 +142,19 @@ def _survived(entry: Path, record: dict[str, Any], prefix: Path) -> bool:
 
 
 def _size(prefix: Path) -> list[int]:
-    """Number of files, links to files included, and the sum of their sizes."""
-    files = [os.lstat(os.path.join(folder, name)) for folder, _, names in os.walk(prefix) for name in names]  # noqa: PTH118 - plain strings: called for each of 10,000 files
+    """Number of files, links to files included, and the sum of their sizes.
+
+    Raises:
+        PermissionError: If this user may not list a folder: its files are not lost.
+    """
+    walked = os.walk(prefix, onerror=_raise_denied)
+    files = [os.lstat(os.path.join(folder, name)) for folder, _, names in walked for name in names]  # noqa: PTH118 - plain strings: called for each of 10,000 files
     return [len(files), sum(facts.st_size for facts in files)]
+
+
+def _raise_denied(error: OSError) -> None:
+    if isinstance(error, PermissionError):
+        raise error
 
 
 def _boot() -> str:

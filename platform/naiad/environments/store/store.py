@@ -28,9 +28,7 @@ and becomes another entry, so running guests keep their environment.
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 import re
 import secrets
 import shutil
@@ -47,6 +45,7 @@ from naiad.core import blocking
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.progress import ProgressReporter
+from naiad.environments.store.access import may_not_write, store_error
 from naiad.environments.store.archive_digest import ArchiveIdentity, fingerprint, identify_archive
 from naiad.environments.store.file_locks import CreationLocks
 from naiad.environments.store.placement import spread
@@ -151,7 +150,7 @@ class Store:
             try:
                 folder = tempfile.TemporaryDirectory(prefix=f"{digest}.", dir=self._staging())
             except OSError as error:
-                raise _unwritable(self.root, error) from error
+                raise store_error(self.root, error) from error
             yield Path(held.enter_context(folder))
 
     def remove(self, digest: str) -> bool:
@@ -194,7 +193,7 @@ class Store:
                 continue  # another process is creating it
             except (OSError, ExecutionEnvironmentError) as error:
                 # Not a warning where another user has filled the store: nothing can be removed here then.
-                level = logging.DEBUG if _may_not_write(self.root) else logging.WARNING
+                level = logging.DEBUG if may_not_write(self.root) else logging.WARNING
                 _log.log(level, "cannot clean up %s in %s: %s", name, self.root, error)
 
     def _incomplete_digests(self) -> set[str]:
@@ -213,7 +212,7 @@ class Store:
         try:
             locks.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unwritable(self.root, error) from error
+            raise store_error(self.root, error) from error
         # Imported here: a start whose environments are all unpacked needs no lock.
         from filelock import FileLock
 
@@ -232,7 +231,7 @@ class Store:
             try:
                 locks.enter_context(self._creation_locks.hold(self._lock(digest), subject, on_waiting))
             except OSError as error:
-                raise _unwritable(self.root, error) from error
+                raise store_error(self.root, error) from error
             yield
 
     def _create(self, archive: Path, identity: ArchiveIdentity, origin: str, label: str) -> ReadyEntry:
@@ -249,7 +248,7 @@ class Store:
                 began = time.monotonic()
                 make()
         except OSError as error:
-            raise _unwritable(self.root, error) from error
+            raise store_error(self.root, error) from error
         finally:
             if self.get(digest) is None:
                 shutil.rmtree(self.root / digest, ignore_errors=True)
@@ -329,22 +328,5 @@ def _environment_in(folder: Path) -> Path:
 def _list_folder(folder: Path) -> Iterator[Path]:
     try:
         yield from folder.iterdir()
-    except (FileNotFoundError, NotADirectoryError):
-        return
-
-
-def _may_not_write(root: Path) -> bool:
-    return not os.access(root, os.W_OK)
-
-
-def _unwritable(root: Path, error: OSError) -> ExecutionEnvironmentError:
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and _may_not_write(root) and root.is_dir():
-        return ExecutionEnvironmentError(
-            f"cannot put an environment into the store at {root}: {error.strerror or error}"
-            f"{f' ({error.filename})' if error.filename else ''}; this server may only use what is there: add it with "
-            "`naiad env prefetch` as a user who may write there, or name another store with --env-store"
-        )
-    return ExecutionEnvironmentError(
-        f"cannot use the store of environments at {root}: {error.strerror or error}"
-        f"{f' ({error.filename})' if error.filename else ''}; choose another folder or correct its permissions"
-    )
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # of another user, who removes what was left there

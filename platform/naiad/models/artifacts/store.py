@@ -27,6 +27,7 @@ from naiad.core.blocking import run_each
 from naiad.core.errors import NaiadError, RegistryError
 from naiad.environments.archives.extraction import unpack
 from naiad.environments.progress import ProgressMeter, ProgressReporter
+from naiad.environments.store.access import denial
 from naiad.environments.store.file_locks import shared_lock
 from naiad.environments.store.leases import Lease
 from naiad.environments.store.placement import spread
@@ -82,8 +83,9 @@ class ArtifactStore:
     def lease(self, artifact: Artifact) -> Lease:
         """A lease on an artifact: `naiad env gc` keeps it until the lease is released."""
         lease = lease_artifact(self._store, artifact.digest)
-        if not self._manifest_path(artifact.digest).is_file():  # removed before there was a lease
-            self._write_manifest(artifact)
+        with self._errors(f"{artifact.reference}"):
+            if not self._manifest_path(artifact.digest).is_file():  # removed before there was a lease
+                self._write_manifest(artifact)
         return lease
 
     def record_model(self, artifact: Artifact, model: str) -> None:
@@ -97,7 +99,8 @@ class ArtifactStore:
     def has_model(self, artifact: Artifact, model: str) -> bool:
         """Whether everything that a model needs is in the repository."""
         repository = self.repository(artifact)
-        return all((repository / layer.folder).exists() for layer in artifact.layers_of(model))
+        with self._errors(f"{artifact.reference}"):
+            return all((repository / layer.folder).exists() for layer in artifact.layers_of(model))
 
     def fetch(
         self, client: RegistryClient, artifact: Artifact, layers: Iterable[ArtifactLayer], label: str = ""
@@ -117,7 +120,8 @@ class ArtifactStore:
         for layer in layers:
             parts.setdefault(layer.part, []).append(layer)
         repository = self.repository(artifact)
-        missing = [own for own in parts.values() if not (repository / own[0].folder).exists()]
+        with self._errors(f"{artifact.reference}"):
+            missing = [own for own in parts.values() if not (repository / own[0].folder).exists()]
         wanted = [layer for own in missing for layer in own]
         if not wanted:
             return False
@@ -188,9 +192,12 @@ class ArtifactStore:
     def _known_manifest(self, reference: Reference) -> bytes | None:
         if not reference.digest:
             return None
+        path = self._manifest_path(reference.digest)
         try:
-            data = self._manifest_path(reference.digest).read_bytes()
+            data = path.read_bytes()
         except OSError:
+            if (denied := denial(path, self._store)) is not None:
+                raise RegistryError(f"cannot pull {reference}: {denied.message}") from None
             return None
         return data if sha256_of(data) == reference.digest else None
 
@@ -226,6 +233,8 @@ class ArtifactStore:
         except NaiadError as error:
             raise RegistryError(f"cannot pull {what}: {error.message}", code=error.code) from error
         except OSError as error:
+            if (denied := denial(Path(error.filename or self._root), self._store)) is not None:
+                raise RegistryError(f"cannot pull {what}: {denied.message}") from error
             advice = (
                 "make room on its disk, or choose another folder with --env-store"
                 if error.errno in _NO_SPACE

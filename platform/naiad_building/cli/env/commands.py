@@ -6,11 +6,12 @@ takes longer than most commands.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["env_group"]
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -34,15 +33,30 @@ _EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 # -- options that several commands have -------------------------------------------------------------------------------
 
 
-def _store_option(command: _Command) -> _Command:
+def _store_option(command: Callable[..., Any]) -> Callable[..., Any]:
     text = "The store; default: $NAIAD_STORE, else a folder in the user's cache."
-    return click.option("--env-store", "store", default="", callback=_find_store, help=text)(command)
+
+    @functools.wraps(command)
+    def explained_command(*arguments: Any, store: Path, **options: Any) -> Any:
+        from naiad.environments.store.access import explained
+
+        with explained(store):
+            return command(*arguments, store=store, **options)
+
+    return click.option("--env-store", "store", default="", callback=_find_store, help=text)(explained_command)
 
 
 def _find_store(_context: click.Context, _parameter: click.Parameter, text: str) -> Path:
     from naiad.environments.store.opening import open_store_of
 
     return open_store_of(text, os.environ)
+
+
+def _warn_of_closed_entries(store: Path) -> None:
+    from naiad.environments.store.entries import explain_closed_entries
+
+    if why := explain_closed_entries(store):
+        click.echo(f"warning: {why}", err=True)
 
 
 # -- from a recipe to an archive --------------------------------------------------------------------------------------
@@ -384,6 +398,7 @@ def _verify(environments: tuple[str, ...], store: Path, json: bool) -> int:  # n
     from naiad.environments.store.verification import verify_entries
     from naiad_building.cli.env.tables import VERDICT_HEADERS, print_table, verdict_rows
 
+    _warn_of_closed_entries(store)
     verdicts = verify_entries(store, environments)
     if json:
         print_json(verdicts)
@@ -407,6 +422,7 @@ def _list(store: Path, json: bool) -> None:  # noqa: FBT001 - click passes optio
     from naiad.environments.store.pulled import read_pulled
     from naiad_building.cli.env.tables import ENTRY_HEADERS, PULLED_HEADERS, entry_rows, print_table, pulled_rows
 
+    _warn_of_closed_entries(store)
     entries, pulled = read_entries(store), read_pulled(store)
     total = disk_usage([*entries, *pulled]).total
     if json:
@@ -447,6 +463,7 @@ def _gc(
     from naiad.models.artifacts.garbage import collect_garbage
     from naiad_building.cli.env.tables import print_table
 
+    _warn_of_closed_entries(store)
     collected = collect_garbage(
         store,
         older_than=None if older_than is None else parse_seconds(older_than),
