@@ -17,7 +17,7 @@ FLAG_COMMANDS: dict[str, FlagCommand] = {}
 
 def click_commands() -> Mapping[str, click.Command]:
     """The commands that click parses, by their names."""
-    from naiad_building.cli.declared import add_command, lock_command
+    from naiad_building.cli.declared import add_command, lock_command, remove_command
     from naiad_building.cli.env.commands import env_group
 
-    return {"add": add_command, "lock": lock_command, "env": env_group}
+    return {"add": add_command, "remove": remove_command, "lock": lock_command, "env": env_group}

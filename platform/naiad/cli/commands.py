@@ -19,7 +19,7 @@ __all__ = ["naiad_group", "run"]
 _ORDER = (
     *("init", "env"),
     *("serve", "run", "explain", "doctor", "bench", "tune", "bundle", "push", "pull", "verify", "deploy", "ray"),
-    *("add", "lock", "top", "completion"),
+    *("add", "remove", "lock", "top", "completion"),
 )
 """The order of the overview, whichever packages bring the commands."""
 

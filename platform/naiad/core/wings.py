@@ -42,7 +42,7 @@ class Wing:
 
 WINGS = (
     Wing("naiad_operations", ("doctor", "bench", "bundle", "push", "deploy", "ray", "top", "init")),
-    Wing("naiad_building", ("add", "lock", "env")),
+    Wing("naiad_building", ("add", "remove", "lock", "env")),
     Wing("naiad_llm"),
     Wing("naiad_embedded"),
 )

@@ -1,4 +1,4 @@
-"""`naiad add` and `naiad lock`: the packages of one model, in its own file."""
+"""`naiad add`, `naiad remove` and `naiad lock`: the packages of one model, in its own file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
 
     from naiad.config.model.model_config_pb2 import ModelConfig
-    from naiad_building.declared.locking import Edit, LockedDeclaration
+    from naiad_building.declared.locking import LockCheck, LockedDeclaration, LockRequest
     from naiad_building.recipe import Recipe
 
-__all__ = ["add_command", "lock_command"]
+__all__ = ["add_command", "lock_command", "remove_command"]
 
 _MODEL = click.argument("model", type=click.Path(exists=True, path_type=Path))
 _PYTHON = click.option("--python", metavar="VERSION", help="Resolve with this version of Python, such as 3.12.")
@@ -57,18 +57,47 @@ def add_command(
     MODEL is a model's directory, a shared backend's, or a Python file. PACKAGES are requirements as for pip, such as
     scikit-learn==1.5.*
     """
-    from naiad_building.declared.locking import add_packages
+    from naiad_building.declared.locking import add_packages, lock_declaration
 
-    file = _addable_script(model)
-    locked = add_packages(
-        file,
-        packages,
-        lambda path, edit: _lock_file(path, model, python, wheels, offline=offline, json=json, edit=edit),
-    )
+    file = _editable_script(model, removes=False)
+    request = _request(file, model, python, wheels, offline=offline, json=json)
+    locked = add_packages(file, packages, lambda _, edit: lock_declaration(request, edit))
     if json:
         print_json({"file": file, "added": packages, **_facts(locked)})
         return
     click.echo(f"added {', '.join(packages)} to {file}")
+    _print_locked(locked)
+
+
+@click.command("remove", short_help="Remove packages from a model's own file, and lock the others.")
+@_MODEL
+@click.argument("packages", nargs=-1, required=True)
+@_PYTHON
+@_WHEELS
+@_OFFLINE
+@json_option
+def remove_command(
+    model: Path,
+    packages: tuple[str, ...],
+    python: str | None,
+    wheels: tuple[Path, ...],
+    offline: bool,  # noqa: FBT001 - click passes options by name
+    json: bool,  # noqa: FBT001 - click passes options by name
+) -> None:
+    """Remove PACKAGES from the script block of MODEL, and write the lock beside it.
+
+    MODEL is a model's directory, a shared backend's, or a Python file. PACKAGES are names. What only they needed leaves
+    the lock, too.
+    """
+    from naiad_building.declared.locking import lock_declaration, remove_packages
+
+    file = _editable_script(model, removes=True)
+    request = _request(file, model, python, wheels, offline=offline, json=json)
+    locked = remove_packages(file, packages, lambda _, edit: lock_declaration(request, edit))
+    if json:
+        print_json({"file": file, "removed": packages, **_facts(locked)})
+        return
+    click.echo(f"removed {', '.join(packages)} from {file}")
     _print_locked(locked)
 
 
@@ -82,6 +111,10 @@ def add_command(
     type=click.Path(file_okay=False, path_type=Path),
     help="Download the wheels into this folder, for servers with --offline.",
 )
+@click.option("--upgrade", is_flag=True, help="Take the newest versions, also of packages that are locked already.")
+@click.option(
+    "--check", is_flag=True, help="Write nothing; show what would change. The exit code is 1 if anything would."
+)
 @json_option
 def lock_command(
     model: Path,
@@ -89,17 +122,31 @@ def lock_command(
     wheels: tuple[Path, ...],
     offline: bool,  # noqa: FBT001 - click passes options by name
     download: Path | None,
+    upgrade: bool,  # noqa: FBT001 - click passes options by name
+    check: bool,  # noqa: FBT001 - click passes options by name
     json: bool,  # noqa: FBT001 - click passes options by name
-) -> None:
+) -> int:
     """Resolve the packages that MODEL declares, and write them with their digests into a lock beside it.
 
     MODEL is a model's directory, a shared backend's, the folder of a recipe, or a file: a script with a block,
     requirements.txt, pyproject.toml or environment.yml. Servers and builds then install exactly these
     packages.
     """
-    from naiad_building.declared.locking import fetch_locked_wheels
+    from naiad_building.declared.locking import check_lock, fetch_locked_wheels, lock_declaration
 
-    locked = _lock_file(_declaration_of(model), model, python, wheels, offline=offline, json=json)
+    if check and (upgrade or download is not None):
+        raise click.UsageError(
+            f"--check writes nothing, so it cannot be used with {'--upgrade' if upgrade else '--download'}"
+        )
+    request = _request(_declaration_of(model), model, python, wheels, offline=offline, json=json, is_upgrade=upgrade)
+    if check:
+        checked = check_lock(request)
+        if json:
+            print_json({"lock": checked.lock, "is_current": checked.is_current, "changes": checked.changes})
+        else:
+            _print_check(checked, model)
+        return 0 if checked.is_current else 1
+    locked = lock_declaration(request)
     if not json:
         _print_locked(locked)
     count = None
@@ -109,9 +156,10 @@ def lock_command(
         print_json({**_facts(locked), "download": download, "downloaded": count})
     elif download is not None:
         click.echo(f"{download} has {count} files for Python {locked.python}")
+    return 0
 
 
-def _lock_file(
+def _request(
     file: Path,
     model: Path,
     python: str | None,
@@ -119,25 +167,25 @@ def _lock_file(
     *,
     offline: bool,
     json: bool,
-    edit: Edit | None = None,
-) -> LockedDeclaration:
+    is_upgrade: bool = False,
+) -> LockRequest:
     from naiad.environments.store.opening import open_store_of
     from naiad_building.base_interpreter import choose_base, inspect_base
-    from naiad_building.declared.locking import lock_declaration
+    from naiad_building.declared.locking import LockRequest
     from naiad_building.installers import InstallOptions
 
     if python is None and (recipe := _recipe_of(model)) is not None and recipe.conda is None:
         # The one that a build takes: the lock of pip is for one Python, and so are downloaded wheels.
         with contextlib.suppress(InterpreterNotFoundError):  # uv may fetch one
             python = inspect_base(choose_base(recipe, recipe.python, None)).minor
-    return lock_declaration(
-        file,
+    return LockRequest(
+        file=file,
         cache=open_store_of("", os.environ) / "interpreters",
         python=python,
         required=required if (required := _required_python(model)) is not None else _required_python(file),
         options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
         progress=progress_printer(json=json),
-        edit=edit,
+        is_upgrade=is_upgrade,
     )
 
 
@@ -154,6 +202,21 @@ def _print_locked(locked: LockedDeclaration) -> None:
     click.echo(f"wrote {locked.lock}: {len(locked.versions)} packages for Python {_minor(locked)}")
     for name, version in sorted(locked.versions.items()):
         click.echo(f"    {name} {version}")
+
+
+def _print_check(checked: LockCheck, model: Path) -> None:
+    if checked.is_current:
+        click.echo(f"{checked.lock} is up to date")
+        return
+    what = f"{checked.file} has no lock" if checked.lock is None else f"{checked.lock} is not up to date"
+    click.echo(f"{what}: `naiad lock {model}` would write, for Python {_minor(checked.resolved)}:")
+    for change in checked.changes:
+        if change.before and change.after:
+            click.echo(f"    {change.name} {change.before} -> {change.after}")
+        else:
+            click.echo(f"    {'+' if change.after else '-'} {change.name} {change.after or change.before}")
+    if not checked.changes:
+        click.echo("    the same versions, with other entries: files of packages, or other platforms and Pythons")
 
 
 def _script_of(model: Path) -> Path:
@@ -176,8 +239,8 @@ def _script_of(model: Path) -> Path:
     )
 
 
-def _addable_script(model: Path) -> Path:
-    """The script whose block declares the environment of a model or backend.
+def _editable_script(model: Path, *, removes: bool) -> Path:
+    """The script whose block declares the environment of a model or backend, whose packages are to be changed.
 
     Raises:
         RepositoryError: If no script exists, or something else names the environment, so that a block has no effect.
@@ -188,12 +251,13 @@ def _addable_script(model: Path) -> Path:
     origin, source = named
     if isinstance(source, Path) and source.suffix == ".py":
         return source
-    advice = f"add them to {source}, and run `naiad lock {source}`"
+    action, preposition, whose = ("remove", "from", "without") if removes else ("add", "to", "with")
+    advice = f"{action} them {preposition} {source}, and run `naiad lock {source}`"
     if not (isinstance(source, Path) and is_declaration(source)):
-        advice = f"build '{source}' with them, or name no environment there"
+        advice = f"build '{source}' {whose} them, or name no environment there"
     raise RepositoryError(
-        f"cannot add packages to {model}: its environment is '{source}', named by {origin}, which wins over a script "
-        f"block; {advice}"
+        f"cannot {action} packages {preposition} {model}: its environment is '{source}', named by {origin}, which wins "
+        f"over a script block; {advice}"
     )
 
 

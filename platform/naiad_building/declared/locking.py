@@ -1,4 +1,4 @@
-"""`naiad lock` and `naiad add`: writing the lock of a declaration, and adding packages to a script."""
+"""`naiad lock`, `naiad add` and `naiad remove`: the lock of a declaration, and the packages of a script."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from naiad.config.model.declared_environment import (
     is_conda_declaration,
     lock_candidates,
     read_script_block,
+    remove_dependencies,
 )
-from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError, NaiadError
 from naiad.core.real_paths import real_path
 from naiad.environments.store.package_cache import conda_packages
 from naiad_building.base_interpreter import BaseInterpreter, inspect_base
+from naiad_building.comparison import PackageChange
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.interpreter import choose_or_fetch_python, choose_python
 from naiad_building.declared.resolving import place_lock, resolved_lock
@@ -32,7 +34,17 @@ from naiad_building.installers import InstallOptions, download_wheels
 from naiad_building.lockfiles import Pin, open_foreign_lock, pin_lines
 from naiad_building.requirements import Requirements
 
-__all__ = ["Edit", "LockedDeclaration", "add_packages", "fetch_locked_wheels", "lock_declaration"]
+__all__ = [
+    "Edit",
+    "LockCheck",
+    "LockRequest",
+    "LockedDeclaration",
+    "add_packages",
+    "check_lock",
+    "fetch_locked_wheels",
+    "lock_declaration",
+    "remove_packages",
+]
 
 _NUMPY = "numpy"
 
@@ -64,78 +76,152 @@ Edit = Callable[[str], str]
 """The new text of a script, for the version of Python that it is resolved with, `3.12`; for none, if that is empty."""
 
 
-def lock_declaration(
-    file: Path,
-    *,
-    cache: Path,
-    python: str | None = None,
-    required: SpecifierSet | None = None,
-    options: InstallOptions,
-    progress: Callable[[str], None],
-    edit: Edit | None = None,
-) -> LockedDeclaration:
-    """Resolve a declaration, and write its lock beside it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockRequest:
+    """What is to be locked, and how.
 
-    Args:
+    Attributes:
         file: The declaration.
         cache: Folder of cached facts about interpreters, in the store.
         python: Version of Python to resolve with, `3.12`; None for the server's own, else the newest.
         required: Versions of Python that the model supports; None for any.
         options: Sources of packages.
         progress: Called with a line for each step.
+        is_upgrade: Whether versions of an existing lock are forgotten.
+    """
+
+    file: Path
+    cache: Path
+    python: str | None = None
+    required: SpecifierSet | None = None
+    options: InstallOptions
+    progress: Callable[[str], None]
+    is_upgrade: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockCheck:
+    """How a lock differs from what its declaration resolves to now.
+
+    Attributes:
+        file: The declaration.
+        lock: The lock that counts; None if there is none.
+        is_current: Whether locking would change nothing.
+        resolved: What locking would write.
+        changes: Packages whose versions would change, by name.
+    """
+
+    file: Path
+    lock: Path | None
+    is_current: bool
+    resolved: LockedDeclaration
+    changes: tuple[PackageChange, ...]
+
+
+def lock_declaration(request: LockRequest, edit: Edit | None = None) -> LockedDeclaration:
+    """Resolve a declaration, and write its lock beside it.
+
+    Args:
+        request: The declaration.
         edit: Changes the text of a script first, which is written with the lock.
 
     Raises:
         ConfigError: If the declaration is a lock itself.
         ExecutionEnvironmentError: If nothing satisfies the requirements; an existing lock stays unchanged.
     """
+    with _resolved(request, edit) as (path, locked, text), _replacement(request.file, text):
+        place_lock(path, request.file)
+    return locked
+
+
+def check_lock(request: LockRequest) -> LockCheck:
+    """Resolve a declaration, and compare the result with its lock. Nothing is written.
+
+    Raises:
+        ConfigError, ExecutionEnvironmentError: See `lock_declaration`.
+    """
+    lock = next((each for each in lock_candidates(request.file) if each.is_file()), None)
+    with _resolved(request, None) as (path, locked, _):
+        is_current = lock == locked.lock and lock.read_bytes() == path.read_bytes()
+    before = {} if lock is None or is_current else _versions_in(lock, request, locked)
+    after = before if is_current else locked.versions
+    changes = tuple(
+        PackageChange(name=name, before=before.get(name, ""), after=after.get(name, ""))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+    return LockCheck(file=request.file, lock=lock, is_current=is_current, resolved=locked, changes=changes)
+
+
+def _versions_in(lock: Path, request: LockRequest, locked: LockedDeclaration) -> Mapping[str, str]:
+    """The versions that an existing lock selects for the same Python; none if it cannot be used."""
+    try:
+        if locked.base is None:
+            from naiad_building.declared.conda import read_conda_declaration, read_conda_lock
+
+            return read_conda_lock(lock, read_conda_declaration(request.file), _asked(request)).versions
+        pins = open_foreign_lock(lock).pins(locked.base.version, wheels=request.options.wheels)
+        return {pin.name: pin.version for pin in pins}
+    except NaiadError:
+        return {}
+
+
+def _asked(request: LockRequest) -> SpecifierSet:
+    python = request.python
+    return SpecifierSet(f"=={python}.*" if python else "") & (request.required or SpecifierSet())
+
+
+@contextmanager
+def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, LockedDeclaration, str | None]]:
+    """A new lock in a temporary folder, what it has, and the new text of the script, if it is edited."""
+    file, options, progress = request.file, request.options, request.progress
     if lock_candidates(file) == (file,):
         raise ConfigError(f"{file} is a lock itself; update it with the tool that wrote it")
-    asked = SpecifierSet(f"=={python}.*" if python else "") & (required or SpecifierSet())
     if is_conda_declaration(file):
-        return _lock_conda(file, cache.parent, asked, options, progress)
+        with _resolved_conda(request) as (path, locked):
+            yield path, locked, None
+        return
     declaration = read_declaration(file, None if edit is None else edit(""))
-    wanted = declaration.requires_python & asked
+    wanted, cache = declaration.requires_python & _asked(request), request.cache
     chosen = choose_python(wanted, cache) if options.offline else choose_or_fetch_python(wanted, cache, progress)
     base = inspect_base(chosen.executable)
     text = None if edit is None else edit(base.minor)
     declaration = read_declaration(file, text)
-    with resolved_lock(declaration, base, options, progress) as resolved:
+    with resolved_lock(declaration, base, options, progress, is_upgrade=request.is_upgrade) as path:
         # Read before it is written: no lock is better than one from which nothing can be installed.
-        pins = tuple(open_foreign_lock(resolved).pins(base.version, wheels=options.wheels))
-        with _replacement(file, text):
-            lock = place_lock(resolved, file)
-    versions = {pin.name: pin.version for pin in pins}
-    return LockedDeclaration(
-        file=file,
-        lock=lock,
-        python=base.version,
-        versions=versions,
-        pins=pins,
-        base=base,
-        indexes=NO_INDEXES if options.offline else declaration.indexes,
-    )
+        pins = tuple(open_foreign_lock(path).pins(base.version, wheels=options.wheels))
+        locked = LockedDeclaration(
+            file=file,
+            lock=file.with_name(path.name),
+            python=base.version,
+            versions={pin.name: pin.version for pin in pins},
+            pins=pins,
+            base=base,
+            indexes=NO_INDEXES if options.offline else declaration.indexes,
+        )
+        yield path, locked, text
 
 
-def _lock_conda(
-    file: Path,
-    store: Path,
-    python: SpecifierSet,
-    options: InstallOptions,
-    progress: Callable[[str], None],
-) -> LockedDeclaration:
+@contextmanager
+def _resolved_conda(request: LockRequest) -> Iterator[tuple[Path, LockedDeclaration]]:
     from naiad_building.declared.conda import read_conda_declaration, read_conda_lock, resolve_conda
 
+    file, python = request.file, _asked(request)
     declaration = read_conda_declaration(file)
-    cache = conda_packages(store)
+    cache = conda_packages(request.cache.parent)
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
-        resolved = resolve_conda(declaration, Path(scratch), cache, python, options, progress)
-        packages = read_conda_lock(resolved, declaration, python)
-        lock = place_lock(resolved, file)
-    versions = packages.versions
-    return LockedDeclaration(
-        file=file, lock=lock, python=versions.get("python", "none"), versions=versions, pins=packages.pins, base=None
-    )
+        path = resolve_conda(declaration, Path(scratch), cache, python, request.options, request.progress)
+        packages = read_conda_lock(path, declaration, python)
+        versions = packages.versions
+        locked = LockedDeclaration(
+            file=file,
+            lock=file.with_name(path.name),
+            python=versions.get("python", "none"),
+            versions=versions,
+            pins=packages.pins,
+            base=None,
+        )
+        yield path, locked
 
 
 def add_packages(
@@ -155,12 +241,7 @@ def add_packages(
         ConfigError: If a package is not a requirement, or the file is not a script.
         ExecutionEnvironmentError: If nothing satisfies the requirements.
     """
-    if not file.name.endswith(".py"):
-        raise ConfigError(f"cannot add packages to {file}: only scripts have a block; edit it, and run `naiad lock`")
-    try:
-        before = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {file}: {error}") from error
+    before = _script_text(file, "add packages to")
     wanted = [*packages]
     block = read_script_block(before, str(file))
     if _NUMPY not in {*_names(packages), *_names(block.dependencies if block else ())}:
@@ -168,6 +249,33 @@ def add_packages(
     return lock(
         file, lambda minor: add_dependencies(before, wanted, str(file), requires_python=f">={minor}" if minor else "")
     )
+
+
+def remove_packages(
+    file: Path, packages: Sequence[str], lock: Callable[[Path, Edit], LockedDeclaration]
+) -> LockedDeclaration:
+    """Remove packages from the block of a script, and lock it. If that fails, the script stays as it was.
+
+    Args:
+        file: The script.
+        packages: Their names.
+        lock: Locks the script with a change, and writes both.
+
+    Raises:
+        ConfigError: If the block does not require one of them, or the file is not a script.
+        ExecutionEnvironmentError: If nothing satisfies the requirements that are left.
+    """
+    after = remove_dependencies(_script_text(file, "remove packages from"), packages, str(file))
+    return lock(file, lambda _: after)
+
+
+def _script_text(file: Path, action: str) -> str:
+    if not file.name.endswith(".py"):
+        raise ConfigError(f"cannot {action} {file}: only scripts have a block; edit it, and run `naiad lock`")
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
 
 
 def fetch_locked_wheels(locked: LockedDeclaration, folder: Path, progress: Callable[[str], None]) -> int:

@@ -76,15 +76,19 @@ def resolved_lock(
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
+    *,
+    is_upgrade: bool = False,
 ) -> Iterator[Path]:
-    """A new lock of a declaration, in a temporary folder. Versions in an existing lock are kept where they fit.
+    """A new lock of a declaration, in a temporary folder.
+
+    uv keeps versions of an existing lock where they fit, unless it *is_upgrade*; pip takes the newest.
 
     Raises:
         ExecutionEnvironmentError: If nothing satisfies the requirements.
     """
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
         for old in lock_candidates(declaration.file):
-            if old.is_file():
+            if old.is_file() and not is_upgrade:
                 shutil.copy2(old, scratch)
         yield resolve_into(declaration, Path(scratch), base, options, progress)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,15 @@ from environments.wheels import offer_wheels, only_wheels, script
 from naiad.cli.main import main
 from naiad_building.lockfiles import open_foreign_lock
 
+OWN_MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
 
 @pytest.fixture(autouse=True)
-def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    only_wheels(offer_wheels(tmp_path / "wheels"), monkeypatch)
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = offer_wheels(tmp_path / "wheels")
+    only_wheels(folder, monkeypatch)
     monkeypatch.setenv("NAIAD_STORE", str(tmp_path / "store"))
+    return folder
 
 
 def make_model(folder: Path, **parameters: str) -> Path:
@@ -131,3 +137,141 @@ def test_a_file_outside_the_model_is_locked_for_the_python_of_the_model(
     lock = shared.with_name("pylock.toml")
     assert f"wrote {lock}: 2 packages for Python {minor}\n" in capsys.readouterr().out
     assert [pin.name for pin in open_foreign_lock(lock).pins(f"{minor}.9")] == ["adder", "numpy"]
+
+
+def locked_before_a_release(tmp_path: Path, wheels: Path) -> tuple[Path, Path, str]:
+    """A model that was locked before version 2.0 of `adder`: the model, its script, and the text of its lock."""
+    newest = wheels / "adder-2.0-py3-none-any.whl"
+    kept = newest.rename(tmp_path / newest.name)
+    model = make_model(tmp_path)
+    assert main(["add", str(model), "counter"]) == 0
+    kept.rename(newest)
+    file = model / "1" / "model.py"
+    return model, file, file.with_name("model.py.lock").read_text()
+
+
+def without_progress(out: str) -> str:
+    return "".join(line for line in out.splitlines(keepends=True) if not line.lower().startswith("resolv"))
+
+
+def test_a_lock_keeps_its_versions_unless_they_are_to_be_upgraded(
+    tmp_path: Path, wheels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, file, before = locked_before_a_release(tmp_path, wheels)
+    lock = file.with_name("model.py.lock")
+
+    assert main(["lock", str(model)]) == 0
+    assert lock.read_text() == before
+    assert main(["lock", str(model), "--upgrade"]) == 0
+
+    assert "    adder 2.0\n" in capsys.readouterr().out
+    assert 'version = "2.0"' in lock.read_text()
+
+
+def test_a_lock_is_checked_and_nothing_is_written(
+    tmp_path: Path, wheels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, file, before = locked_before_a_release(tmp_path, wheels)
+    lock = file.with_name("model.py.lock")
+
+    def checked(*flags: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = main(["lock", str(model), "--check", *flags])
+        return code, without_progress(capsys.readouterr().out)
+
+    assert checked() == (0, f"{lock} is up to date\n")
+
+    file.write_text(file.read_text().replace('"counter"', '"adder>1"'))
+    code, out = checked()
+    assert code == 1
+    assert out == (
+        f"{lock} is not up to date: `naiad lock {model}` would write, for Python {OWN_MINOR}:\n"
+        "    adder 1.0 -> 2.0\n    - counter 1.0\n"
+    )
+    code, out = checked("--json")
+    assert code == 1
+    assert json.loads(out) == {
+        "lock": str(lock),
+        "is_current": False,
+        "changes": [
+            {"name": "adder", "before": "1.0", "after": "2.0"},
+            {"name": "counter", "before": "1.0", "after": ""},
+        ],
+    }
+    assert lock.read_text() == before
+
+    lock.unlink()
+    code, out = checked()
+    assert code == 1
+    assert out == (
+        f"{file} has no lock: `naiad lock {model}` would write, for Python {OWN_MINOR}:\n"
+        "    + adder 2.0\n    + numpy 0.1\n"
+    )
+    assert not lock.exists()
+
+
+def test_a_lock_of_the_same_versions_may_have_other_entries(
+    tmp_path: Path, wheels: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, file, before = locked_before_a_release(tmp_path, wheels)
+    file.write_text(file.read_text().replace(f">={OWN_MINOR}", f">={OWN_MINOR},<4"))
+
+    assert main(["lock", str(model), "--check"]) == 1
+    assert file.with_name("model.py.lock").read_text() == before
+
+    assert capsys.readouterr().out.endswith(
+        "    the same versions, with other entries: files of packages, or other platforms and Pythons\n"
+    )
+
+
+@pytest.mark.parametrize("other", ["--upgrade", "--download=wheels"])
+def test_a_check_writes_nothing_that_another_flag_asks_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], other: str
+) -> None:
+    assert main(["lock", str(make_model(tmp_path)), "--check", other]) == 2
+
+    assert f"--check writes nothing, so it cannot be used with {other.partition('=')[0]}" in capsys.readouterr().err
+
+
+def test_a_removed_package_leaves_the_lock_with_what_only_it_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = make_model(tmp_path)
+    assert main(["add", str(model), "counter"]) == 0
+    capsys.readouterr()
+
+    assert main(["remove", str(model), "Counter"]) == 0
+
+    file = model / "1" / "model.py"
+    out = without_progress(capsys.readouterr().out)
+    wrote = f"wrote {file}.lock: 1 packages for Python {OWN_MINOR}\n    numpy 0.1\n"
+    assert out == f"removed Counter from {file}\n{wrote}"
+    assert "counter" not in file.read_text() + file.with_name("model.py.lock").read_text()
+
+
+def test_a_package_that_cannot_be_removed_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model(tmp_path)
+    assert main(["add", str(model), "counter"]) == 0
+    file = model / "1" / "model.py"
+    before = file.read_text(), file.with_name("model.py.lock").read_text()
+    capsys.readouterr()
+
+    assert main(["remove", str(model), "subtracter"]) == 1
+
+    assert capsys.readouterr().err == (
+        f"cannot remove subtracter from {file}: the packages of its block are: counter, numpy\n"
+    )
+    assert (file.read_text(), file.with_name("model.py.lock").read_text()) == before
+
+
+def test_packages_are_removed_where_they_have_an_effect(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = make_model(tmp_path, EXECUTION_ENV_PATH="requirements.txt")
+    (model / "requirements.txt").write_text("numpy\nadder\n")
+
+    assert main(["remove", str(model), "adder"]) == 1
+
+    assert capsys.readouterr().err == (
+        f"cannot remove packages from {model}: its environment is '{model}/requirements.txt', named by "
+        f"EXECUTION_ENV_PATH in {model}/config.pbtxt, which wins over a script block; remove them from "
+        f"{model}/requirements.txt, and run `naiad lock {model}/requirements.txt`\n"
+    )

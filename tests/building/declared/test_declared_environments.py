@@ -21,7 +21,14 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad_building import installers
 from naiad_building.declared.declaration import read_declaration
-from naiad_building.declared.locking import Edit, LockedDeclaration, add_packages, fetch_locked_wheels, lock_declaration
+from naiad_building.declared.locking import (
+    Edit,
+    LockedDeclaration,
+    LockRequest,
+    add_packages,
+    fetch_locked_wheels,
+    lock_declaration,
+)
 from naiad_building.declared.retrying import with_retries
 from naiad_building.installers import InstallOptions
 from naiad_building.lockfiles import open_foreign_lock
@@ -48,9 +55,10 @@ def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return str(request.param)
 
 
-def lock(file: Path, **options: object) -> LockedDeclaration:
+def lock(file: Path, edit: Edit | None = None, **options: object) -> LockedDeclaration:
     given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
-    return lock_declaration(file, progress=print, **given)  # type: ignore[arg-type] - as given
+    request = LockRequest(file=file, progress=print, **given)  # type: ignore[arg-type] - as given
+    return lock_declaration(request, edit)
 
 
 def managed(tmp_path: Path, build: EnvBuild = EnvBuild.LOCKED, **policy: object) -> EnvironmentManager:
@@ -485,7 +493,9 @@ def test_a_package_that_is_missing_is_refused_at_once_for_a_model_of_any_name(tm
     told: list[str] = []
 
     why = refusal(
-        lambda: lock_declaration(file, options=InstallOptions(), cache=tmp_path / "cache", progress=told.append)
+        lambda: lock_declaration(
+            LockRequest(file=file, options=InstallOptions(), cache=tmp_path / "cache", progress=told.append)
+        )
     )
 
     assert "subtracter" in why

@@ -19,7 +19,7 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad_building import installers
 from naiad_building.declared.declaration import read_declaration
-from naiad_building.declared.locking import LockedDeclaration, fetch_locked_wheels, lock_declaration
+from naiad_building.declared.locking import LockedDeclaration, LockRequest, fetch_locked_wheels, lock_declaration
 from naiad_building.indexes import PackageIndex, indexes_of_options, parse_options
 from naiad_building.installers import InstallOptions
 
@@ -68,7 +68,7 @@ def assigned(web: Indexes) -> str:
 
 def lock(file: Path, **options: object) -> LockedDeclaration:
     given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
-    return lock_declaration(file, progress=print, **given)  # type: ignore[arg-type] - as given
+    return lock_declaration(LockRequest(file=file, progress=print, **given))  # type: ignore[arg-type] - as given
 
 
 def imported(tmp_path: Path, file: Path) -> str:

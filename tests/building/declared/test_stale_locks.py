@@ -15,7 +15,7 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad_building import installers
-from naiad_building.declared.locking import lock_declaration
+from naiad_building.declared.locking import LockRequest, lock_declaration
 from naiad_building.installers import InstallOptions, find_uv
 from naiad_building.lockfiles import open_foreign_lock
 
@@ -51,7 +51,7 @@ def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 def lock(file: Path) -> Path:
     cache = file.parent / "cache"
-    return lock_declaration(file, cache=cache, options=InstallOptions(), progress=print).lock
+    return lock_declaration(LockRequest(file=file, cache=cache, options=InstallOptions(), progress=print)).lock
 
 
 def prepare(store: Path, file: Path) -> None:

@@ -11,6 +11,7 @@ from naiad.config.model.declared_environment import (
     is_declaration,
     lock_candidates,
     read_script_block,
+    remove_dependencies,
 )
 from naiad.core.errors import ConfigError
 
@@ -122,3 +123,36 @@ def test_declarations_and_their_locks_are_known_by_their_names(name: str, locks:
 @pytest.mark.parametrize("name", ["env.tar.gz", "venv", "other.toml", "notes.txt"])
 def test_other_files_declare_nothing(name: str) -> None:
     assert not is_declaration(Path("/m", name))
+
+
+def test_packages_are_removed_and_everything_else_stays() -> None:
+    text = SCRIPT.replace('"numpy",', '"numpy", "pandas; python_version < \'3.13\'", "Pandas>=2",')
+
+    changed = remove_dependencies(text, ["PANDAS"], "model.py")
+
+    block = read_script_block(changed, "model.py")
+    assert block is not None
+    assert block.dependencies == ("scikit-learn==1.5.*", "numpy")
+    assert add_dependencies(SCRIPT, [], "model.py") == changed
+
+
+@pytest.mark.parametrize(
+    ("text", "packages", "message"),
+    [
+        (
+            SCRIPT,
+            ["torch", "numpy"],
+            "cannot remove torch from m.py: the packages of its block are: numpy, scikit-learn",
+        ),
+        ("import numpy\n", ["numpy"], "cannot remove numpy from m.py: the packages of its block are: none"),
+        (
+            SCRIPT,
+            ["numpy", "scikit.learn"],
+            "cannot remove numpy, scikit.learn from m.py: its block would require nothing",
+        ),
+    ],
+)
+def test_what_cannot_be_removed_is_refused(text: str, packages: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        remove_dependencies(text, packages, "m.py")
+    assert caught.value.message.startswith(message)

@@ -154,14 +154,50 @@ def add_dependencies(text: str, requirements: Iterable[str], where: str, *, requ
     block = read_script_block(text, where)
     chosen = {_key(line, where): line for line in (block.dependencies if block else ())}
     chosen.update({_key(line, where): line for line in requirements})
-    lines = ["dependencies = [", *(f"{_INDENT}{_toml_string(line)}," for line in chosen.values()), "]"]
+    lines = _list_of(chosen.values())
     python = [f"requires-python = {_toml_string(requires_python)}"] if requires_python else []
     if block is None:
         return _insert_block(text, [*python, *lines])
-    match = next(each for each in _BLOCK.finditer(_with_newlines(text)) if each["type"] == _SCRIPT)
     content = _replace_dependencies(block.content, lines)
     if python and "requires-python" not in tomllib.loads(block.content):
         content = "\n".join((*python, content))
+    return _with_content(text, content)
+
+
+def remove_dependencies(text: str, packages: Iterable[str], where: str) -> str:
+    """The script without these packages in its block, whatever version and condition it requires them with.
+
+    Args:
+        text: The script.
+        packages: Their names.
+        where: Its name in error messages.
+
+    Raises:
+        ConfigError: If the block does not require one of them, or no other package; or is invalid.
+    """
+    block = read_script_block(text, where)
+    names = [(_key(line, where).partition(";")[0], line) for line in (block.dependencies if block else ())]
+    removed = {canonicalize_name(name): name for name in packages}
+    unknown = [name for key, name in removed.items() if key not in dict(names)]
+    if block is None or unknown:
+        required = ", ".join(sorted(dict(names))) or "none"
+        raise ConfigError(f"cannot remove {', '.join(unknown)} from {where}: the packages of its block are: {required}")
+    kept = [line for name, line in names if name not in removed]
+    if not kept:
+        raise ConfigError(
+            f"cannot remove {', '.join(removed.values())} from {where}: its block would require nothing; delete the "
+            "block and the lock for a model that runs in the server's own Python"
+        )
+    return _with_content(text, _replace_dependencies(block.content, _list_of(kept)))
+
+
+def _list_of(requirements: Iterable[str]) -> list[str]:
+    return ["dependencies = [", *(f"{_INDENT}{_toml_string(line)}," for line in requirements), "]"]
+
+
+def _with_content(text: str, content: str) -> str:
+    """The script with this TOML in its block."""
+    match = next(each for each in _BLOCK.finditer(_with_newlines(text)) if each["type"] == _SCRIPT)
     commented = "".join(f"# {line}\n" if line else "#\n" for line in content.splitlines())
     changed = _with_newlines(text)
     return changed[: match.start("content")] + commented + changed[match.end("content") :]
