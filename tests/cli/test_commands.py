@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 from serving.written import write_model
 
 from naiad.cli.command_line import usage
+from naiad.cli.commands import naiad_group
+from naiad.cli.examples import EXAMPLES
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.core import json_cache
 
@@ -89,6 +94,33 @@ def test_a_command_of_a_group_is_named_where_the_group_is_missing(wrong, meant, 
 def test_help_fits_a_terminal_of_80_columns(command, run):
     result = run("naiad", command, "--help", COLUMNS="80")
     assert max(map(len, result.stdout.splitlines())) <= 80
+
+
+def commands_of(group: click.Group, words: str = "") -> Iterator[str]:
+    """The words of each command behind `naiad`, groups included."""
+    for name, command in group.commands.items():
+        yield words + name
+        if isinstance(command, click.Group):
+            yield from commands_of(command, f"{words}{name} ")
+
+
+def test_every_command_has_examples_and_no_other_name_has():
+    assert sorted(EXAMPLES) == sorted(commands_of(naiad_group))
+
+
+@pytest.mark.parametrize("command", sorted(EXAMPLES))
+def test_the_help_of_a_command_ends_with_examples_that_have_its_flags(command, run):
+    lines = run("naiad", *command.split(), "--help", COLUMNS="80").stdout.rstrip().splitlines()
+    shown = [line.strip() for line in lines[-len(EXAMPLES[command]) :]]
+    assert shown == list(EXAMPLES[command])
+    assert lines[-len(shown) - 1].strip() == "Examples:"
+    assert 2 <= len(shown) <= 3
+    for example in shown:
+        words = shlex.split(example)
+        of = next(name for count in (3, 2) if (name := " ".join(words[1:count])) in EXAMPLES)
+        known = run("naiad", *of.split(), "--help").stdout + run("naiad", "serve", "--help").stdout
+        flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+        assert [flag for flag in flags if flag not in known] == []
 
 
 @pytest.mark.server

@@ -21,6 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TextIO
 
+from naiad.cli.examples import examples_text
 from naiad.config.model.environment_source import redact
 from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import HELP, split_arguments
@@ -218,7 +219,7 @@ def server_flag(name: str) -> Flag:
 
 
 def usage(program: str, flags: Iterable[Flag]) -> str:
-    """The usage text of a program: one line for each flag, under the heading of its group.
+    """The usage text of a program: one line for each flag, under the heading of its group, and examples at the end.
 
     In a narrower terminal, the help of a flag is below it.
 
@@ -232,7 +233,8 @@ def usage(program: str, flags: Iterable[Flag]) -> str:
     for group, members in groupby(flags, key=lambda flag: flag.group):
         lines += ["", *textwrap.wrap(f"{group}:", columns)]
         lines += [line_of(flag) for flag in members]
-    return "\n".join(lines) + "\n"
+    examples = examples_text(_command_name(program).removeprefix("naiad "))
+    return "\n".join([*lines, "", examples] if examples else [*lines, ""])
 
 
 def with_help(flags: Iterable[Flag], group: str) -> tuple[Flag, ...]:

@@ -10,6 +10,7 @@ import click
 from naiad import __version__
 from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_USAGE, exit_code_of
 from naiad.cli.completion import CompletedFlagCommand, completion_command
+from naiad.cli.examples import examples_text
 from naiad.cli.flag_commands import all_flag_commands
 from naiad.core.errors import NaiadError
 from naiad.core.wings import command_modules, load_from_wing, wing_of_command
@@ -63,8 +64,17 @@ def _installed_commands() -> dict[str, click.Command]:
     return found
 
 
+def _with_examples(command: click.Command, name: str) -> click.Command:
+    """The command, and those of a group, with examples at the end of their help."""
+    if examples := examples_text(name):
+        command.epilog = f"\b\n{examples}"  # click joins lines, unless this stands before them
+    for word, each in command.commands.items() if isinstance(command, click.Group) else ():
+        _with_examples(each, f"{name} {word}")
+    return command
+
+
 for _name, _command in sorted(_installed_commands().items(), key=lambda each: _ORDER.index(each[0])):
-    naiad_group.add_command(_command, _name)
+    naiad_group.add_command(_with_examples(_command, _name), _name)
 
 
 def run(arguments: Sequence[str]) -> int:
