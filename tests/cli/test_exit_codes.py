@@ -171,6 +171,7 @@ FAILURES = {
     "deploy": ["kubernetes", "--model-repository={work}/models"],
     "ray": ["yaml", "--model-repository={work}/models"],
     "add": ["{work}/file.txt", "pandas"],
+    "remove": ["{work}/file.txt", "pandas"],
     "lock": ["{work}/empty"],
     "top": ["http://127.0.0.1:{closed}"],
     "init model": ["file.txt", "--model-repository=.", "--from=nowhere:nothing"],
@@ -392,3 +393,43 @@ def test_every_command_that_prints_facts_has_json():
             group = naiad_group.commands[path[0]] if len(path) > 1 else naiad_group
             names = {option for each in group.commands[path[-1]].params for option in each.opts}
         assert ("--json" in names) is (name not in without), name
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("program", "last", "has_options"),
+    [
+        (
+            "main(['serve', *sys.argv[1:]])",
+            "cannot serve: 1 of 1 models failed: m (unable to find backend library for backend ",
+            False,
+        ),
+        ("main_tritonserver()", "error: creating server: Internal - failed to load all models", True),
+    ],
+)
+def test_a_failed_start_says_why_in_its_last_line(tmp_path, program, last, has_options):
+    """The program of the reference has the reference's words, and its table of options."""
+    (tmp_path / "models" / "m" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "m" / "config.pbtxt").write_text(CONFIG)
+    ports = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), free_ports(3), strict=True)]
+    code = f"import sys; from naiad.cli.main import main, main_tritonserver; sys.exit({program})"
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"--model-repository={tmp_path / 'models'}", *ports],
+        env={**os.environ, "NAIAD_STORE": str(tmp_path / "store")},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert last in done.stderr.splitlines()[-1]
+    assert ("| model_repository_path" in done.stderr) is has_options
+
+
+@pytest.mark.server
+def test_a_repository_that_is_no_directory_is_the_last_line_of_a_failed_start(tmp_path):
+    command = [sys.executable, "-m", "naiad", "serve", f"--model-repository={tmp_path / 'nosuch'}"]
+    ports = [f"--{name}-port={port}" for name, port in zip(("http", "grpc", "metrics"), free_ports(3), strict=True)]
+    done = subprocess.run([*command, *ports], capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 1
+    assert f"cannot serve: repository path is not a valid directory: {tmp_path}/nosuch" in done.stderr.splitlines()[-1]

@@ -95,7 +95,7 @@ def _serve(found: Sequence[tuple[Flag, str]], program: str, supervisor: Supervis
         # Imported here, so that `--help` and errors of the command line do not pay for it.
         from naiad.server.app import serve as run_server
 
-        return run_server(options, log, supervisor)
+        return run_server(options, log, supervisor, is_brief=program != "tritonserver")
 
 
 def with_default_build(options: ServerOptions, build: EnvBuild) -> ServerOptions:

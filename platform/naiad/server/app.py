@@ -43,7 +43,7 @@ from naiad.guests.memory.machine import require_proc
 from naiad.models.repository.read import gpu_placement
 from naiad.models.repository.repositories import open_repositories_of
 from naiad.models.resolution.resolve import resolution_settings
-from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table
+from naiad.models.resolution.tables import agent_table, backend_table, failed_models, model_table, option_table
 from naiad.server.processes.ports import require_free_ports
 from naiad.server.processes.spawned import SpawnedProcesses
 from naiad.server.signals import call_on_hangup, stop_on_signals
@@ -102,22 +102,29 @@ class StartedProcesses(NamedTuple):
     created: int
 
 
-def serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None = None) -> int:
+def serve(
+    options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None = None, *, is_brief: bool = False
+) -> int:
     """Run a server until SIGINT or SIGTERM; returns the exit code.
 
     Args:
         options: The options.
         log: The log; clients may change its settings while the server runs.
         supervisor: The connection to the program that started the server; None without one.
+        is_brief: Whether the last line of a failed start says why, and the table of options is left out unless the log
+            is verbose. Else both are as in the reference.
     """
     try:
-        return uvloop.run(_serve(options, log, supervisor))
+        return uvloop.run(_serve(options, log, supervisor, is_brief=is_brief))
     except NaiadError as error:
-        logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - an error of the user's input needs no traceback
+        if is_brief:
+            logger.error("cannot serve: %s", error.message)  # noqa: TRY400 - an error of the user's input needs no traceback
+        else:
+            logger.error("error: creating server: %s - %s", error.code.value, error.message)  # noqa: TRY400 - as above
         return _FAILED
 
 
-async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None) -> int:
+async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor | None, *, is_brief: bool) -> int:
     stopping = stop_on_signals(log.flush)
     if options.log.file is not None:
         call_on_hangup(log.reopen)
@@ -152,9 +159,14 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         log_block(logger, agent_table())
         log_block(logger, backend_table(loader.resolutions.values()))
         log_block(logger, model_table(engine.outcomes()))
-        log_block(logger, option_table(option_rows(options, engine.server_metadata())))
+        if not is_brief or options.log.verbosity:
+            log_block(logger, option_table(option_rows(options, engine.server_metadata())))
         if failures and options.general.exit_on_error:
-            logger.error("error: creating server: Internal - failed to load all models")
+            why = failed_models(engine.outcomes())
+            if is_brief and why:
+                logger.error("cannot serve: %s", why)
+            else:
+                logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
         await importing
         ports = await listen(engine, loader, options, log, stack, processes, recent)

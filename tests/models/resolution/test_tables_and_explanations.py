@@ -9,7 +9,14 @@ from models.resolution.makers import STUB, resolve_m
 
 from naiad.environments.activation import NOT_ACTIVATED, Activation
 from naiad.models.resolution.explain import explain_plainly
-from naiad.models.resolution.tables import agent_table, backend_table, model_table, option_table, text_table
+from naiad.models.resolution.tables import (
+    agent_table,
+    backend_table,
+    failed_models,
+    model_table,
+    option_table,
+    text_table,
+)
 
 OWN, SHARED = "/repo/m/1/model.py", "/b1/x/model.py"
 CMDLINE = (
@@ -158,3 +165,21 @@ def test_a_step_reads_as_one_line_in_the_debug_log():
         "/repo/m/1/libtriton_x.so (not found), /repo/m/libtriton_x.so (not found), /b1/x/libtriton_x.so (not found), "
         "/b2/x/libtriton_x.so (not found), /b1/x/model.py (found))"
     )
+
+
+def test_the_models_that_failed_are_named_with_the_first_line_of_their_reasons():
+    rows = [
+        ("b", 2, "UNAVAILABLE: Internal: no module 'x'; add it\n\nAt:\n  model.py(1)"),
+        ("b", 1, "UNAVAILABLE: Internal: the first version's reason"),
+        ("a", 1, "READY"),
+        ("d", None, "UNAVAILABLE: it needs 'b'"),
+        ("c", 1, f"UNAVAILABLE: Invalid argument: {'x' * 500}"),
+        ("e", 1, "UNAVAILABLE: Internal: e"),
+        ("f", None, ""),
+    ]
+    assert failed_models(rows) == (
+        f"4 of 6 models failed: b (the first version's reason), c ({'x' * 400}...), d (it needs 'b') "
+        "and 1 more, see above"
+    )
+    assert failed_models(rows[:1]) == "1 of 1 models failed: b (no module 'x'; add it)"
+    assert failed_models([("a", 1, "READY"), ("f", None, "")]) == ""

@@ -7,15 +7,20 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from naiad.core.errors import Code
 from naiad.models.resolution.backend import PYTHON
 from naiad.models.resolution.decision import Resolution
 
-__all__ = ["agent_table", "backend_table", "model_table", "option_table", "text_table"]
+__all__ = ["agent_table", "backend_table", "failed_models", "model_table", "option_table", "text_table"]
 
 _CELL_WIDTH = 80
 """Characters in a line of a cell: a path and a configuration fit beside each other on most screens."""
 _SETTING_END = re.compile(r'(?<=",)(?=")')
 NO_VERSION = "Not loaded: No model version was found"
+_UNAVAILABLE = "UNAVAILABLE: "
+_NAMED_FAILURES = 3
+_REASON_LENGTH = 400
+_CODES = frozenset(code.value for code in Code)
 
 
 def backend_table(resolutions: Iterable[Resolution]) -> str:
@@ -56,6 +61,32 @@ def model_table(models: Iterable[tuple[str, int | None, str]]) -> str:
         for name, version, status in sorted(models, key=lambda model: (model[0], model[1] or 0))
     ]
     return text_table(("Model", "Version", "Status"), rows)
+
+
+def failed_models(models: Iterable[tuple[str, int | None, str]]) -> str:
+    """How many of the models of `model_table` could not be loaded, and the first of them with their reasons.
+
+    Empty if every model could be loaded, or if none of those that could not has a reason.
+    """
+    rows = sorted(models, key=lambda model: (model[0], model[1] or 0))
+    reasons: dict[str, str] = {}
+    for name, _, status in rows:
+        if status.startswith(_UNAVAILABLE):
+            reasons.setdefault(name, _first_line(status.removeprefix(_UNAVAILABLE)))
+    if not reasons:
+        return ""
+    named = [f"{name} ({why})" for name, why in list(reasons.items())[:_NAMED_FAILURES]]
+    others = len(reasons) - len(named)
+    more = f" and {others} more, see above" if others else ""
+    return f"{len(reasons)} of {len({name for name, _, _ in rows})} models failed: {', '.join(named)}{more}"
+
+
+def _first_line(reason: str) -> str:
+    """The first line of a reason, without the code before it, which is a word of the protocol."""
+    line = reason.partition("\n")[0]
+    code, _, text = line.partition(": ")
+    line = text if code in _CODES else line
+    return line if len(line) <= _REASON_LENGTH else f"{line[:_REASON_LENGTH]}..."
 
 
 def agent_table() -> str:
