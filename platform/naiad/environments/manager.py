@@ -27,7 +27,12 @@ from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.moved_folders import explain_moved_scripts, explain_unfinished_unpacking
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
-from naiad.environments.ready_environment import ReadyEnvironment, own_libraries
+from naiad.environments.ready_environment import (
+    ReadyEnvironment,
+    inherited_by_guests,
+    inherited_variables,
+    own_libraries,
+)
 from naiad.environments.store.access import explained
 from naiad.environments.store.leases import Lease
 from naiad.environments.store.opening import open_store
@@ -261,7 +266,7 @@ class EnvironmentManager:
             bytecode=None if found.has_bytecode else self._root / "bytecode",
             library_path=library_path,
             libraries=own_libraries(prefix),
-            activation=self._activations.of_folder(prefix, f"the environment {prefix}"),
+            activation=self._activations.of_folder(prefix, self._inherited(found.python), f"the environment {prefix}"),
         )
 
     def _host(self) -> ReadyEnvironment:
@@ -270,8 +275,16 @@ class EnvironmentManager:
         if os.path.realpath(os.environ.get("CONDA_PREFIX", "")) == os.path.realpath(host.prefix):
             return host
         return replace(
-            host, activation=self._activations.of_folder(host.prefix, f"the server's environment {host.prefix}")
+            host,
+            activation=self._activations.of_folder(
+                host.prefix, self._inherited(host.python, is_host=True), f"the server's environment {host.prefix}"
+            ),
         )
+
+    def _inherited(self, python: Path, *, is_host: bool = False) -> dict[str, str]:
+        """The variables that guests of an interpreter have before its environment is activated."""
+        given = inherited_variables(os.environ, self._policy.guest_variables)
+        return inherited_by_guests(given, python, is_host=is_host)
 
     def _from_entry(self, source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvironment:
         found = stored.interpreter
@@ -288,7 +301,9 @@ class EnvironmentManager:
             bytecode=stored.bytecode,
             library_path=stored.library_path,
             libraries=own_libraries(stored.prefix),
-            activation=self._activations.of_entry(entry, stored.prefix, f"the execution environment {source}"),
+            activation=self._activations.of_entry(
+                entry, stored.prefix, self._inherited(found.python), f"the execution environment {source}"
+            ),
             lease=lease,
         )
 

@@ -31,6 +31,7 @@ class StorePolicy:
         reports_changed: Whether a warning says that a URI without a digest has another content now than at its first
             use, which is compared in the background.
         wheels: Folders with wheels to install from.
+        guest_variables: Names, or patterns, of the server's variables that guests inherit; None for all.
         signed_folders: Folders with files of signed repositories only. An archive in the hidden folder of a repository
             there needs no signature of its own: that of the repository covers it.
     """
@@ -42,6 +43,7 @@ class StorePolicy:
     offline: bool = False
     reports_changed: bool = False
     wheels: tuple[Path, ...] = ()
+    guest_variables: tuple[str, ...] | None = None
     signed_folders: tuple[Path, ...] = ()
 
     def keys_for(self, archive: Path) -> TrustedKeys | None:
@@ -66,6 +68,7 @@ def store_policy(options: ServerOptions) -> StorePolicy:
         offline=options.environments.is_offline,
         reports_changed=not options.environments.is_offline,
         wheels=options.environments.wheels,
+        guest_variables=options.guests.environ,
         signed_folders=_signed_folders(options) if options.models.requires_signature else (),
     )
 

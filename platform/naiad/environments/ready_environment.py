@@ -171,18 +171,12 @@ class ReadyEnvironment:
 
     def environ(self, base: Mapping[str, str]) -> dict[str, str]:
         """The variables of a guest, from those of the server. The launcher adds thread counts (OMP_NUM_THREADS ...)."""
-        result = {name: value for name, value in base.items() if name not in _DROPPED}
-        if self.is_host and (path := python_path(base)):
-            # The server itself has imported with it, and this is the same interpreter with the same packages.
-            result["PYTHONPATH"] = path
-        # Programs that a model starts, such as `python` or `ffmpeg`, come from its environment first.
-        result["PATH"] = os.pathsep.join((str(self.python.parent), base.get("PATH") or os.defpath))
+        result = inherited_by_guests(base, self.python, is_host=self.is_host)
         # Packages in the user's home are not part of the environment.
         if not self.user_site:
             result["PYTHONNOUSERSITE"] = "1"
         # Unbuffered, so that the last output of a crashing model reaches the log.
         result["PYTHONUNBUFFERED"] = "1"
-        self._set_library_path(result)
         self._set_activation(result)
         self.activation.apply(result)
         self._add_libraries(result)
@@ -210,27 +204,42 @@ class ReadyEnvironment:
             result["CONDA_DEFAULT_ENV"] = str(self.prefix)
             result["CONDA_SHLVL"] = "1"
 
-    def _set_library_path(self, result: dict[str, str]) -> None:
-        """Remove folders of the host's Python from LD_LIBRARY_PATH; keep others, such as CUDA's."""
-        if self.is_host:
-            return
-        inherited = [entry for entry in result.pop("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
-        entries = [str(self.library_path)] if self.library_path else []
-        entries += [entry for entry in inherited if not _belongs_to_a_python(Path(entry))]
-        if entries:
-            result["LD_LIBRARY_PATH"] = os.pathsep.join(entries)
-
     def _add_libraries(self, result: dict[str, str]) -> None:
         """Have the guest's loader find the environment's libraries, also for those that name no folder (rpath).
 
         Programs of the machine that a model starts would fail with these libraries. So the guest restores the variable
         when it has started, which its own loader does not notice.
         """
-        if self.libraries is None or self.library_path is not None:
+        folder = self.library_path or self.libraries
+        if folder is None:
             return
         before = result.get("LD_LIBRARY_PATH", "")
-        result[_LIBRARY_PATH_OF_CHILDREN] = before
-        result["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(self.libraries), before)))
+        if self.library_path is None:  # else its own programs need the folder as well
+            result[_LIBRARY_PATH_OF_CHILDREN] = before
+        result["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
+
+
+def inherited_by_guests(base: Mapping[str, str], python: Path, *, is_host: bool) -> dict[str, str]:
+    """The variables of guests before their environment is activated, from those of the server.
+
+    Args:
+        base: The server's variables, without those that guests may not inherit.
+        python: The interpreter of the environment.
+        is_host: Whether it is the host's interpreter, with the host's packages.
+    """
+    result = {name: value for name, value in base.items() if name not in _DROPPED}
+    if is_host and (path := python_path(base)):
+        # The server itself has imported with it, and this is the same interpreter with the same packages.
+        result["PYTHONPATH"] = path
+    # Programs that a model starts, such as `python` or `ffmpeg`, come from its environment first.
+    result["PATH"] = os.pathsep.join((str(python.parent), base.get("PATH") or os.defpath))
+    if not is_host:
+        # Without folders of the host's Python; others, such as CUDA's, stay.
+        inherited = [entry for entry in result.pop("LD_LIBRARY_PATH", "").split(os.pathsep) if entry]
+        entries = [entry for entry in inherited if not _belongs_to_a_python(Path(entry))]
+        if entries:
+            result["LD_LIBRARY_PATH"] = os.pathsep.join(entries)
+    return result
 
 
 def own_libraries(prefix: Path) -> Path | None:

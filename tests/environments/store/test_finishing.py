@@ -40,8 +40,8 @@ class Steps:
         monkeypatch.setattr(finishing, "run_clean", self._run)
 
     def _step(self, name: str):
-        def step(prefix: Path, *_args: Any, **more: Any) -> Path:
-            self.calls.append((name, more.get("watches")))
+        def step(prefix: Path, *more: Any, **_: Any) -> Path:
+            self.calls.append((name, more[:1]))
             return prefix / "bin" / "python"
 
         return step
@@ -95,7 +95,7 @@ def test_prefixes_are_fixed_and_scripts_run_before_the_interpreter_is_probed_and
     found = finish(entry)
     assert steps.names()[:3] == ["require_interpreter", "conda-unpack", "activate"]
     assert sorted(steps.names()[3:]) == ["compile", "probe"]
-    assert dict(steps.calls)["activate"] is False, "an entry never changes"
+    assert dict(steps.calls)["activate"] == (entry / "activation.json",)
     assert dict(steps.calls)["conda-unpack"] == (["-E", "-s", "-B"], entry / "env" / "lib")
     assert dict(steps.calls)["compile"] == (["250"], entry / "env" / "lib")
     assert (found.library_path, found.bytecode) == (entry / "env" / "lib", None)

@@ -130,7 +130,7 @@ def test_the_reason_of_a_model_that_failed_is_wrapped_between_words():
 
 
 def test_an_explanation_has_what_activation_does_and_what_is_wrong_with_it():
-    activation = Activation(fixed={"A": "1"}, scripts=("gdal.sh",), removed=("B",), problems=("gdal.sh failed",))
+    activation = Activation(fixed={"A": "1"}, scripts=("gdal.sh",), changes={"B": None}, problems=("gdal.sh failed",))
     text = explain_plainly(resolve_m({SHARED: ""}, backend="x"), Ready(activation=activation))
 
     assert "  activation  A, B\n              set by gdal.sh\n" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -119,7 +120,10 @@ def test_explain_inspect_and_doctor_show_what_activation_does(conda, tmp_path):
 
     def run(*arguments: str) -> str:
         command = [NAIAD, *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+        environ = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path, env=environ
+        )
         return done.stdout
 
     given = (f"--model-repository={tmp_path}/models", f"--env-store={tmp_path}/store")

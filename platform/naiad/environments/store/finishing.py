@@ -8,6 +8,7 @@ of files, and a starting server waits for all three.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.installed_packages import editable_remains
 from naiad.environments.post_link import run_post_link_scripts
+from naiad.environments.ready_environment import inherited_by_guests
 from naiad.environments.store.file_digests import (
     FileState,
     make_read_only,
@@ -70,7 +72,7 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
     try:
         _fix_prefixes(prefix, python)
         # Before the files are recorded, because a script may write some.
-        activate(prefix, entry / ACTIVATION_NAME, where=where, watches=False)
+        activate(prefix, entry / ACTIVATION_NAME, inherited_by_guests(os.environ, python, is_host=False), where)
         with ThreadPoolExecutor(1, "naiad-probe") as pool:
             probing = pool.submit(in_call(probe_with_libraries), python, prefix, probe_interpreter)
             try:
@@ -122,7 +124,7 @@ def finish_built(entry: Path, prefix: Path, origin: str) -> None:
             f"({found.numpy_error}); "
             f"{'require another version of numpy' if is_numpy_broken(found) else 'add numpy to its requirements'}"
         )
-    activate(prefix, entry / ACTIVATION_NAME, where=where, watches=False)
+    activate(prefix, entry / ACTIVATION_NAME, inherited_by_guests(os.environ, python, is_host=False), where)
     # Its standard library is that of the base interpreter, which may have none.
     if not found.has_bytecode:
         probe_interpreter(python, library_path=library_path, bytecode=entry / "bytecode")

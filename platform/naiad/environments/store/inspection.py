@@ -15,7 +15,7 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.foreign_json import read_json
 from naiad.core.quantities import counted
 from naiad.core.signatures import list_signers
-from naiad.environments.activation import activation_scripts
+from naiad.environments.activation_scripts import activation_scripts
 from naiad.environments.archives.extraction import damaged_archive_error, explain_unsafe_name
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Manifest, Package, read_manifest

@@ -1,0 +1,85 @@
+"""Run by the server's Python with -I -S: runs a program, and ends with it all that it has started.
+
+    _shell_keeper.py MARK PROGRAM ARGUMENT...
+
+The first line of stdin has the program's variables as JSON. When the program ends, or stdin does, its descendants are
+killed, also those with a session of their own or without the variables: they become children of this process when
+their parents end (`PR_SET_CHILD_SUBREAPER` of Linux). The server holds the other end of stdin, so its own end, however
+it comes, ends them too.
+
+Output: that of the program; then MARK, and with a NUL behind each `end`, the program's exit status (empty if stdin
+ended first), and the names of the processes that were left.
+"""
+
+# ruff: noqa: PTH123, PTH208 - importing pathlib would take as long as all the rest
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(mark: str, command: list[str]) -> None:
+    """Run the program, and end what is left of it."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    variables = json.loads(sys.stdin.buffer.readline())
+    woken, waking = os.pipe()
+    os.set_blocking(waking, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waking)
+    program = os.posix_spawn(
+        command[0],
+        command,
+        variables,
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        setpgroup=0,  # a script that kills its group must not kill this process
+        setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
+    )
+    status = ""
+    while not status:
+        ready, _, _ = select.select([0, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+        ended, code = os.waitpid(program, os.WNOHANG)
+        if ended:
+            status = str(os.waitstatus_to_exitcode(code))
+        elif 0 in ready:
+            break
+    os.write(1, "\0".join([f"{mark}end", status, *_end_children(), ""]).encode(errors="replace"))
+
+
+def _end_children() -> list[str]:
+    """Kill all children, and those that become children as their parents end; the names of those that were running."""
+    names: dict[int, str] = {}
+    while True:
+        for pid, name, state in _children():
+            if state not in "ZX":
+                names[pid] = name
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return list(names.values())
+
+
+def _children() -> Iterator[tuple[int, str, str]]:
+    """The id, name and state of each child."""
+    own = str(os.getpid())
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                head, _, rest = file.read().rpartition(")")
+            state, parent = rest.split()[:2]
+            if parent == own:
+                yield int(pid), head.partition("(")[2], state
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
