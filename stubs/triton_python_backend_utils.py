@@ -35,6 +35,9 @@ TRITON_STRING_TO_NUMPY: Dict[str, Any] = {
 }
 """Numpy types by the names config.pbtxt uses. BF16 is absent: numpy has no such type."""
 
+_missing_input: Dict[str, Any] = {}
+"""`name` that a request had no input of, with the `names` it had: of the last such lookup in this batch."""
+
 _NUMBERED: Tuple[Any, ...] = (None, np.bool_, *list(TRITON_STRING_TO_NUMPY.values())[1:])
 
 
@@ -100,6 +103,7 @@ def get_input_tensor_by_name(inference_request: Any, name: str) -> Any:
     for tensor in inference_request.inputs():
         if tensor.name() == name:
             return tensor
+    _missing_input.update(name=name, names=[tensor.name() for tensor in inference_request.inputs()])
     return None
 
 

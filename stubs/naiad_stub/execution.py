@@ -11,10 +11,11 @@ Texts of errors are the reference's (PB src/pb_stub.cc), because clients and tes
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import time
 from collections.abc import Coroutine
-from typing import Any, Callable, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from naiad_stub import limits, loader, wire
 from naiad_stub.blocks import KeptBlocks
@@ -28,6 +29,7 @@ from naiad_stub.sender import HostSenders
 
 _RELEASE_RESCHEDULE = 2
 _DEVICE_MEMORY = "naiad_stub.cuda.memory"
+_OF_NO_TENSOR = re.compile(r"'NoneType' object has no attribute '(as_numpy|name|shape|triton_dtype|is_cpu|to_dlpack)'")
 
 
 class Execution:
@@ -61,6 +63,8 @@ class Execution:
         self._model_file = model_file
         self._log = log
         self._kept = KeptBlocks(channel.release_input)
+        utils = sys.modules.get("triton_python_backend_utils")
+        self._missing_input: Dict[str, Any] = getattr(utils, "_missing_input", {})  # a custom one has none
         self._batch: Optional[Batch] = None  # whose entries are being made
         self._thread = 0  # the thread that makes them
         self._entries: List[bytes] = []  # made and not yet sent
@@ -70,6 +74,8 @@ class Execution:
         """Call `execute` and end the batch; if it is a coroutine, return that for `complete` instead."""
         self._senders.on_execute_start(batch)
         batch.started = time.monotonic_ns()
+        if self._missing_input:
+            self._missing_input.clear()
         if batch.failed and not batch.requests:
             self._finish(batch, [])
             return None
@@ -231,8 +237,23 @@ class Execution:
             if innermost.tb_frame.f_globals.get("__name__") == __name__:
                 text = str(error)
         message = self._message(text)
-        self._log(f"{message}\n{traceback_text}" if text not in traceback_text else message, loader.place(error))
+        log = f"{message}\n{traceback_text}" if text not in traceback_text else message
+        self._log(f"{log}{self._advice(error)}", loader.place(error))
         return message
+
+    def _advice(self, error: BaseException) -> str:
+        """Which input the request had not, where a model took that for a tensor; empty otherwise."""
+        if not self._missing_input or not isinstance(error, AttributeError) or not _OF_NO_TENSOR.match(str(error)):
+            return ""
+        import difflib  # only here: most models never need it
+
+        name, names = self._missing_input["name"], self._missing_input["names"]
+        close = difflib.get_close_matches(name, names, 1, 0.5)
+        meant = f"; is '{close[0]}' meant?" if close else ""
+        had = ", ".join(f"'{each}'" for each in names) or "none"
+        return (
+            f"\nThe request has no input '{name}', so get_input_tensor_by_name returned None. Its inputs: {had}{meant}"
+        )
 
     def _message(self, text: str) -> str:
         return f"Failed to process the request(s) for model '{self._instance_name}', message: {text}"

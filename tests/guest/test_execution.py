@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import triton_python_backend_utils as pb_utils
 from naiad_stub import execution, wire
 from naiad_stub.blocks import BorrowedBlock
 from naiad_stub.channel import HostGoneError
@@ -124,6 +125,56 @@ def test_the_exception_that_the_api_raises_in_a_model_has_the_models_frames():
 
     [(_, _, [entry])] = Guest(execute).run(batch_of(1))
     assert entry.text.startswith(f"{FAILED}TritonModelException: no luck\n\nAt:\n")
+
+
+def of_inputs(*names: str) -> Any:
+    return SimpleNamespace(inputs=lambda: [SimpleNamespace(name=lambda name=name: name) for name in names])
+
+
+@pytest.mark.parametrize(
+    ("names", "had"),
+    [
+        (["INPUT0", "MASK"], "'INPUT0', 'MASK'; is 'INPUT0' meant?"),
+        (["MASK"], "'MASK'"),
+        ([], "none"),
+    ],
+)
+def test_an_input_that_a_request_has_not_is_named_in_the_log_where_the_model_takes_it_for_a_tensor(names, had):
+    def execute(requests: list[Any]) -> list[Any]:
+        return [pb_utils.get_input_tensor_by_name(of_inputs(*names), "INPUTO").as_numpy()]
+
+    guest = Guest(execute)
+    [(_, _, [entry])] = guest.run(batch_of(1))
+    advice = "The request has no input 'INPUTO', so get_input_tensor_by_name returned None. Its inputs: "
+    [(text, _)] = guest.logged
+    assert text.endswith(f"\n{advice}{had}")
+    assert advice not in entry.text, "clients get the reference's text"
+
+
+@pytest.mark.parametrize("error", [AttributeError("'NoneType' object has no attribute 'weights'"), ValueError("x")])
+def test_an_input_that_a_request_has_not_is_not_named_for_other_errors(error):
+    def execute(requests: list[Any]) -> list[Any]:
+        assert pb_utils.get_input_tensor_by_name(of_inputs("A"), "OPTIONAL") is None
+        raise error
+
+    guest = Guest(execute)
+    guest.run(batch_of(1))
+    assert "The request has no input" not in guest.logged[0][0]
+
+
+def test_an_optional_input_of_an_earlier_batch_is_not_named():
+    nothing: Any = None
+
+    def execute(requests: list[Any]) -> list[Any]:
+        if guest.channel.ways:
+            nothing.as_numpy()
+        assert pb_utils.get_input_tensor_by_name(of_inputs("A"), "OPTIONAL") is None
+        return [response()]
+
+    guest = Guest(execute)
+    guest.run(batch_of(1))
+    guest.run(batch_of(2))
+    assert "The request has no input" not in guest.logged[0][0]
 
 
 @pytest.mark.parametrize("is_full", [False, True])
