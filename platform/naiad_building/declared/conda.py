@@ -33,7 +33,7 @@ from naiad_building.conda import (
 from naiad_building.declared.resolving import ResolvedWheel, resolve_with_pip
 from naiad_building.declared.retrying import with_retries
 from naiad_building.declared.venv import compile_with_fixed_times
-from naiad_building.indexes import indexes_of_options, parse_options
+from naiad_building.indexes import PackageIndexes, indexes_of_options, parse_options
 from naiad_building.installers import InstallOptions, install
 from naiad_building.lockfiles import Pin, pin_lines
 from naiad_building.recipe import set_variables
@@ -74,6 +74,17 @@ class CondaDeclaration:
     specs: tuple[str, ...] = ()
     requirements: tuple[str, ...] = ()
     variables: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def indexes(self) -> PackageIndexes:
+        """Indexes that options among the requirements name."""
+        lines = self.requirements
+        return indexes_of_options((*option, self.file.parent) for line in lines for option in parse_options(line))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Channels and indexes that are folders of this machine: the same text in another folder means others."""
+        return (*(channel for channel in self.channels if channel.startswith("file:")), *self.indexes.places)
 
     @property
     def lock(self) -> Path:
@@ -290,10 +301,7 @@ def build_conda_environment(
     if packages.pins:
         requirements = Requirements(pin_lines(packages.pins), declaration.file, complete=True, hashed=True)
         progress(f"installing {len(packages.pins)} packages of PyPI for Python {base.version}")
-        given = (
-            (*option, declaration.file.parent) for line in declaration.requirements for option in parse_options(line)
-        )
-        chosen = replace(options, indexes=indexes_of_options(given))
+        chosen = replace(options, indexes=declaration.indexes)
         with_retries(lambda: install(label, requirements, base, python, chosen, progress), progress)
         # Scripts name their interpreter by its path.
         relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)

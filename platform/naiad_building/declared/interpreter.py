@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +26,13 @@ class ChosenPython:
         executable: Its executable; not that of a virtual environment.
         prefix: Folder of its installation.
         version: Its full version.
+        abi: Tag in names of its extension modules, which names the machine and the C library as well.
     """
 
     executable: Path
     prefix: Path
     version: str
+    abi: str
 
 
 def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
@@ -42,9 +45,10 @@ def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
     if matches(required, own):
         # Of a virtual environment, the interpreter that it was made from.
         executable = getattr(sys, "_base_executable", None) or sys.executable
-        return ChosenPython(Path(os.path.realpath(executable)), Path(sys.base_prefix), version_text(own))
+        abi = str(sysconfig.get_config_var("SOABI") or "")
+        return ChosenPython(Path(os.path.realpath(executable)), Path(sys.base_prefix), version_text(own), abi)
     found = find_interpreter(required, cache, need_numpy=False)
-    return ChosenPython(found.python, found.base_prefix, version_text(found.version))
+    return ChosenPython(found.python, found.base_prefix, version_text(found.version), found.abi)
 
 
 def choose_or_fetch_python(required: SpecifierSet, cache: Path, progress: Callable[[str], None]) -> ChosenPython:

@@ -9,8 +9,6 @@ that the next start needs no network:
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +29,7 @@ from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
 from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
 from naiad_building.declared.interpreter import ChosenPython, choose_or_fetch_python, choose_python
+from naiad_building.declared.keys import conda_key, conda_resolution_key, resolution_key, venv_key
 from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
 
 if TYPE_CHECKING:
@@ -57,7 +56,6 @@ class _Plan:
 
 
 _log = logging.getLogger("naiad.environments")
-_FORMAT = 1
 _NUMPY = "numpy"
 
 
@@ -113,7 +111,6 @@ class DeclaredEnvironments:
         """An environment of packages of PyPI, in a virtual environment of an interpreter of this machine."""
         declaration = read_declaration(file)
         chosen, pins = self._select(declaration, python, label)
-        packages = [[pin.name.lower(), pin.version, sorted(pin.digests)] for pin in pins]
 
         def build(prefix: Path, final: Path) -> None:
             # Here: a start whose environments are all built installs nothing.
@@ -130,7 +127,7 @@ class DeclaredEnvironments:
                 self._progress(label),
             )
 
-        return _Plan(file=file, digest=_digest([_FORMAT, chosen.version, str(chosen.prefix), packages]), build=build)
+        return _Plan(file=file, digest=venv_key(chosen, pins), build=build)
 
     def _plan_conda(self, file: Path, python: SpecifierSet | None, label: str) -> _Plan:
         """An environment of conda packages, its interpreter among them."""
@@ -156,8 +153,7 @@ class DeclaredEnvironments:
                 self._progress(label),
             )
 
-        digest = _digest([_FORMAT, "conda", packages.identity, sorted(declaration.variables.items())])
-        return _Plan(file=file, digest=digest, build=build)
+        return _Plan(file=file, digest=conda_key(declaration, packages), build=build)
 
     def _select_conda(self, declaration: CondaDeclaration, python: SpecifierSet | None, label: str) -> CondaPackages:
         """The packages to install: those of the lock, else of a resolution."""
@@ -170,7 +166,7 @@ class DeclaredEnvironments:
                 if declaration.is_lock or self._policy.build is not EnvBuild.ALLOWED:
                     raise
                 _log.warning("%s; resolving again, as --env-build=allowed permits", error.message)
-        known = self._root / "resolved" / _digest([_FORMAT, declaration.text, str(python or "")])
+        known = self._root / "resolved" / conda_resolution_key(declaration, python)
 
         def resolve(folder: Path) -> Path:
             cache = conda_packages(self._root)
@@ -249,8 +245,7 @@ class DeclaredEnvironments:
             progress = self._progress(label)
             return resolve_into(declaration, folder, _inspect(chosen), self._options(), progress)
 
-        inputs = [_FORMAT, declaration.text, chosen.version, *declaration.indexes.places]
-        known = self._root / "resolved" / _digest(inputs)
+        known = self._root / "resolved" / resolution_key(declaration, chosen)
         return self._pins_of(self._resolved(declaration, known, resolve, label), chosen)
 
     def _resolved(
@@ -348,7 +343,3 @@ def _addition(declaration: Declaration, package: str) -> str:
     if declaration.is_script:
         return f"add it with `naiad add {declaration.file} {package}`"
     return f"add it there, and run `{declaration.lock_command}`"
-
-
-def _digest(parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
