@@ -248,7 +248,8 @@ class Execution:
         import difflib  # only here: most models never need it
 
         name, names = self._missing_input["name"], self._missing_input["names"]
-        close = difflib.get_close_matches(name, names, 1, 0.5)
+        close = [each for each in names if each.lower() == name.lower()]
+        close = close or difflib.get_close_matches(name, names, 1, 0.5)
         meant = f"; is '{close[0]}' meant?" if close else ""
         had = ", ".join(f"'{each}'" for each in names) or "none"
         return (

@@ -136,6 +136,7 @@ def of_inputs(*names: str) -> Any:
     [
         (["INPUT0", "MASK"], "'INPUT0', 'MASK'; is 'INPUT0' meant?"),
         (["MASK"], "'MASK'"),
+        (["inputo", "MASK"], "'inputo', 'MASK'; is 'inputo' meant?"),
         ([], "none"),
     ],
 )
