@@ -77,7 +77,12 @@ def test_the_command_of_an_interpreter_is_started_by_its_module():
 
 @pytest.mark.parametrize(
     ("words", "flags"),
-    [(("help",), ("--help",)), (("help", "env", "build"), ("env", "build", "--help")), (("version",), ("--version",))],
+    [
+        (("help",), ("--help",)),
+        (("help", "env", "build"), ("env", "build", "--help")),
+        (("version",), ("--version",)),
+        (("-V",), ("--version",)),
+    ],
 )
 def test_help_and_version_are_commands_too(words, flags, run):
     result = run("naiad", *words)

@@ -46,7 +46,7 @@ class _AllCommands(click.Group):
 
 
 @click.group(cls=_AllCommands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="naiad", message="%(prog)s %(version)s")
+@click.version_option(__version__, "-V", "--version", prog_name="naiad", message="%(prog)s %(version)s")
 def naiad_group() -> None:
     """Serve models written in Python, each in its own Python.
 

@@ -146,7 +146,7 @@ def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
     except MissingPackageError as error:
         return False, partial(_fail, error.message)
     match arguments:
-        case [first, *_] if first.startswith("-") and first not in {"--help", "-h", "--version"}:
+        case [first, *_] if first.startswith("-") and first not in {"--help", "-h", "--version", "-V"}:
             from naiad.cli.serve import serve
 
             return True, partial(serve, arguments, "naiad")

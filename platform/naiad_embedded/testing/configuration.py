@@ -68,6 +68,11 @@ def source_of_directory(
         message = read_config(files, strict=False)
     else:
         message = prepare_config(_parse(config), files, strict=False)
+    if message.HasField("ensemble_scheduling"):
+        raise RepositoryError(
+            f"cannot test model '{message.name}' in this process: an ensemble has no code; test its models, and run "
+            f"the whole with `naiad run {directory}` or `naiad.Server`"
+        )
     available = available_versions(files)
     if version is None:
         version = versions_to_load(freeze_version_policy(message.version_policy), available, files.name)[-1]

@@ -490,3 +490,21 @@ def test_a_native_backend_is_refused_with_the_library_and_what_to_do(tmp_path):
         f"cannot test model 'user' in this process: its backend is the native library '{library}'; run it with "
         f"`naiad run {folder}`"
     )
+
+
+def test_an_ensemble_is_refused_with_what_tests_it(tmp_path):
+    folder = write_model(tmp_path, "both", DOUBLE)
+    steps = 'step [{ model_name: "a" model_version: -1 input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } }]'
+    (folder / "config.pbtxt").write_text(
+        f"""platform: "ensemble"
+        input [{{ name: "x" data_type: TYPE_FP32 dims: [1] }}]
+        output [{{ name: "y" data_type: TYPE_FP32 dims: [1] }}]
+        ensemble_scheduling {{ {steps} }}"""
+    )
+
+    with pytest.raises(NaiadError) as raised:
+        load(folder)
+    assert raised.value.message == (
+        "cannot test model 'both' in this process: an ensemble has no code; test its models, and run the whole with "
+        f"`naiad run {folder}` or `naiad.Server`"
+    )
