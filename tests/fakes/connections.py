@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 
 class Transport:
@@ -16,6 +16,7 @@ class Transport:
         protocol: The protocol that TLS has agreed on; empty without TLS.
         written: All bytes, in *writes* calls.
         unsent: Bytes that the client has not read.
+        limits: The numbers of these at which the protocol is to be paused and resumed.
         ends: How its ends were closed, in order: "write_eof", "close", "abort".
     """
 
@@ -26,6 +27,7 @@ class Transport:
         self.written = b""
         self.writes = 0
         self.unsent = 0
+        self.limits: tuple[int, int] = (0, 0)
         self.is_reading = True
         self.ends: list[str] = []
 
@@ -52,6 +54,9 @@ class Transport:
     def get_write_buffer_size(self) -> int:
         return self.unsent
 
+    def set_write_buffer_limits(self, high: int, low: int = 0) -> None:
+        self.limits = high, low
+
     def is_closing(self) -> bool:
         return self.is_closed or self.is_aborted
 
@@ -72,6 +77,56 @@ class Transport:
 
     def resume_reading(self) -> None:
         self.is_reading = True
+
+
+class Writer(Protocol):
+    """What writes to a transport."""
+
+    def pause_writing(self) -> None: ...
+
+    def resume_writing(self) -> None: ...
+
+
+class SlowTransport(Transport):
+    """A transport whose client reads when a test says so. It pauses its protocol as asyncio does.
+
+    Attributes:
+        room: Bytes that the kernel takes before the client reads.
+        writer: What it pauses; to be set before anything is written.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.room = room
+        self.paused: Writer | None = None
+        self.writer: Writer | None = None
+
+    def write(self, data: bytes) -> None:
+        assert not self.is_aborted, "transports of uvloop take that for an error"
+        super().write(data)
+        self.unsent += len(data)
+        self._take(pauses=True)
+
+    def read(self, size: int) -> None:
+        """The client reads *size* bytes."""
+        self.room += size
+        self._take(pauses=False)
+
+    def set_write_buffer_limits(self, high: int, low: int = 0) -> None:
+        super().set_write_buffer_limits(high, low)
+        self._take(pauses=True)
+
+    def _take(self, *, pauses: bool) -> None:
+        taken = min(self.room, self.unsent)
+        self.room -= taken
+        self.unsent -= taken
+        high, low = self.limits
+        if pauses and self.unsent > high and self.paused is None and self.writer is not None:
+            self.paused = self.writer
+            self.paused.pause_writing()
+        elif not pauses and self.unsent <= low and self.paused is not None:
+            paused, self.paused = self.paused, None
+            paused.resume_writing()
 
 
 class Loop:

@@ -31,6 +31,9 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         pass
 
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        pass
+
 
 class Application:
     def parse_head(self, head):

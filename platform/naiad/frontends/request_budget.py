@@ -1,4 +1,4 @@
-"""One budget for the memory of requests in flight and of responses that are collected. Pure logic: no clock, no socket.
+"""One budget for the memory of requests in flight and of responses. Pure logic: no clock, no socket.
 
 A `Charge` counts the bytes of one long body or message, from the first byte that arrived until the request is answered.
 Announced sizes count nothing. While the budget is full, bodies are not read: their clients block on TCP, or on a window
@@ -13,17 +13,26 @@ because that frees the most.
 Reading stops at `soft_limit`, below the limit. What arrives nevertheless, since a window of HTTP/2 was open, has the
 rest. If even that is used up, the largest incomplete body is refused at once. So the limit is exceeded by one read at
 most. A body that holds nearly all that is in use is read up to the limit: nothing that it could wait for would help it.
+
+A response that its client does not read counts too, until it is sent or the client has left (`unread_responses.py`).
+All but the largest of them share the limit with requests, so that one response of any size is sent, and delays no
+others. A response for which there is no room becomes an error. Room is made first: while more than the soft limit is
+used, the clients that read slowly are disconnected, the slowest first.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from naiad.frontends.unread_responses import COUNTED_FROM, Reader, UnreadResponse, UnreadTable
+
 __all__ = [
     "COLLECTING",
     "RECEIVING",
+    "SENDING",
     "TICK_SECONDS",
     "Charge",
     "ChargeKind",
@@ -77,6 +86,7 @@ class ChargeKind:
 
 RECEIVING = ChargeKind("receive the request", "send smaller requests")
 COLLECTING = ChargeKind("collect the response", "ask for a shorter one or for a stream")
+SENDING = ChargeKind("send the response", "ask for a shorter one")
 
 
 class Receiver(Protocol):
@@ -144,6 +154,9 @@ class RequestBudget:
         in_use: Bytes that they hold now.
         peak: The most that they held since `take_peak`.
         refused: How many were refused since the start.
+        unread: Responses that wait for their clients, which *in_use* includes.
+        dropped: How many of these were dropped since the start: `full`, as there was no room; `slow`, as their client
+            read too slowly; `time`, as it did so for the time that a call may take.
     """
 
     def __init__(
@@ -151,19 +164,24 @@ class RequestBudget:
         limit: int = _UNLIMITED,
         on_stopped: Callable[[], None] = lambda: None,
         on_used: Callable[[], None] = lambda: None,
+        on_dropped: Callable[[str], None] = lambda _: None,
     ) -> None:
         """An unused budget.
 
         Args:
             limit: Its size in bytes.
             on_stopped: Called when a body is stopped: `on_tick` must be called from now on, until it returns False.
-            on_used: Called when the first bytes count.
+            on_used: Called when the first bytes count: `on_tick` must be called until nothing is in use.
+            on_dropped: Called with each response that is dropped, as *dropped* counts it.
         """
         self.limit = limit
         self.soft_limit = int(limit * _SOFT_SHARE)
         self.in_use = 0
         self.peak = 0
         self.refused = 0
+        self.unread = UnreadTable()
+        self.dropped: Counter[str] = Counter()
+        self._on_dropped = on_dropped
         self._on_stopped = on_stopped
         self._on_used = on_used
         self._incomplete: dict[Charge, None] = {}
@@ -188,20 +206,59 @@ class RequestBudget:
         self._incomplete[charge] = None
         return charge
 
+    def open_unread(self, reader: Reader, size: int = 0) -> UnreadResponse:
+        """Count *size* bytes that wait for a client, for which `has_room`, or which `resize` sets."""
+        response = UnreadResponse(reader, self._resize_unread)
+        self._put_unread(response, size)
+        response.checked = size
+        return response
+
+    def has_room(self, size: int) -> bool:
+        """Whether a response of *size* bytes may wait for its client. Slow clients are disconnected if that makes room.
+
+        To be called before it is sent. If not, the client gets `refusal_to_send` instead.
+        """
+
+        def is_full() -> bool:
+            return bool(self.unread) and self.in_use + size - max(self.unread.largest, size) > self.limit
+
+        self._disconnect_slow(is_full)
+        if is_full():
+            self.note_dropped("full")
+            return False
+        return True
+
+    @property
+    def refusal_to_send(self) -> str:
+        """Why a response is not sent for which there is no room."""
+        return SENDING.refusal(self.limit)
+
+    def note_dropped(self, reason: str) -> None:
+        """Count a response that was dropped; see *dropped*."""
+        self.dropped[reason] += 1
+        self._on_dropped(reason)
+
     def take_peak(self) -> int:
         """The most that was held since the last call."""
         peak, self.peak = self.peak, self.in_use
         return peak
 
     def on_tick(self) -> bool:
-        """Refuse the largest incomplete body if one has been stopped for too long; return whether any is stopped."""
+        """Drop what holds up others for too long; return whether any body is stopped.
+
+        Slow clients are disconnected while more than the soft limit is used. The largest incomplete body is refused if
+        one has been stopped for too long.
+        """
         self._tick += 1
+        if self.unread:
+            self.unread.look(self._tick)
+            self._disconnect_slow(lambda: self._shared > self.soft_limit)
         large_size, self._large_size = self._large_size, 0 if self._large is None else self._large.size
         if not self._stopped:
             return False
         oldest = next(iter(self._stopped))
         incomplete = sum(charge.size for charge in self._incomplete)
-        is_stuck = incomplete * 2 >= self.in_use and self._large_size <= large_size
+        is_stuck = incomplete * 2 >= self._shared and self._large_size <= large_size
         patience = _STUCK_TICKS if is_stuck else _PATIENT_TICKS
         if self._tick - oldest._stopped_at >= patience:  # noqa: SLF001 - the two classes are one
             self._refuse_largest()
@@ -215,7 +272,9 @@ class RequestBudget:
         self.peak = max(self.peak, self.in_use)
         if self.in_use <= self.soft_limit:
             return True
-        while self.in_use > self.limit and self._incomplete:
+        if self.unread:
+            self._disconnect_slow(lambda: self._shared > self.limit)
+        while self._shared > self.limit and self._incomplete:
             self._refuse_largest()
         if charge not in self._incomplete:
             return True
@@ -229,12 +288,19 @@ class RequestBudget:
             self._on_stopped()
         return False
 
+    @property
+    def _shared(self) -> int:
+        """What the limits are for: all but the largest unread response."""
+        return self.in_use - self.unread.largest
+
     def _may_continue(self, charge: Charge) -> bool:
-        return self.in_use <= self.soft_limit or self.in_use - charge.size <= self._few
+        shared = self._shared
+        return shared <= self.soft_limit or shared - charge.size <= self._few
 
     def _room(self, charge: Charge) -> int:
-        limit = self.limit if self.in_use - charge.size <= self._few else self.soft_limit
-        return max(limit - self.in_use, _LEAST_READ)
+        shared = self._shared
+        limit = self.limit if shared - charge.size <= self._few else self.soft_limit
+        return max(limit - shared, _LEAST_READ)
 
     def _complete(self, charge: Charge) -> None:
         charge._receiver = None  # noqa: SLF001 - the two classes are one
@@ -250,7 +316,7 @@ class RequestBudget:
 
     def _free(self, count: int) -> None:
         self.in_use -= count
-        while self._stopped and self.in_use < self.soft_limit:
+        while self._stopped and self._shared < self.soft_limit:
             self._resume(next(iter(self._stopped)))
         if self._large is not None and self._large in self._stopped and self._may_continue(self._large):
             self._resume(self._large)
@@ -266,10 +332,50 @@ class RequestBudget:
         receiver = largest._receiver  # noqa: SLF001 - the two classes are one
         assert receiver is not None  # complete charges are in no table
         self.refused += 1
-        is_alone = self.in_use - largest.size <= self._few
-        explain = largest.kind.too_long if is_alone and self.in_use > self.limit else largest.kind.refusal
+        is_alone = self._shared - largest.size <= self._few
+        explain = largest.kind.too_long if is_alone and self._shared > self.limit else largest.kind.refusal
         receiver.refuse(explain(self.limit))
         largest.release()
+
+    def _resize_unread(self, response: UnreadResponse, size: int) -> None:
+        is_long = size - response.size >= COUNTED_FROM
+        self._put_unread(response, size)
+        if size - response.checked < COUNTED_FROM:
+            response.checked = min(response.checked, size)
+            return
+        response.checked = size
+        self._disconnect_slow(lambda: self._shared > self.limit)
+        if self._shared > self.limit:
+            # What grows by little at a time is not worse than others.
+            slowest = response if is_long else self.unread.slowest()
+            assert slowest is not None
+            self._disconnect(slowest)
+
+    def _put_unread(self, response: UnreadResponse, size: int) -> None:
+        grown = size - response.size
+        if grown > 0 and not self.in_use:
+            self._on_used()
+        self.unread.put(response, size)
+        if grown < 0:
+            self._free(-grown)
+        else:
+            self.in_use += grown
+            self.peak = max(self.peak, self.in_use)
+
+    def _disconnect_slow(self, is_needed: Callable[[], bool]) -> None:
+        """Disconnect slow clients while *is_needed*, the slowest first."""
+        if not is_needed():
+            return
+        for response in self.unread.slow():
+            if response.size:  # it was not released meanwhile
+                self._disconnect(response)
+            if not is_needed():
+                return
+
+    def _disconnect(self, response: UnreadResponse) -> None:
+        self.note_dropped("slow")
+        response.reader.disconnect()
+        response.release()
 
 
 def too_long_for_budget(what: str, size: int, limit: int) -> str:

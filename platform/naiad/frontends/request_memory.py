@@ -1,10 +1,12 @@
-"""The memory of request bodies and messages: one budget, and buffers that are used again; shared by all frontends.
+"""The memory of request bodies, messages and unread responses, shared by all frontends: one budget, and kept buffers.
 
 Timers run only while there is something to wait for: a body that the budget has stopped, or a buffer that is kept.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -15,9 +17,20 @@ from naiad.frontends.request_budget import TICK_SECONDS, RequestBudget
 
 __all__ = ["RequestMemory"]
 
+logger = logging.getLogger("naiad.connections")
+
 _UNLIMITED = 1 << 62
+_LOG_SECONDS = 60
+"""Time between two lines of the log about dropped responses."""
+_IN_USE = "requests in flight and unread responses use the {limit} bytes of --memory-limit-requests"
+_DROPPED = {
+    "full": f"cannot send a response: {_IN_USE}",
+    "slow": f"disconnected a client that reads its response too slowly: {_IN_USE}",
+    "time": "ended a call whose client reads its response too slowly (--grpc-message-timeout)",
+}
+"""How the log says why a response was dropped."""
 _TRIMMED_FROM = 32 << 20
-"""Bytes of requests from which the heap is trimmed after they are gone."""
+"""Bytes in use from which the heap is trimmed after they are gone."""
 
 
 class Loop(Protocol):
@@ -40,15 +53,16 @@ class RequestMemory:
         """Unused memory.
 
         Args:
-            limit: Bytes of all bodies and messages together.
+            limit: Bytes of all bodies, messages and unread responses together.
             loop: Runs the timers; None for tests, where nothing times out.
         """
         self._loop = loop
         self._is_ticking = False
-        self.budget = RequestBudget(limit, self.start, self.start)
+        self.budget = RequestBudget(limit, self.start, self.start, self._on_dropped)
         self.buffers = BodyBuffers(self.start)
         self._ticking: list[Callable[[], bool]] = [self.budget.on_tick, self.buffers.on_tick, self._trim]
         self._peak = 0
+        self._next_log = 0.0
         self.threads = DecompressionThreads()
 
     def start(self) -> None:
@@ -62,6 +76,14 @@ class RequestMemory:
         are_busy = [on_tick() for on_tick in self._ticking]  # each of them has to see the tick
         if any(are_busy):
             self.start()
+
+    def _on_dropped(self, reason: str) -> None:
+        now = time.monotonic()
+        if now < self._next_log:  # clients decide how often responses are dropped
+            return
+        self._next_log = now + _LOG_SECONDS
+        text = _DROPPED[reason].format(limit=self.budget.limit)
+        logger.warning("%s (%d responses dropped so far)", text, self.budget.dropped.total())
 
     def _trim(self) -> bool:
         """Return free memory of the heap to the system after a peak; return whether one may have to be."""

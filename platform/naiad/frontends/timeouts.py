@@ -3,6 +3,9 @@
 The request path sets no timer and reads no clock. Every few seconds, a sweep compares what each connection does with
 what it did at the last sweep: its phase, and a number that changes with progress in that phase. A connection without
 progress for longer than its phase may take is ended. So a limit is exceeded by up to two sweeps before it takes effect.
+
+A client that is sent something must read it at a rate (`ReadingWatch`): what waits for it is memory of the server, and
+a few bytes now and then would keep that for days.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from typing import Generic, TypeVar
 
 from naiad.core.turns import LoopTurns
 
+LEAST_RATE = 2048
+"""Bytes a second that a client reads at least, on average over the time that it has. A telephone with the slowest kind
+of data, GPRS, has twice as much."""
 _SWEEPS_PER_LIMIT = 10
 _MAX_SWEEP_SECONDS = 5.0
 _MIN_SWEEP_SECONDS = 0.05
@@ -49,6 +55,36 @@ class ProgressWatch:
         if phase != self._phase or progress != self._progress:
             self._phase, self._progress, self._since = phase, progress, now
         return now - self._since
+
+
+class ReadingWatch:
+    """Whether a client reads what is sent to it at `LEAST_RATE`, or all of it, as far as the sweeps have seen."""
+
+    __slots__ = ("_read", "_required", "_since")
+
+    def __init__(self) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Nothing waits for the client."""
+        self._since = -1.0
+        self._read = self._required = 0
+
+    def is_too_slow(self, read: int, waiting: int, now: float, limit: float) -> bool:
+        """Whether the client has read too little in a period of *limit* seconds.
+
+        A period ends early, and the next begins, when the client has read what it must in one.
+
+        Args:
+            read: Bytes that it has read since some fixed moment.
+            waiting: Bytes that wait for it.
+            now: The time by a clock that is the same for all calls.
+            limit: Seconds of a period.
+        """
+        if self._since < 0 or read - self._read >= self._required:
+            self._since, self._read = now, read
+            self._required = min(int(LEAST_RATE * limit), waiting)
+        return now - self._since >= limit
 
 
 class TimeoutSweep(Generic[C]):

@@ -85,6 +85,10 @@ class LinesExchange(HttpExchange):
         """Write a part of the response."""
         self._exchange.write(self._add_lines(part))
 
+    def hold(self, size: int) -> None:
+        """As the wrapped exchange."""
+        self._exchange.hold(size)
+
     def on_resume(self, resume: Callable[[], None]) -> None:
         """Register *resume* with the wrapped exchange."""
         self._exchange.on_resume(resume)

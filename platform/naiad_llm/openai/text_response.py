@@ -193,9 +193,9 @@ class TextResponse:
             self._pending_prompts -= 1
             if not self._pending_prompts:
                 self.is_over = True
+                self._release()  # it counts as unread from now on, if the client does not read it
                 with self._fail_on_error():
                     self._writer.finish(self._choices, self._total_usage())
-                self._release()
 
     def fail(self, error: ApiError) -> None:
         """End the response with *error*, unless it is over."""

@@ -271,13 +271,38 @@ def test_a_connection_that_sends_nothing_is_closed_after_the_time_of_a_head():
 def test_a_client_that_does_not_read_is_disconnected():
     connection, connections, transport = connect(answer, timeouts=LIMITS)
     receive(connection, PLAIN)
-    for now, unsent in enumerate([100, 90, 90]):
+    for now, unsent in enumerate([300_000, 200_000, 150_000]):  # 80 KiB in 40 s are enough
         transport.unsent = unsent
         connection.check_time(now * 30)
     assert not transport.is_aborted
     connection.check_time(70)
     assert transport.is_aborted
     assert connections.count.timed_out == {"send": 1}
+
+
+def test_a_client_that_reads_a_few_bytes_now_and_then_is_disconnected():
+    """4 KB each ten seconds kept a response of 50 MB for days."""
+    connection, connections, transport = connect(answer, timeouts=LIMITS)
+    receive(connection, PLAIN)
+    for read in range(4):
+        transport.unsent = 50_000_000 - 4096 * read
+        connection.check_time(read * 10)
+    assert not transport.is_aborted
+    transport.unsent -= 4096
+    connection.check_time(40)
+    assert transport.is_aborted
+    assert connections.count.timed_out == {"send": 1}
+
+
+def test_time_in_which_nothing_waits_for_the_client_does_not_count():
+    connection, _, transport = connect(answer, timeouts=LIMITS)
+    receive(connection, PLAIN)
+    for now, unsent in ((0, 100_000), (29, 100_000), (30, 0), (31, 100_000), (69, 100_000)):
+        transport.unsent = unsent
+        connection.check_time(now)
+    assert not transport.is_aborted
+    connection.check_time(72)
+    assert transport.is_aborted
 
 
 def test_a_request_that_is_being_answered_may_take_any_time():

@@ -7,7 +7,7 @@ from fakes.connections import Loop
 
 from naiad.core.turns import LoopTurns
 from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
-from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
+from naiad.frontends.timeouts import ProgressWatch, ReadingWatch, TimeoutSweep
 
 
 class Connection:
@@ -36,6 +36,26 @@ def test_progress_and_a_new_phase_restart_the_time(phase, progress):
     watch.elapsed(Phase.BODY, 5, 100)
     assert watch.elapsed(phase, progress, 103) == 0
     assert watch.elapsed(phase, progress, 104) == 1
+
+
+@pytest.mark.parametrize(
+    ("reads", "waiting", "ended_at"),
+    [
+        ([0] * 20, 1_000_000, 6),
+        ([0] * 20, 10, 6),
+        ([0, 10_000, 20_000, 30_000, 40_000, 50_000, 60_000], 1_000_000, 6),
+        ([204_800 * number for number in range(20)], 1_000_000, None),
+        ([21_000 * number for number in range(20)], 1_000_000, None),
+        ([0, 122_880] + [122_880] * 20, 1_000_000, 7),
+        (list(range(20)), 3, None),
+    ],
+    ids=["nothing", "nothing of little", "too little", "fast", "at the least rate", "then nothing", "little of little"],
+)
+def test_a_client_has_to_read_at_a_rate_or_all_that_waits(reads, waiting, ended_at):
+    """Each number is what the client had read at the next look, ten seconds after the last one."""
+    watch = ReadingWatch()
+    slow = [watch.is_too_slow(read, waiting, number * 10, 60) for number, read in enumerate(reads)]
+    assert (slow.index(True) if True in slow else None) == ended_at
 
 
 @pytest.mark.parametrize(

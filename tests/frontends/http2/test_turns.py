@@ -24,6 +24,7 @@ from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.open_connections import OpenConnections
+from naiad.frontends.request_budget import RequestBudget
 
 HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
 FLOW = tuple((name, "/flow" if name == ":path" else value) for name, value in REQUEST)
@@ -123,14 +124,21 @@ class Endless:
     def writelines(self, parts: list[bytes]) -> None:
         self.written += b"".join(parts)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: int, low: int) -> None:
+        pass
+
 
 @pytest.mark.usefixtures("smallest_share")
 def test_a_long_message_is_sent_in_turns_and_what_is_queued_meanwhile_takes_part():
     transport = Endless()
     deferred: list[Any] = []
-    writer = sender.FrameWriter(SimpleNamespace(call_soon=lambda _: None))
-    writer.transport = transport
-    sends = sender.Sender(writer, {}, lambda _: None, deferred.append)
+    budget = RequestBudget()
+    writer = sender.FrameWriter(SimpleNamespace(call_soon=lambda _: None), budget)
+    writer.open(transport)
+    sends = sender.Sender(writer, {}, lambda _: None, deferred.append, budget)
     sends.flow.window = 1 << 30
     first, second = (Stream(number, None, sends, 1 << 30, 0) for number in (1, 3))
     sends.send_data(first, [bytes(4 << 20)], 4 << 20, None)

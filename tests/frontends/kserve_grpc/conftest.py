@@ -10,8 +10,10 @@ from fakes.engine import FakeEngine
 from fakes.serving import LoopThread
 from tritonclient.grpc import InferenceServerClient
 
+from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
+from naiad.frontends.request_memory import RequestMemory
 
 
 @dataclass
@@ -38,10 +40,14 @@ def loop() -> Iterator[LoopThread]:
 @pytest.fixture
 def serve(loop: LoopThread) -> Iterator[Callable[..., Served]]:
     frontends: list[GrpcFrontend] = []
+    shared: list[Extensions] = []
 
-    def start(settings: GrpcSettings | None = None, port: int = 0) -> Served:
+    def start(settings: GrpcSettings | None = None, port: int = 0, memory: RequestMemory | None = None) -> Served:
         engine = FakeEngine()
-        frontend = GrpcFrontend(engine, address="127.0.0.1", port=port, settings=settings)
+        extensions = None if memory is None else Extensions(memory=memory)
+        if extensions is not None:
+            shared.append(extensions)
+        frontend = GrpcFrontend(engine, address="127.0.0.1", port=port, settings=settings, extensions=extensions)
         bound = loop.run(frontend.start())
         frontends.append(frontend)
         return Served(engine, frontend, loop, bound)
@@ -49,6 +55,8 @@ def serve(loop: LoopThread) -> Iterator[Callable[..., Served]]:
     yield start
     for frontend in frontends:
         loop.run(frontend.stop(0))
+    for extensions in shared:
+        loop.run(extensions.background.close())
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.offload.background import Background
 from naiad.frontends.request_budget import RequestBudget
+from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
@@ -78,7 +79,11 @@ def served(send: Send, more: Sequence[str] = (), budget: RequestBudget | None = 
         given = OpenAiSettings(**settings)
         api = OpenAiApi(engine, Tracer(), given, background, budget=budget)
         pages = PageRules(openai_origins=given.origins)
-        listener = HttpListener(api.handle, engine.cancel, address="127.0.0.1", port=0, advice="", pages=pages)
+        memory = RequestMemory(loop=loop.loop)
+        memory.budget = budget or memory.budget
+        listener = HttpListener(
+            api.handle, engine.cancel, address="127.0.0.1", port=0, advice="", pages=pages, memory=memory
+        )
         port = loop.run(listener.start())
         try:
             yield Api(loop, engine, port)

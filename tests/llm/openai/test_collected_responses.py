@@ -188,3 +188,23 @@ def test_growing_values_are_written_as_plain_ones():
 def test_other_objects_are_no_json():
     with pytest.raises(TypeError):
         dumps({"a": COLLECTING.too_long})
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+def test_a_response_that_is_not_read_counts_once(path):
+    """What was collected of it is no reason to refuse it."""
+
+    def talk(engine, request, sink):
+        for _ in range(100):
+            sink.send(said(PIECE), False)
+        sink.send(None, True)
+
+    budget = RequestBudget(16 * MIB)
+    with served(talk, budget=budget) as api, asking(api, path) as first, asking(api, path) as second:
+        assert first.recv(15) == second.recv(15) == b"HTTP/1.1 200 OK"
+        until(lambda: api.loop.call(lambda: budget.unread.size) > 20_000_000, "both to wait for their clients")
+        assert api.loop.call(lambda: budget.in_use) < 20_100_000
+        assert api.loop.call(lambda: budget.dropped) == {}
+        with asking(api, path) as third:
+            assert third.recv(12) == b"HTTP/1.1 503"
+    until(lambda: not budget.in_use, "nothing to count any more")

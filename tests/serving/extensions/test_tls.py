@@ -21,6 +21,7 @@ from geventhttpclient.response import HTTPConnectionClosed
 from serving.written import write_model
 from support.server import ServerProcess
 from support.system_packages import needs
+from support.waiting import until
 from tritonclient.utils import InferenceServerException
 
 from naiad.cli.http_reading import ServerAddress, UnreachableServerError
@@ -256,3 +257,26 @@ def test_flags_name_the_files(service):
         with pytest.raises(UsageError) as caught:
             options_of(f"--{service}-{asked}=true", *given)
         assert f"--{service}-{asked} needs {lacking.partition('=')[0]}, the file of it" in caught.value.message
+
+
+def test_a_long_response_waits_for_a_client_that_reads_later(serve, certificates):
+    """It counts in the memory of requests until then; the connection serves another request behind it."""
+    extensions = Extensions()
+    budget = extensions.memory.budget
+    both = serve(extensions, for_http={"tls": files(certificates)})
+    size = 32 << 20
+    context = ssl.create_default_context(cafile=str(certificates / "root.crt"))
+    with context.wrap_socket(
+        socket.create_connection(("127.0.0.1", both.http_port)), server_hostname="localhost"
+    ) as connection:
+        for _ in range(2):
+            head = "POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nInference-Header-Content-Length: "
+            given = f'{{"inputs":[{{"name":"INPUT0","datatype":"FP32","shape":[{size // 4}],"parameters":{{"binary_data_size":{size}}}}}],'
+            given += '"outputs":[{"name":"OUTPUT0","parameters":{"binary_data":true}}]}'
+            connection.sendall(f"{head}{len(given)}\r\nContent-Length: {len(given) + size}\r\n\r\n{given}".encode())
+            connection.sendall(bytes(size))
+            until(lambda: budget.unread.size > size, "the response to wait")
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            assert response.read().endswith(bytes(size))
+            until(lambda: not budget.in_use, "it to be sent")

@@ -174,7 +174,7 @@ class GeneralOptions:
         "memory-limit-requests",
         _TEXT,
         "",
-        "Memory of all requests in flight, such as 2GiB; default: 1/4 of all.",
+        "Memory of requests and responses, such as 2GiB; default: 1/4 of all.",
         own=True,
         read=_size_or_none,
     )
@@ -391,7 +391,7 @@ class HttpOptions:
         "http-keepalive-timeout", _FLOAT, "7200", "Seconds a connection may be idle; 0: any.", low=0, own=True
     )
     send_timeout: float = option(
-        "http-send-timeout", _FLOAT, "60", "Seconds a client may not read its response; 0: any.", low=0, own=True
+        "http-send-timeout", _FLOAT, "60", "Seconds in which a client reads 2 KiB for each; 0: any.", low=0, own=True
     )
 
 
@@ -460,7 +460,7 @@ class GrpcOptions:
         "grpc-message-timeout",
         _INT,
         "60000",
-        "Milliseconds between two reads of a message; 0 is any.",
+        "Milliseconds a message may stand still, either way; 0 is any.",
         low=0,
         own=True,
     )

@@ -30,6 +30,7 @@ from naiad.frontends.http2.stream import Stream
 from naiad.frontends.request_budget import Charge
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.status import GRPC_STATUS, GrpcStatus
+from naiad.frontends.unread_responses import COUNTED_FROM as UNREAD_FROM
 from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.grpc")
@@ -211,6 +212,11 @@ class GrpcCall:
             self._abandon()
 
     @property
+    def is_unary(self) -> bool:
+        """Whether it has one message each way."""
+        return self._begin is not None
+
+    @property
     def is_within_message(self) -> bool:
         """Whether the client owes its only message, or the rest of one."""
         if self.is_over:
@@ -252,11 +258,16 @@ class GrpcCall:
     # -- for unary methods --------------------------------------------------------------------------------------
 
     def respond(self, parts: list[Buffer]) -> None:
-        """End the call with its only message."""
+        """End the call with its only message, or with an error if it may not wait for the client."""
         self._finish()
+        stream, size = self._stream, sum(map(size_of, parts))
+        if size >= UNREAD_FROM and not self._context.memory.budget.has_room(size):
+            text = self._context.memory.budget.refusal_to_send
+            fields = response_fields.trailers_only(GrpcStatus.RESOURCE_EXHAUSTED, text)
+            stream.sender.send_headers(stream, fields, is_constant=False, ends=True)
+            return
         encoding = self.head.response_encoding
-        prefixed, size = with_prefix(parts, sum(map(size_of, parts)), encoding)
-        stream = self._stream
+        prefixed, size = with_prefix(parts, size, encoding)
         stream.sender.send_response(
             stream, response_fields.HEADERS[encoding], prefixed, size, response_fields.OK_TRAILERS
         )

@@ -24,6 +24,7 @@ from naiad.frontends.listening import close_listening
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
 from naiad.frontends.refusals import RefusalLog
+from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.timeouts import TimeoutSweep, sweep_seconds
 from naiad.frontends.tls import listening_options
 
@@ -114,6 +115,7 @@ class GrpcServer:
         tls: ssl.SSLContext | None,
         turns: LoopTurns,
         count: ConnectionCount | None = None,
+        budget: RequestBudget | None = None,
     ) -> None:
         """A server that does not listen yet.
 
@@ -124,14 +126,16 @@ class GrpcServer:
             tls: For connections; None without TLS.
             turns: Resumes connections that have used up their share of a turn of the loop.
             count: Counts the connections, against the limits that it has.
+            budget: Counts what waits for clients; None for no limit.
         """
+        self._budget = budget or RequestBudget()
         self.connections: OpenConnections[Http2Connection[Head]] = OpenConnections(count)
         self._turns = turns
         self._application = application
         self._limits = limits
         self._keepalive = settings.keepalive()
         seconds = settings.message_timeout_ms / 1000
-        check = MessageTimeCheck(seconds).check
+        check = MessageTimeCheck(seconds, self._budget).check
         self._sweep = TimeoutSweep(turns.loop, turns, self.connections, check, sweep_seconds(seconds))
         self.connections.on_added = self._sweep.start
         self._tls = tls
@@ -163,6 +167,7 @@ class GrpcServer:
                 self._keepalive,
                 self._turns,
                 stream_count,
+                self._budget,
             )
 
         self._connect = connect

@@ -1,29 +1,56 @@
-"""The time limit of gRPC: messages that stop arriving.
+"""The time limits of gRPC: messages that stop arriving, and responses that their clients do not read.
 
-A sweep over all connections checks them (`frontends/timeouts.py`). The progress of a stream is its receive window,
-which each DATA frame changes, and what is left of a long frame. So the request path has nothing to note.
+A sweep over all connections checks them (`frontends/timeouts.py`). What arrives makes progress with the receive window
+of its stream, which each DATA frame changes, and what is left of a long frame. What is sent makes progress with what
+leaves the stream's `SendBuffer`, and the transport. So the request path has nothing to note.
+
+The messages of streaming calls may wait for any time: a consumer may pause. They count in the memory of requests.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.http2.connection import Http2Connection
+from naiad.frontends.http2.stream import Stream
+from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.status import GrpcStatus
-from naiad.frontends.timeouts import ProgressWatch
+from naiad.frontends.timeouts import ProgressWatch, ReadingWatch
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What was seen of a connection.
+
+    Attributes:
+        receiving: The streams that wait for their client, by their numbers.
+        sending: The streams whose client does not open their windows, by their numbers.
+        transport: Whether the client reads its socket.
+    """
+
+    receiving: dict[int, ProgressWatch] = field(default_factory=dict)
+    sending: dict[int, ReadingWatch] = field(default_factory=dict)
+    transport: ReadingWatch = field(default_factory=ReadingWatch)
 
 
 class MessageTimeCheck:
-    """Ends calls whose client sends nothing for too long within a message, or within a unary request."""
+    """Ends calls whose client sends or reads too little."""
 
-    def __init__(self, limit: float) -> None:
-        """Allow *limit* seconds between two reads; 0 for any time."""
+    def __init__(self, limit: float, budget: RequestBudget) -> None:
+        """A check of all connections.
+
+        Args:
+            limit: Seconds between two reads within a message or within a unary request, and those in which a client
+                has to read `LEAST_RATE`; 0 for any time.
+            budget: Counts the responses that are dropped.
+        """
         self._limit = limit
-        # By connection and number: what was seen of the streams that wait for their client. A stream itself would keep
-        # its connection, and so this entry, for good.
-        self._watches: WeakKeyDictionary[Http2Connection[Any], dict[int, ProgressWatch]] = WeakKeyDictionary()
+        self._budget = budget
+        # A stream or connection itself would keep the connection, and so this entry, for good.
+        self._seen: WeakKeyDictionary[Http2Connection[Any], _Seen] = WeakKeyDictionary()
 
     def check(self, connection: Http2Connection[Any], now: float) -> None:
         """Check one connection.
@@ -32,17 +59,48 @@ class MessageTimeCheck:
             connection: The connection.
             now: The time by a clock that is the same for all calls.
         """
-        limit = self._limit
-        earlier = self._watches.pop(connection, {})
-        if not limit or not connection.is_reading:  # what the clients have sent may wait in the socket
+        earlier = self._seen.pop(connection, None)
+        if not self._limit:
             return
-        watches = self._watches[connection] = {}
+        seen = _Seen()
+        if earlier is None:
+            earlier = seen
+        is_paused = connection.writer.is_paused
+        has_streaming = False
         for stream in connection.streams:
             call = stream.handler
-            if not isinstance(call, GrpcCall) or stream.is_paused or not call.is_within_message:
+            if not isinstance(call, GrpcCall):
                 continue
-            watch = earlier.get(stream.number) or ProgressWatch()
-            watches[stream.number] = watch
-            if watch.elapsed(connection.data_left, stream.receive_window, now) >= limit:
-                text = f"cannot read the request: no byte of a message arrived within {limit * 1000:g} ms"
-                call.fail_with(GrpcStatus.DEADLINE_EXCEEDED, f"{text} (--grpc-message-timeout)")
+            if not call.is_unary:
+                has_streaming = True
+            elif stream.unsent_data:
+                self._check_sending(stream, stream.unsent_data.size, earlier, seen, now)
+                continue
+            # What the clients have sent may wait in a socket that is not read.
+            if connection.is_reading and not stream.is_paused and call.is_within_message:
+                self._check_receiving(connection, stream, call, earlier, seen, now)
+        if is_paused and not has_streaming:
+            seen.transport = earlier.transport
+            self._check_transport(connection, seen.transport, now)
+        if seen.receiving or seen.sending or is_paused:
+            self._seen[connection] = seen
+
+    def _check_receiving(
+        self, connection: Http2Connection[Any], stream: Stream, call: GrpcCall, earlier: _Seen, seen: _Seen, now: float
+    ) -> None:
+        watch = seen.receiving[stream.number] = earlier.receiving.get(stream.number) or ProgressWatch()
+        if watch.elapsed(connection.data_left, stream.receive_window, now) >= self._limit:
+            text = f"cannot read the request: no byte of a message arrived within {self._limit * 1000:g} ms"
+            call.fail_with(GrpcStatus.DEADLINE_EXCEEDED, f"{text} (--grpc-message-timeout)")
+
+    def _check_sending(self, stream: Stream, waiting: int, earlier: _Seen, seen: _Seen, now: float) -> None:
+        watch = seen.sending[stream.number] = earlier.sending.get(stream.number) or ReadingWatch()
+        if watch.is_too_slow(stream.read_count(), waiting, now, self._limit):
+            self._budget.note_dropped("time")
+            stream.disconnect()
+
+    def _check_transport(self, connection: Http2Connection[Any], watch: ReadingWatch, now: float) -> None:
+        writer = connection.writer
+        if watch.is_too_slow(writer.read_count(), writer.waiting, now, self._limit):
+            self._budget.note_dropped("time")
+            writer.disconnect()

@@ -14,7 +14,7 @@ from naiad.frontends.http1.response_queue import ErrorResponse, ResponseQueue, j
 from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.request_memory import RequestMemory
-from naiad.frontends.timeouts import ProgressWatch
+from naiad.frontends.timeouts import ProgressWatch, ReadingWatch
 from naiad.frontends.unread_bytes import has_unread_bytes
 
 _LINGER_SECONDS = 2.0
@@ -58,7 +58,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             heads: Heads seen before.
             receive_buffer: Where sockets are read to; see `RequestReader`.
             turns: Resumes connections that have used up their share of a turn of the loop.
-            memory: Budget and buffers of long bodies.
+            memory: Budget and buffers of long bodies; the budget counts unread responses, too.
             admit: Whether a request with a long body may succeed; see `RequestReader`.
             reserve_input: Where to read long bodies to.
             error_response: Makes the response to a malformed request, and to one that *handle* failed on.
@@ -73,6 +73,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_body_stopped = False  # the socket is not read, as the memory for bodies is full
         self._timeouts = timeouts or HttpTimeouts()
         self._watch = ProgressWatch()
+        self._reading = ReadingWatch()
         self._linger_timer: asyncio.TimerHandle | None = None
         self.responses = ResponseQueue(
             handle,
@@ -83,6 +84,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             on_full=self._hold,
             on_room=self._defer,
             error_response=error_response,
+            budget=None if memory is None else memory.budget,
         )
         self.reader = RequestReader(
             self.responses.submit,
@@ -197,7 +199,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         responses, reader, transport = self.responses, self.reader, self._transport
         unsent = 0 if transport is None else transport.get_write_buffer_size()
         if unsent:
-            return Phase.SEND, unsent
+            return Phase.SEND, responses.read_count()
         count = responses.request_count
         if not responses.is_idle or self._is_body_stopped:
             return Phase.WORKING, count
@@ -210,14 +212,17 @@ class HttpConnection(asyncio.BufferedProtocol):
         """End the connection if it has exceeded a time limit."""
         phase, progress = self.progress()
         limit = self._timeouts.of(phase)
-        if self._watch.elapsed(phase, progress, now) < limit or not limit or self._transport is None:
+        elapsed = self._watch.elapsed(phase, progress, now)
+        if phase is Phase.SEND:
+            if limit and self._reading.is_too_slow(progress, self.responses.waiting, now, limit):
+                self._connections.count.timed_out[phase.value] += 1
+                self.responses.disconnect()
             return
-        if phase is not Phase.SEND and self.has_unread_bytes:
+        self._reading.stop()
+        if elapsed < limit or not limit or self._transport is None or self.has_unread_bytes:
             return
         self._connections.count.timed_out[phase.value] += 1
-        if phase is Phase.SEND:
-            self._transport.abort()
-        elif phase is Phase.IDLE or (phase is Phase.HEADER and not self.reader.received):  # nothing to respond to
+        if phase is Phase.IDLE or (phase is Phase.HEADER and not self.reader.received):  # nothing to respond to
             self._transport.close()
         else:
             what = "no byte of its body arrived" if phase is Phase.BODY else "its head was not complete"

@@ -86,6 +86,9 @@ class HttpExchange(Protocol):
     def is_blocked(self) -> bool:
         """Whether the client reads more slowly than the server writes, so that further parts should wait."""
 
+    def hold(self, size: int) -> None:
+        """Count *size* bytes that wait for an exchange that is blocked, in place of those of an earlier call."""
+
     def on_resume(self, resume: Callable[[], None]) -> None:
         """Call *resume* each time the exchange is not blocked any more, or the client has disconnected."""
 

@@ -6,6 +6,10 @@ the endpoints one at a time: the next one when the response before it is complet
 
 Back-pressure works in both directions. While the client does not read its responses, no further request is handled and
 streams pause. While too many requests are queued, the connection reads no more of them.
+
+What waits for the client counts in the memory of requests (`request_budget.py`). That begins where the kernel does not
+take a response whole: short responses, and clients that read, cost nothing. It ends when the kernel has all of it, and
+not before, since the rest of a tensor keeps the memory of all of it.
 """
 
 from __future__ import annotations
@@ -21,13 +25,19 @@ from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
 from naiad.frontends.refusals import client_address, server_address
-from naiad.frontends.request_budget import Charge
+from naiad.frontends.request_budget import Charge, RequestBudget
+from naiad.frontends.unread_bytes import unsent_bytes
+from naiad.frontends.unread_responses import UnreadResponse
 from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.http")
 
 _MAX_JOINED = 1 << 16
-"""Responses up to this are joined into one buffer: one copy costs less than a system call with several buffers."""
+"""Responses up to this are joined into one buffer: one copy costs less than a system call with several buffers. Longer
+ones count where the client does not read them: see `COUNTED_FROM` of `unread_responses.py`, which has this number."""
+_HIGH_WATER = 1 << 16
+"""Bytes that the kernel has not taken from which the client counts as one that does not read: asyncio's own number."""
+_UNAVAILABLE = 503
 _WRITTEN_AT_ONCE = 1 << 20
 """Bytes of a response that are written in a turn of the loop. The kernel takes any number in one call while the client
 reads as fast: 200 MB took 0.3 s."""
@@ -50,6 +60,8 @@ def json_error(status: int, message: str, extra: bytes) -> Sequence[Buffer]:
 class ResponseQueue(HttpExchange):
     """The requests of a connection that are not answered yet, and the `HttpExchange` of the first of them.
 
+    For the budget, it is the `Reader` of what waits for the client.
+
     One object serves all exchanges of its connection, since only one is open at a time: a request costs no further
     allocation.
 
@@ -68,6 +80,7 @@ class ResponseQueue(HttpExchange):
         on_full: Callable[[], None],
         on_room: Callable[[], None],
         error_response: ErrorResponse = json_error,
+        budget: RequestBudget | None = None,
     ) -> None:
         """An empty queue.
 
@@ -83,9 +96,11 @@ class ResponseQueue(HttpExchange):
                 (`turns`), for instance by a part of a long response. The connection calls `handle_queued` in a later
                 turn, and reads more requests.
             error_response: Makes the response to a malformed request, and to one that *handle* failed on.
+            budget: Counts what waits for the client; None for no limit.
         """
         self._handle = handle
         self._cancel = cancel
+        self._budget = budget or RequestBudget()
         self._transport: asyncio.Transport | None = None  # not None while the connection is open
         self._on_closing = on_closing
         self._on_linger = on_linger
@@ -103,6 +118,8 @@ class ResponseQueue(HttpExchange):
         # The rest of a long response, and its request: the next one is handled when all of it is written.
         self._unwritten: deque[memoryview] = deque()
         self._ending: HttpRequest | None = None
+        self._unread: UnreadResponse | None = None  # while something counts in the budget
+        self._written = 0  # bytes, since the connection was made
         # Requests behind `_current`, oldest first. Where there are some and no `_current`, the client does not read, or
         # the share of this turn is used up and the owner calls `handle_queued` in a later one.
         self._pipelined: deque[HttpRequest] = deque()
@@ -182,7 +199,13 @@ class ResponseQueue(HttpExchange):
             if self._is_draining and not self._pipelined:
                 self._current.keep_alive = False
             part = _with_connection_header(self._current, part)
+        self._written += len(part)
         self._transport.write(part)
+
+    def hold(self, size: int) -> None:
+        """Count *size* bytes of the current response that wait, beside those that were written."""
+        if self._unread is not None and self._transport is not None:
+            self._unread.resize(self._transport.get_write_buffer_size() + size)
 
     def respond(self, parts: Sequence[Buffer]) -> None:
         """Write the current response, or the rest of it, and continue with the next request."""
@@ -195,28 +218,47 @@ class ResponseQueue(HttpExchange):
         transport = self._transport
         if transport is None or current is None:
             return
+        if current.method == "HEAD":
+            parts = parts[:1]  # with the Content-Length that a GET would have (RFC 9110, 9.3.2)
+        size = sum(map(len, parts))
+        if size > _MAX_JOINED:
+            self._release_request(current)  # what it held is room for the response
+            if not is_begun and not self._budget.has_room(size):
+                parts = self._error_response(_UNAVAILABLE, self._budget.refusal_to_send, b"")
+                size = sum(map(len, parts))
         if self._is_draining and not is_begun and not self._pipelined:
             current.keep_alive = False
         if not is_begun and not (current.keep_alive and current.can_chunk):
             parts = [_with_connection_header(current, parts[0]), *parts[1:]]
-        if current.method == "HEAD":
-            parts = parts[:1]  # with the Content-Length that a GET would have (RFC 9110, 9.3.2)
-        size = sum(map(len, parts))
         if size > _WRITTEN_AT_ONCE:
             self._unwritten.extend([memoryview(part) for part in parts])
             self._ending = current
-        elif len(parts) > 1 and size <= _MAX_JOINED:
+            if self._unread is None:
+                self._unread = self._budget.open_unread(self, size)
+            else:  # of a stream
+                self._unread.resize(self._unread.size + size)
+            if self._unwritten:  # the client was not disconnected for want of room
+                self._write_slice(transport)
+            return
+        self._written += size
+        if size > _MAX_JOINED:
+            transport.writelines(parts)
+            self._count_unsent(transport, size)
+        elif len(parts) > 1:
             transport.write(b"".join(parts))
         else:
             transport.writelines(parts)
-        if isinstance(current.body, memoryview):
-            self._release_body(current.body)
-        if current.charge is not None:
-            current.charge.release()
-        if self._unwritten:
-            self._write_slice(transport)
-        else:
-            self._end_response(current, transport)
+        if current.charge is not None or isinstance(current.body, memoryview):
+            self._release_request(current)
+        self._end_response(current, transport)
+
+    def _release_request(self, request: HttpRequest) -> None:
+        """Free what a request holds."""
+        if isinstance(request.body, memoryview):
+            body, request.body = request.body, b""
+            self._release_body(body)
+        if request.charge is not None:
+            request.charge.release()
 
     def _write_slice(self, transport: asyncio.Transport) -> None:
         """Write a part of a long response, and the rest in later turns, or when the client has read."""
@@ -228,13 +270,37 @@ class ResponseQueue(HttpExchange):
                 part = part[:left]
             parts.append(part)
             left -= len(part)
+        self._written += _WRITTEN_AT_ONCE - left
         transport.writelines(parts)
         if not unwritten:
             current, self._ending = self._ending, None
             assert current is not None
+            self._count_unsent(transport, 0)
             self._end_response(current, transport)
         elif not self._is_blocked:
             self._on_room()
+
+    def _count_unsent(self, transport: asyncio.Transport, size: int) -> None:
+        """Count the response that was written until the kernel has all of it.
+
+        Args:
+            transport: Where it was written.
+            size: Its size; 0 if it is counted.
+        """
+        if not transport.get_write_buffer_size():
+            self._release_unread()
+            return
+        if size and self._unread is None:
+            self._unread = self._budget.open_unread(self, size)
+        elif size and self._unread is not None:  # as much as the buffer had when the transport was paused
+            self._unread.resize(size)
+        if self._transport is not None:
+            transport.set_write_buffer_limits(0)  # which calls `pause_writing`, and `resume_writing` when it is empty
+
+    def _release_unread(self) -> None:
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            unread.release()
 
     def _end_response(self, current: HttpRequest, transport: asyncio.Transport) -> None:
         """Continue behind a response that is written."""
@@ -347,14 +413,22 @@ class ResponseQueue(HttpExchange):
     def on_connection_made(self, transport: asyncio.Transport) -> None:
         """Write to *transport* from now on."""
         self._transport = transport
+        # Resumed only when it is empty: a few bytes may keep the memory of a long tensor.
+        transport.set_write_buffer_limits(_HIGH_WATER, 0)
 
     def pause_writing(self) -> None:
         """Handle no further request: the client does not read its responses."""
         self._is_blocked = True
+        if self._unread is None and self._transport is not None:
+            self._unread = self._budget.open_unread(self)
+            self._unread.resize(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         """Continue: the client has read."""
         self._is_blocked = False
+        if self._unread is not None and not self._unwritten and self._transport is not None:
+            self._release_unread()
+            self._transport.set_write_buffer_limits(_HIGH_WATER, 0)
         if self._resume is not None:
             self._resume()
         self.handle_queued()
@@ -363,8 +437,7 @@ class ResponseQueue(HttpExchange):
         """Cancel the current request and drop the queued ones."""
         self._transport = None
         self._pipelined.clear()
-        self._unwritten.clear()
-        self._ending = None
+        self._drop_unwritten()
         # The callbacks refer to the connection, which refers to this queue. Without them the connection is freed at
         # once, and with it the buffer of a long body, rather than when the garbage collector runs.
         self._on_closing = _do_nothing
@@ -393,9 +466,32 @@ class ResponseQueue(HttpExchange):
             self._transport.close()
 
     def abort(self) -> None:
-        """Close now."""
-        if self._transport is not None:
-            self._transport.abort()
+        """Close now. Nothing is written any more: transports of uvloop take that for an error."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # -- what waits for the client, for time limits and the budget ----------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the client has not read and the kernel has not taken; 0 if it keeps up."""
+        buffered = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return buffered + sum(map(len, self._unwritten))
+
+    def read_count(self) -> int:
+        """Bytes that the client has read since it connected: see `Reader`."""
+        return self._written - unsent_bytes(self._transport)
+
+    def disconnect(self) -> None:
+        """End the connection: see `Reader`."""
+        self._drop_unwritten()
+        self.abort()
+
+    def _drop_unwritten(self) -> None:
+        self._unwritten.clear()
+        self._ending = None
+        self._release_unread()
 
     def _begin_closing(self) -> None:
         self._is_closing = True

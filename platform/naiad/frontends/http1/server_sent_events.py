@@ -78,16 +78,27 @@ class EventWriter:
     turn, and for small events the system call costs more than everything else.
 
     Events are queued while the client does not read. Only events handed to the transport are confirmed as sent; the
-    engine pauses the model on that account, which bounds the queue. The queue holds bytes rather than tensors, since
-    tensors would keep the guest's memory.
+    engine pauses the model on that account, which bounds the queue. It counts in the memory of requests (`hold`). The
+    queue holds bytes rather than tensors, since tensors would keep the guest's memory.
     """
 
-    __slots__ = ("_events", "_exchange", "_head", "_is_chunked", "_is_ended", "_is_scheduled", "_is_writing", "_size")
+    __slots__ = (
+        "_events",
+        "_exchange",
+        "_head",
+        "_held",
+        "_is_chunked",
+        "_is_ended",
+        "_is_scheduled",
+        "_is_writing",
+        "_size",
+    )
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._exchange: HttpExchange | None = exchange  # None after the end
         self._events: deque[tuple[bytes | Sequence[Buffer], SentCount]] = deque()
         self._size = 0  # bytes of the events added since the last write
+        self._held = 0  # bytes of the events that wait for the client
         self._head = b""  # of the response, until it is written
         self._is_chunked: bool | None = None  # None until the head is made
         self._is_ended = False
@@ -118,7 +129,7 @@ class EventWriter:
     def add_long(self, data: Sequence[Buffer], sent: SentCount) -> None:
         """As `add`, of an event in parts: joining megabytes would hold the loop."""
         self._events.append((data, sent))
-        self._size += _WRITE_SIZE
+        self._size += max(_WRITE_SIZE, sum(map(len, data)))
 
     def end(self) -> None:
         """End the stream after the queued events."""
@@ -139,6 +150,7 @@ class EventWriter:
             return
         self._is_writing = True  # confirming an event may bring the next one, and call this method again
         rest: list[Buffer] = []
+        is_blocked = exchange.is_blocked
         while self._events and not exchange.is_blocked:
             parts, counts = self._next_parts()
             if self._is_ended and not self._events:
@@ -148,6 +160,9 @@ class EventWriter:
                     exchange.write(part)
             for sent, count in counts.items():
                 sent.add(count)
+        if self._events:
+            self._held = self._held + self._size if is_blocked else sum(map(_size_of, self._events))
+            exchange.hold(self._held)
         self._size = 0
         self._is_writing = False
         if self._is_ended and not self._events:
@@ -184,3 +199,8 @@ class EventWriter:
             counts[sent] = counts.get(sent, 0) + 1
         parts = [part for part in parts if part] if is_long else [b"".join(parts)]
         return (parts if parts[0] else []), counts
+
+
+def _size_of(queued: tuple[bytes | Sequence[Buffer], SentCount]) -> int:
+    data, _ = queued
+    return len(data) if isinstance(data, bytes) else sum(map(len, data))

@@ -18,7 +18,7 @@ class Phase(enum.Enum):
     IDLE = "keepalive"
     """The client has its responses and may send another request."""
     SEND = "send"
-    """The client does not read what was written."""
+    """The client has not read all that was written."""
     WORKING = "working"
     """The server has a request to answer."""
 
@@ -32,7 +32,7 @@ class HttpTimeouts:
         body: Between two reads of a body.
         keepalive: Between a response and the next request. The default is longer than load balancers keep idle
             connections (4,000 s at most), so that it is not the server that closes a connection in use.
-        send: Between two successful writes of a response.
+        send: In which a client has to read `LEAST_RATE`, or all that waits for it.
     """
 
     header: float = 60

@@ -50,6 +50,7 @@ from naiad.frontends.http2.settings import server_preface
 from naiad.frontends.http2.stream import Stream, StreamHandler
 from naiad.frontends.open_connections import OpenConnections
 from naiad.frontends.refusals import client_address
+from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.unread_bytes import has_unread_bytes
 
 logger = logging.getLogger("naiad.http2")
@@ -108,6 +109,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         settings: KeepaliveSettings,
         turns: LoopTurns,
         stream_count: StreamCount,
+        budget: RequestBudget | None = None,
     ) -> None:
         """A connection that asyncio has accepted.
 
@@ -120,7 +122,9 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             settings: When the client is pinged, and how long the connection may live.
             turns: Resumes connections that have used up their share of a turn of the loop.
             stream_count: Counts the open streams of all connections.
+            budget: Counts what waits for the client; None for no limit.
         """
+        budget = budget or RequestBudget()
         loop = asyncio.get_running_loop()
         self.has_preface = False
         self.longest_message = 0
@@ -133,8 +137,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._reader = Http2FrameReader(self, limits)
         self._decoder = FieldBlockDecoder(self._parse_fields, limits)
         self._receive_flow = ReceiveFlow(limits.window, limits.stream_window)
-        self._writer = FrameWriter(loop)
-        self._sender = Sender(self._writer, self._streams, self._on_response_sent, turns.defer)
+        self._writer = FrameWriter(loop, budget)
+        self._sender = Sender(self._writer, self._streams, self._on_response_sent, turns.defer, budget)
         self._keepalive = Keepalive(self, settings, loop)
         self._shutdown = GracefulShutdown(self, settings, loop)
         self._handshake_timer: asyncio.TimerHandle | None = None
@@ -171,8 +175,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected. Its preface comes first: ours would confuse a client of HTTP/1.1."""
         # A cast, because transports of uvloop do not subclass `asyncio.Transport`.
-        self._writer.transport = cast("asyncio.Transport", transport)
-        refusal = self._connections.add(self, self._writer.transport)
+        self._writer.open(cast("asyncio.Transport", transport))
+        refusal = self._connections.add(self, cast("asyncio.Transport", transport))
         if refusal:
             self._write(server_preface(self._limits))
             self.fail(ErrorCode.ENHANCE_YOUR_CALM, refusal)
@@ -186,7 +190,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """The client disconnected, or the connection was closed here."""
-        self._writer.transport = None
+        self._writer.close()
         self._is_over = True
         self._reader.stop()
         self._connections.discard(self)
@@ -318,11 +322,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def pause_writing(self) -> None:
         """The transport's buffer is full: the client does not read."""
-        self._writer.is_paused = True
+        self._writer.pause()
 
     def resume_writing(self) -> None:
-        """The transport's buffer has room again."""
-        self._writer.is_paused = False
+        """The transport's buffer is empty."""
+        self._writer.resume()
         self._sender.send_queued()
         if self._is_unread:
             self._is_unread = False
@@ -569,11 +573,9 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         stream = self._streams.get(error.stream)
         cost = flood_account.STREAM_ERROR_COST
         if stream is not None:
-            handler = stream.handler
             if stream.is_half_closed:
                 cost += flood_account.COMPLETE_CANCEL_COST
-            self.reset_stream(stream, error.code)
-            handler.on_cancel()
+            self.cancel_stream(stream, error.code)
         else:
             self._write(frames.reset(error.stream, error.code))
             self._remember_reset(error.stream)
@@ -584,6 +586,12 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._writer.write(frames.reset(stream.number, code))
         self._remember_reset(stream.number)
         self._remove_stream(stream)
+
+    def cancel_stream(self, stream: Stream, code: ErrorCode) -> None:
+        """End a stream with RST_STREAM, and cancel what its handler still does."""
+        handler = stream.handler
+        self.reset_stream(stream, code)
+        handler.on_cancel()
 
     def _on_response_sent(self, stream: Stream) -> None:
         """End a stream whose response is complete.
@@ -646,6 +654,16 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         return self._last_stream
 
     @property
+    def writer(self) -> FrameWriter:
+        """What writes to the socket, and knows whether the client reads."""
+        return self._writer
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and that the client's kernel has not acknowledged."""
+        return self._writer.unsent
+
+    @property
     def data_left(self) -> int:
         """Bytes that are still to come of a long DATA frame, on whichever stream; 0 outside of one."""
         return self._reader.data_left
@@ -696,8 +714,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def abort(self) -> None:
         """Close the connection without GOAWAY."""
-        if self._writer.transport is not None:
-            self._writer.transport.abort()
+        self._writer.disconnect()
 
     def _close_if_idle(self) -> None:
         """Close a connection whose shutdown is announced and whose last stream has ended."""

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from naiad.frontends.http2.frames import DATA, head
+from naiad.frontends.unread_responses import UnreadResponse
 
 Buffer = bytes | bytearray | memoryview
 
@@ -22,13 +23,18 @@ class SendBuffer:
 
     Attributes:
         size: Bytes in it.
+        taken: Bytes that were taken out of it so far.
+        unread: What it counts in the memory of requests; None while that is nothing.
     """
 
-    __slots__ = ("_parts", "size")
+    __slots__ = ("_begun", "_parts", "size", "taken", "unread")
 
     def __init__(self) -> None:
         self._parts: deque[memoryview | _Marker] = deque()
+        self._begun = 0  # bytes that were taken of the first part, whose memory is kept until its last byte is taken
         self.size = 0
+        self.taken = 0
+        self.unread: UnreadResponse | None = None
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -36,7 +42,21 @@ class SendBuffer:
     @property
     def memory(self) -> int:
         """Bytes of memory that it takes, about. Many short messages take more than their content."""
-        return self.size + _PART_SIZE * len(self._parts)
+        return self.size + self._begun + _PART_SIZE * len(self._parts)
+
+    def count(self) -> None:
+        """Count what it takes now in the memory of requests, if it counts there."""
+        unread = self.unread
+        if unread is not None:
+            unread.resize(self.memory)
+            if not self._parts:
+                self.unread = None
+
+    def release(self) -> None:
+        """Count nothing any more: the stream has ended."""
+        unread, self.unread = self.unread, None
+        if unread is not None:
+            unread.release()
 
     def put(self, parts: Sequence[Buffer], size: int, marker: object = None) -> None:
         """Append a message of *size* bytes. `take` returns a *marker* other than None with the message's last byte."""
@@ -73,6 +93,7 @@ class SendBuffer:
             pieces.append(head(DATA, 0, stream, size))
             self._take_payload(size, pieces, markers)
             taken += size
+        self.taken += taken
         return pieces, taken, markers
 
     def _take_payload(self, size: int, pieces: list[Buffer], markers: list[object]) -> None:
@@ -85,9 +106,11 @@ class SendBuffer:
             if len(part) > size:
                 pieces.append(part[:size])
                 self._parts.appendleft(part[size:])
+                self._begun += size
                 return
             pieces.append(part)
             size -= len(part)
+            self._begun = 0
 
 
 class _Marker:

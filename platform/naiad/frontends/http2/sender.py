@@ -4,6 +4,9 @@ Three things can hold a message back: the connection's window and the stream's w
 transport whose buffer is full. What is held back waits in its stream's `SendBuffer`. Streams with unsent data queue
 here and take turns of 256 KiB, so that one long response does not delay all others.
 
+What is held back counts in the memory of requests (`request_budget.py`): that of each stream by itself, and what the
+transport has of all of them.
+
 Each call of `transport.write` is a system call, which costs as much as making a short response. So `FrameWriter`
 collects what is written in one turn of the event loop and writes it at the end of that turn.
 """
@@ -23,6 +26,9 @@ from naiad.frontends.http2.frames import DATA, END_HEADERS, END_STREAM, HEAD, HE
 from naiad.frontends.http2.send_buffer import Buffer, SendBuffer
 from naiad.frontends.http2.settings import PeerSettings
 from naiad.frontends.http2.stream import Stream
+from naiad.frontends.request_budget import RequestBudget
+from naiad.frontends.unread_bytes import unsent_bytes
+from naiad.frontends.unread_responses import COUNTED_FROM, UnreadResponse
 
 _JOIN_LIMIT = 1 << 16
 """Messages of up to this many bytes are joined with the frames around them; beyond it the copy costs more than it
@@ -32,24 +38,93 @@ _TURN_SIZE = 1 << 18
 _FRAGMENT_SIZE = 1 << 12
 """Fewer bytes of a queued message are a fragment: they do not count as an answer. A client that opens a window byte by
 byte has its response in as many pieces (CVE-2019-9511)."""
+_HIGH_WATER = 1 << 16
+"""Bytes that the kernel has not taken from which the client counts as one that does not read: asyncio's own number."""
 
 
 class FrameWriter:
     """Writes frames to a transport, those of one turn of the event loop together.
 
+    For the budget, it is the `Reader` of what the transport has.
+
     Attributes:
         transport: The transport; None before the connection is made and after it is lost, when writes do nothing.
-        is_paused: Whether the transport's buffer is full.
+        is_paused: Whether the transport's buffer is full, or has the rest of a long response.
     """
 
-    __slots__ = ("_loop", "_pending", "_pending_size", "is_paused", "transport")
+    __slots__ = ("_budget", "_loop", "_pending", "_pending_size", "_unread", "is_paused", "transport")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, budget: RequestBudget) -> None:
         self.transport: asyncio.Transport | None = None
         self.is_paused = False
+        self._budget = budget
+        self._unread: UnreadResponse | None = None  # while the transport is paused
         self._loop = loop
         self._pending: list[bytes] = []
         self._pending_size = 0
+
+    def open(self, transport: asyncio.Transport) -> None:
+        """Write to *transport* from now on."""
+        self.transport = transport
+        # Resumed only when it is empty: a few bytes may keep the memory of a long tensor.
+        transport.set_write_buffer_limits(_HIGH_WATER, 0)
+
+    def close(self) -> None:
+        """Write nothing any more: the connection is lost."""
+        self.transport = None
+        self._release()
+
+    def disconnect(self) -> None:
+        """Close the connection without GOAWAY; see `Reader`.
+
+        Nothing is written any more: transports of uvloop take that for an error.
+        """
+        transport = self.transport
+        self.close()
+        if transport is not None:
+            transport.abort()
+
+    def pause(self) -> None:
+        """Write only what is short: the client does not read."""
+        self.is_paused = True
+        if self.transport is not None and self._unread is None:
+            self._unread = self._budget.open_unread(self, self.transport.get_write_buffer_size())
+
+    def resume(self) -> None:
+        """Write everything: the kernel has all that was written."""
+        self.is_paused = False
+        self._release()
+        if self.transport is not None:
+            self.transport.set_write_buffer_limits(_HIGH_WATER, 0)
+
+    def hold(self, size: int) -> None:
+        """Count a response of *size* bytes, whose end was just written, until the kernel has all of it."""
+        transport = self.transport
+        if transport is None or not transport.get_write_buffer_size():
+            return
+        if not self.is_paused:
+            transport.set_write_buffer_limits(0)  # which calls `pause`, and `resume` when it is empty
+        if self._unread is not None:
+            self._unread.resize(self._unread.size + size)
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that the kernel has not taken."""
+        return 0 if self.transport is None else self.transport.get_write_buffer_size()
+
+    def read_count(self) -> int:
+        """Bytes that the client has read, up to a constant, while the transport is paused: see `Reader`."""
+        return -self.unsent
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written and that the client's kernel has not acknowledged."""
+        return unsent_bytes(self.transport)
+
+    def _release(self) -> None:
+        unread, self._unread = self._unread, None
+        if unread is not None:
+            unread.release()
 
     def write(self, data: bytes) -> None:
         """Write frames now, unless earlier ones wait for the end of the turn."""
@@ -96,6 +171,7 @@ class Sender:
         streams: Mapping[int, Stream],
         on_response_sent: Callable[[Stream], None],
         defer: Callable[[Callable[[], None]], None],
+        budget: RequestBudget,
     ) -> None:
         """A sender for one connection.
 
@@ -104,7 +180,9 @@ class Sender:
             streams: The connection's open streams; only read.
             on_response_sent: Called with a stream whose response has been handed to the transport completely.
             defer: Calls a function in a later turn of the loop.
+            budget: Counts what is held back.
         """
+        self._budget = budget
         self.flow = SendFlow()
         self.count = self.fragments = 0
         self._writer = writer
@@ -149,6 +227,7 @@ class Sender:
         ]
         if size > _JOIN_LIMIT:
             writer.write_parts(pieces)
+            writer.hold(size)
         elif len(self._streams) == 1:  # no other response can join this one: write it without a detour over the loop
             writer.write(b"".join(pieces))
         else:
@@ -187,6 +266,11 @@ class Sender:
         stream.unsent_data.put(parts, size, marker)
         self._enqueue(stream)
         self.send_queued()
+        unsent = stream.unsent_data  # None if the stream has ended meanwhile
+        if unsent:
+            if unsent.unread is None and unsent.memory >= COUNTED_FROM:
+                unsent.unread = self._budget.open_unread(stream)
+            unsent.count()
 
     def send_trailers(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
         """End the response, behind all messages that flow control still holds back."""
@@ -278,6 +362,11 @@ class Sender:
                 self._writer.write_later(b"".join(pieces))
             else:
                 self._writer.write_parts(pieces)
+        if unsent.unread is not None:
+            held = unsent.unread.size
+            unsent.count()
+            if not unsent and size > _JOIN_LIMIT:  # else the rest was copied, and keeps nothing of the response
+                self._writer.hold(held)
         if unsent:
             # A stream whose own window is empty waits for a WINDOW_UPDATE rather than for its turn.
             if stream.send_window > 0:

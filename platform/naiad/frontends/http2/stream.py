@@ -60,8 +60,15 @@ class StreamController(Protocol):
     def client_address(self) -> str:
         """The address of the client; "" where it has none."""
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that were written to the connection and that the client's kernel has not acknowledged."""
+
     def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
         """End the stream with RST_STREAM."""
+
+    def cancel_stream(self, stream: Stream, code: ErrorCode) -> None:
+        """End the stream with RST_STREAM, and cancel what its handler still does."""
 
     def pause_stream(self, stream: Stream) -> None:
         """Do not open the stream's window any more: its client can send what the window holds, then blocks."""
@@ -164,6 +171,21 @@ class Stream:
         """Bytes of memory that messages take which flow control holds back."""
         return self.unsent_data.memory if self.unsent_data is not None else 0
 
+    def read_count(self) -> int:
+        """Bytes of those held back that the client has read, up to a constant: see `Reader`.
+
+        A client may open a window by a megabyte at once, and read that for minutes. So what the connection has not sent
+        yet is subtracted, though other streams have a part in it.
+        """
+        return 0 if self.unsent_data is None else self.unsent_data.taken - self.controller.unsent
+
+    def disconnect(self) -> None:
+        """End the stream, whose client reads too slowly: see `Reader`.
+
+        gRPC's clients make RESOURCE_EXHAUSTED of the code.
+        """
+        self.controller.cancel_stream(self, ErrorCode.ENHANCE_YOUR_CALM)
+
     def count_content(self, size: int, *, ended: bool) -> None:
         """Compare content with `content-length`, and note the end of the request.
 
@@ -180,6 +202,8 @@ class Stream:
     def close(self) -> None:
         """Release everything, also the handler: the two refer to each other, a cycle for the garbage collector."""
         self.is_open = False
-        self.unsent_data = None
+        if self.unsent_data is not None:
+            self.unsent_data.release()
+            self.unsent_data = None
         self.unsent_trailers = None
         self.handler = _NO_HANDLER

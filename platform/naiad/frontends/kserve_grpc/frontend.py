@@ -82,7 +82,8 @@ class GrpcFrontend:
         tls = None if self._tls is None else grpc_context(self._tls)
         loop = asyncio.get_running_loop()
         turns = turns_of(loop)
-        server = GrpcServer(self.application(loop), self._limits, self._settings, tls, turns, self._count)
+        budget = self._extensions.memory.budget
+        server = GrpcServer(self.application(loop), self._limits, self._settings, tls, turns, self._count, budget)
         port = await server.start(self._address, self._port, reuse_port=self._reuse_port)
         self._server = server
         return port

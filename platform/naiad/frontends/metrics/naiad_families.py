@@ -123,14 +123,21 @@ def connection_families(count: ConnectionCount) -> list[Family]:
 
 
 def request_memory_families(memory: RequestMemory) -> list[Family]:
-    """Memory of long bodies and messages in flight (--memory-limit-requests)."""
+    """Memory of long bodies, messages and unread responses (--memory-limit-requests)."""
     budget = memory.budget
     return [
         single_gauge(
             "naiad_request_memory_limit_bytes", "Memory that requests in flight may use together", budget.limit
         ),
         single_gauge(
-            "naiad_request_memory_used_bytes", "Memory that long requests in flight use, decompressed", budget.in_use
+            "naiad_request_memory_used_bytes",
+            "Memory that long requests in flight, decompressed, and unread responses use",
+            budget.in_use,
+        ),
+        single_gauge(
+            "naiad_request_memory_unread_bytes",
+            "Memory of responses that their clients have not read, which is a part of that in use",
+            budget.unread.size,
         ),
         single_gauge(
             "naiad_request_memory_stopped",
@@ -142,6 +149,13 @@ def request_memory_families(memory: RequestMemory) -> list[Family]:
             "Number of incomplete requests that were refused for want of memory",
             MetricType.COUNTER,
             [Sample({}, budget.refused)],
+        ),
+        Family(
+            "naiad_unread_responses_dropped_total",
+            "Number of responses that were not sent to their end, by the reason: no memory was left, their client read "
+            "too slowly while others needed memory, or for longer than a call of gRPC may take",
+            MetricType.COUNTER,
+            [Sample({"reason": reason}, budget.dropped[reason]) for reason in ("full", "slow", "time")],
         ),
     ]
 
