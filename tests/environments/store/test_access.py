@@ -59,7 +59,7 @@ def close(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
             raise denied(path)
         return scanned(path)
 
-    monkeypatch.setattr(os, "access", lambda path, mode: may(path, mode) and not is_closed(path))
+    monkeypatch.setattr(os, "access", lambda path, mode: may(path, mode) and not is_closed(os.path.realpath(path)))
     monkeypatch.setattr(os, "listdir", list_open)
     monkeypatch.setattr(os, "scandir", scan_open)
     monkeypatch.setattr(Path, "read_bytes", read_open)
