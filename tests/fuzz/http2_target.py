@@ -144,6 +144,12 @@ class _Transport(asyncio.Transport):
         for part in parts:
             self.write(part)
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def set_write_buffer_limits(self, high: object = None, low: object = None) -> None:
+        pass
+
     def can_write_eof(self) -> bool:
         return True
 

@@ -78,7 +78,7 @@ class HttpTarget:
             self._heads,
             self._receive_buffer,
             LoopTurns(self._loop),
-            self._endpoints.reserve_input,
+            reserve_input=self._endpoints.reserve_input,
         )
         connection.connection_made(transport)
         bounds = sorted({cut % (len(data) + 1) for cut in cuts} | {0, len(data)})
@@ -192,6 +192,9 @@ class _Transport(asyncio.Transport):
 
     def get_write_buffer_size(self) -> int:
         return 0
+
+    def set_write_buffer_limits(self, high: object = None, low: object = None) -> None:
+        pass
 
     def is_closing(self) -> bool:
         return self.is_closed
