@@ -97,7 +97,8 @@ def test_a_store_that_was_filled_for_its_user_alone_is_said_and_serves_once_it_i
     with server(tmp_path, wait="") as running:
         running.wait_exit()
         log = running.log
-    said = [line for line in log.splitlines() if closed in line]
+    # The table of models breaks the sentence at another place for each length of the path.
+    said = [line for line in log.splitlines() if closed in line and not line.startswith("|")]
     for command in ("list", "gc", "verify", "prefetch"):
         named = [f"{tmp_path}/environment.tar.gz"] if command == "prefetch" else []
         done = subprocess.run(
