@@ -8,6 +8,9 @@ from support.late_import import needs_ray
 from support.once import one_at_a_time
 
 _LIMIT = 600  # 70 s on an idle machine
+_NOT_STARTED = "The current node timed out during startup"
+"""Ray gives its first node 30 s, which no setting changes. A busy machine may need more; the demonstration has not begun
+then."""
 
 
 @needs_ray
@@ -15,7 +18,10 @@ _LIMIT = 600  # 70 s on an idle machine
 @pytest.mark.timeout(_LIMIT + 300)  # also for the other tests with a cluster
 def test_no_requests_fail_but_those_in_flight_on_a_killed_node(tmp_path, tmp_path_factory):
     with one_at_a_time(tmp_path_factory, "ray"):
-        code, said = run_demo(tmp_path, "demo_ray.py", _LIMIT)
+        for _ in range(3):
+            code, said = run_demo(tmp_path, "demo_ray.py", _LIMIT)
+            if _NOT_STARTED not in said:
+                break
     assert code == 0, said
     assert "No requests failed but those in flight on the lost node" in said
     # Requests, failures, permitted failures.

@@ -101,7 +101,7 @@ class Application:
         )
         applications = [*serve_config(serving)["applications"], *others]
         _get_global_client().deploy_apps(ServeDeploySchema(applications=applications))
-        until(self.two_ready, f"revision {self.revision}", timeout=120)
+        until(self.two_ready, f"revision {self.revision}", timeout=300)
 
     def replicas(self) -> list[dict]:
         """The list of servers."""
@@ -242,7 +242,7 @@ def test_a_killed_replica_is_replaced_and_only_its_requests_in_flight_fail(appli
     with Load(addresses) as load:
         begin = time.monotonic()
         os.kill(psutil.Process(killed["pid"]).ppid(), signal.SIGKILL)  # the process of Ray's replica
-        until(lambda: application.two_ready(without=killed["replica"]), "another server", timeout=90)
+        until(lambda: application.two_ready(without=killed["replica"]), "another server", timeout=300)
         seconds = time.monotonic() - begin
 
     # One connection has one request in flight. The next one may be accepted while the server is being ended, too.
@@ -276,7 +276,7 @@ def second(application, tmp_path):
     caller = application.models / "slow"
     try:
         application.deploy(config)
-        until(lambda: [each for each in servers_at(url) if each["ready"]], "the second application", timeout=120)
+        until(lambda: [each for each in servers_at(url) if each["ready"]], "the second application", timeout=300)
         (caller / "1").mkdir(parents=True)
         (caller / "config.pbtxt").write_text(
             f'backend: "remote"\nparameters {{ key: "servers" value {{ string_value: "{url}/replicas" }} }}\n'
@@ -310,7 +310,7 @@ def test_a_second_application_is_called_by_its_list_and_gets_servers_with_its_lo
     for thread in threads:
         thread.start()
     try:
-        until(lambda: sum(each["ready"] for each in servers_at(second)) == 2, "a second server", timeout=90)
+        until(lambda: sum(each["ready"] for each in servers_at(second)) == 2, "a second server", timeout=300)
         seconds = time.monotonic() - begin
         # Each of the callers prefers a server of its node; the other one, or both, get the requests without one.
         until(lambda: all(each["requests"] for each in servers_at(second)), "requests for both servers")
