@@ -57,11 +57,11 @@ def add_command(
     MODEL is a model's directory, a shared backend's, or a Python file. PACKAGES are requirements as for pip, such as
     scikit-learn==1.5.*
     """
-    from naiad_building.declared.locking import add_packages, lock_declaration
+    from naiad_building.declared.locking import adding, lock_declaration
 
     file = _editable_script(model, removes=False)
     request = _request(file, model, python, wheels, offline=offline, json=json)
-    locked = add_packages(file, packages, lambda _, edit: lock_declaration(request, edit))
+    locked = lock_declaration(request, adding(file, packages))
     if json:
         print_json({"file": file, "added": packages, **_facts(locked)})
         return
@@ -89,11 +89,11 @@ def remove_command(
     MODEL is a model's directory, a shared backend's, or a Python file. PACKAGES are names. What only they needed leaves
     the lock, too.
     """
-    from naiad_building.declared.locking import lock_declaration, remove_packages
+    from naiad_building.declared.locking import lock_declaration, removing
 
     file = _editable_script(model, removes=True)
     request = _request(file, model, python, wheels, offline=offline, json=json)
-    locked = remove_packages(file, packages, lambda _, edit: lock_declaration(request, edit))
+    locked = lock_declaration(request, removing(file, packages))
     if json:
         print_json({"file": file, "removed": packages, **_facts(locked)})
         return

@@ -39,11 +39,11 @@ __all__ = [
     "LockCheck",
     "LockRequest",
     "LockedDeclaration",
-    "add_packages",
+    "adding",
     "check_lock",
     "fetch_locked_wheels",
     "lock_declaration",
-    "remove_packages",
+    "removing",
 ]
 
 _NUMPY = "numpy"
@@ -224,10 +224,8 @@ def _resolved_conda(request: LockRequest) -> Iterator[tuple[Path, LockedDeclarat
         yield path, locked
 
 
-def add_packages(
-    file: Path, packages: Sequence[str], lock: Callable[[Path, Edit], LockedDeclaration]
-) -> LockedDeclaration:
-    """Add packages to the block of a script, and lock it. If that fails, the script stays as it was.
+def adding(file: Path, packages: Sequence[str]) -> Edit:
+    """Adds packages to the block of a script, for `lock_declaration`. If that fails, the script stays as it was.
 
     numpy is added, too, unless the script requires it: the server passes tensors as its arrays. A block without
     `requires-python` gets one: its lock is for the Python that it was resolved with, and newer ones.
@@ -235,38 +233,30 @@ def add_packages(
     Args:
         file: The script.
         packages: Requirements.
-        lock: Locks the script with a change, and writes both.
 
     Raises:
         ConfigError: If a package is not a requirement, or the file is not a script.
-        ExecutionEnvironmentError: If nothing satisfies the requirements.
     """
     before = _script_text(file, "add packages to")
     wanted = [*packages]
     block = read_script_block(before, str(file))
     if _NUMPY not in {*_names(packages), *_names(block.dependencies if block else ())}:
         wanted.append(_NUMPY)
-    return lock(
-        file, lambda minor: add_dependencies(before, wanted, str(file), requires_python=f">={minor}" if minor else "")
-    )
+    return lambda minor: add_dependencies(before, wanted, str(file), requires_python=f">={minor}" if minor else "")
 
 
-def remove_packages(
-    file: Path, packages: Sequence[str], lock: Callable[[Path, Edit], LockedDeclaration]
-) -> LockedDeclaration:
-    """Remove packages from the block of a script, and lock it. If that fails, the script stays as it was.
+def removing(file: Path, packages: Sequence[str]) -> Edit:
+    """Removes packages from the block of a script, for `lock_declaration`. If that fails, the script stays as it was.
 
     Args:
         file: The script.
         packages: Their names.
-        lock: Locks the script with a change, and writes both.
 
     Raises:
         ConfigError: If the block does not require one of them, or the file is not a script.
-        ExecutionEnvironmentError: If nothing satisfies the requirements that are left.
     """
     after = remove_dependencies(_script_text(file, "remove packages from"), packages, str(file))
-    return lock(file, lambda _: after)
+    return lambda _: after
 
 
 def _script_text(file: Path, action: str) -> str:

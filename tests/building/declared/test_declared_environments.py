@@ -25,7 +25,7 @@ from naiad_building.declared.locking import (
     Edit,
     LockedDeclaration,
     LockRequest,
-    add_packages,
+    adding,
     fetch_locked_wheels,
     lock_declaration,
 )
@@ -406,7 +406,7 @@ def test_packages_are_added_with_numpy_and_locked(tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("import adder\n")
 
-    locked = add_packages(file, ["adder==1.0"], edited)
+    locked = lock(file, adding(file, ["adder==1.0"]))
 
     assert [(pin.name, pin.version) for pin in locked.pins] == [("adder", "1.0"), ("numpy", "0.1")]
     own = ".".join(OWN.split(".")[:2])
@@ -417,14 +417,10 @@ def test_packages_are_added_with_numpy_and_locked(tmp_path: Path) -> None:
     assert open_foreign_lock(locked.lock).requires_python == SpecifierSet(f">={own}")
 
 
-def edited(file: Path, edit: Edit) -> LockedDeclaration:
-    return lock(file, edit=edit)
-
-
 def test_the_versions_of_python_that_a_block_names_stay(tmp_path: Path) -> None:
     file = script(tmp_path, "numpy", python=">=3.9")
 
-    add_packages(file, ["adder"], edited)
+    lock(file, adding(file, ["adder"]))
 
     assert file.read_text().count("requires-python") == 1
     assert '# requires-python = ">=3.9"\n' in file.read_text()
@@ -435,7 +431,7 @@ def test_an_unavailable_package_changes_nothing(tmp_path: Path) -> None:
     path = lock(file).lock
     before = file.read_text(), path.read_text()
 
-    assert "subtracter" in refusal(lambda: add_packages(file, ["subtracter"], edited))
+    assert "subtracter" in refusal(lambda: lock(file, adding(file, ["subtracter"])))
 
     assert (file.read_text(), path.read_text()) == before
     assert sorted(each.name for each in tmp_path.glob("*model.py*")) == ["model.py", "model.py.lock"]
