@@ -60,6 +60,7 @@ class FakeEngine:
     def __init__(self) -> None:
         self.live = True
         self.ready = True
+        self.stalled = ""
         self.requests: list[InferRequest] = []
         self.cancelled: list[int] = []
         self.confirmed_counts: dict[int, int] = {}
@@ -85,6 +86,10 @@ class FakeEngine:
 
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
         return self.is_model_ready(name, version)
+
+    def stalls(self, name: str, version: int = LATEST) -> str:
+        self._find(name, version)
+        return self.stalled
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         return self._find(name, version).ready

@@ -124,6 +124,7 @@ class FakeGuest:
         self.pid = pid
         self.python = "3.11"
         self.is_hung = False
+        self.stalled_seconds = 0.0
         self.has_released = False  # whether a client has read a response since the last look
         self.free_since = 0
         self.readiness = None
@@ -179,6 +180,9 @@ class FakeGuest:
         self.calls.append(("release_idle_memory", idle))
         has_released, self.has_released = self.has_released, False
         return has_released
+
+    def look_at_progress(self) -> None:
+        """Nothing: a test sets how long it has stalled."""
 
     def follow_log_level(self) -> None:
         self.calls.append(("follow_log_level",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -865,6 +866,14 @@ def nothing(played: Played) -> None:
     pass
 
 
+def is_debugged(played: Played) -> None:
+    played.worker.spec = replace(played.worker.spec, at_terminal=True)
+
+
+def has_a_limit(played: Played) -> None:
+    played.worker._watch.seconds = 600
+
+
 @pytest.mark.parametrize(
     ("why", "hangs"),
     [
@@ -913,3 +922,92 @@ def test_a_guest_hangs_that_has_requests_and_waits_for_nobody(monkeypatch, caplo
         assert "'m_0_0' (pid 4242) hangs: it made no progress for 10 s" in caplog.text
 
     play(hang)
+
+
+def test_a_guest_without_a_limit_reports_once_that_execute_makes_no_progress_for_a_minute(monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: int(clock.now * 1e9))
+    monkeypatch.setattr(worker_module, "clock", fake)
+
+    async def stall():
+        played = await Played().start()
+        worker, reports = played.worker, played.host
+        worker.look_at_progress()
+        assert worker.stalled_seconds == 0, "it has nothing to do"
+        execute(played, 1)
+        clock.now += 59
+        worker.look_at_progress()
+        assert (worker.stalled_seconds, reports.of("on_stall")) == (0, [])
+        clock.now += 2
+        worker.look_at_progress()
+        clock.now += 2
+        worker.look_at_progress()
+        assert (worker.stalled_seconds, reports.of("on_stall")) == (63, [((1,), 61)]), "once for each batch"
+        played.say(responses(1, answer(1)))
+        await played.until_called("on_batch_done")
+        worker.look_at_progress()
+        assert worker.stalled_seconds == 0
+        clock.now += 500
+        execute(played, 2)
+        clock.now += 61
+        worker.look_at_progress()
+        assert reports.of("on_stall")[1:] == [((2,), 61)]
+        await worker.kill()
+
+    play(stall)
+
+
+@pytest.mark.parametrize(
+    ("why", "stalls"),
+    [
+        (nothing, True),
+        (waits_for_a_reply, False),
+        (waits_for_memory, False),
+        (waits_for_a_call, False),
+        (waits_for_a_client, False),
+        (has_no_requests, True),
+        (is_gone, False),
+        (is_stopping, False),
+        (has_a_later_batch, False),
+        (is_debugged, False),
+        (has_a_limit, False),
+    ],
+)
+def test_execute_stalls_that_waits_for_nobody_and_has_no_limit(monkeypatch, why, stalls):
+    clock = SimpleNamespace(now=1000.0)
+    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: int(clock.now * 1e9))
+    monkeypatch.setattr(worker_module, "clock", fake)
+
+    async def stall():
+        played = await Played().start()
+        worker = played.worker
+        execute(played, 1)
+        clock.now += 10.5
+        worker.look_at_progress()  # from now on responses count as progress
+        why(played)
+        clock.now += 50
+        worker.look_at_progress()
+        assert bool(played.host.of("on_stall")) == stalls
+        worker._is_stopping = worker._is_gone = False
+        await worker.kill()
+
+    play(stall)
+
+
+def test_responses_of_a_long_execute_are_progress(monkeypatch):
+    clock = SimpleNamespace(now=1000.0)
+    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: int(clock.now * 1e9))
+    monkeypatch.setattr(worker_module, "clock", fake)
+
+    async def stream():
+        played = await Played().start()
+        execute(played, 1)
+        for count in range(1, 4):
+            clock.now += 40
+            played.worker.look_at_progress()
+            played.say(responses(1, answer(1, flags=0), flags=0))
+            await played.until_called("on_response", count)
+        assert (played.worker.stalled_seconds, played.host.of("on_stall")) == (0, [])
+        await played.worker.kill()
+
+    play(stream)

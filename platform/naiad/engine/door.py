@@ -32,6 +32,9 @@ class EngineDoor(Protocol):
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
         """As `is_model_ready`; a model with a method `is_ready` must also report that it is, within five seconds."""
 
+    def stalls(self, name: str, version: int = LATEST) -> str:
+        """Which instances of the version make no progress, as a sentence; empty for none, or without such a version."""
+
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version can infer now; raises `UnknownModelError` for a model that does not exist."""
 

@@ -38,7 +38,7 @@ from naiad.engine.loading.scaling import InstanceScaling
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import LoadedVersion, SequenceOwner, Target
-from naiad.engine.serving.readiness import are_ready
+from naiad.engine.serving.readiness import are_ready, stalls_of
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.custom_metrics import ModelMetrics
@@ -271,6 +271,13 @@ class Engine:
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
         """See `EngineDoor.check_ready`."""
         return self.is_model_ready(name, version) and await are_ready([self._registry.find_loaded(name, version)])
+
+    def stalls(self, name: str, version: int = LATEST) -> str:
+        """See `EngineDoor.stalls`."""
+        try:
+            return stalls_of(self._registry.find_loaded(name, version))
+        except NaiadError:
+            return ""
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """Whether the version can infer now."""

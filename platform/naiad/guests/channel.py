@@ -23,6 +23,7 @@ class Channel:
     """Frames over a non-blocking stream socket on an event loop.
 
     Attributes:
+        on_frame: Called with kind and payload of each frame; may raise to stop reading.
         was_cut: Whether the guest closed its end with unread data in it: the kernel reports that as a reset.
         is_broken: Whether the guest sent a malformed frame, or one that is too long.
     """
@@ -40,13 +41,13 @@ class Channel:
         Args:
             sock: Owned from now on.
             loop: The loop whose thread calls everything here.
-            on_frame: Called with kind and payload of each frame; may raise to stop reading.
+            on_frame: See the attribute.
             on_end: Called once with the reason, when the guest has closed its end or sent a malformed frame.
             on_activity: Called whenever something is sent or received.
         """
         self._socket: socket.socket | None = sock
         self._loop = loop
-        self._on_frame = on_frame
+        self.on_frame = on_frame
         self._on_end = on_end
         self._on_activity = on_activity
         self.was_cut = self.is_broken = False
@@ -168,7 +169,7 @@ class Channel:
             self._on_end(f"it broke the protocol: {error}")
             return False
         if len(frames) == 1:  # most reads
-            self._on_frame(*frames[0])
+            self.on_frame(*frames[0])
         elif frames:
             self._frames.extend(frames)
             self._handle_frames()
@@ -179,7 +180,7 @@ class Channel:
         frames = self._frames
         deadline = 0.0
         while frames:
-            self._on_frame(*frames.popleft())
+            self.on_frame(*frames.popleft())
             if frames:
                 now = clock.perf_counter()
                 if not deadline:

@@ -45,6 +45,9 @@ class _CompletionDelegate:
     def on_hang(self, worker: Worker) -> None:
         """Never called: such a guest is not watched."""
 
+    def on_stall(self, worker: Worker, keys: Sequence[int], seconds: float) -> None:
+        """Never called: such a guest executes nothing."""
+
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Do nothing: `start` reports the exit."""
 

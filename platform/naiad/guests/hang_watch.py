@@ -1,14 +1,21 @@
 """Whether a guest that has requests makes progress: it responds, or calls other models.
 
-The watch is off unless the model or the server has a limit (HANG_SECONDS, `--stub-hang-seconds`): only the model's
-author knows how long `execute` may take. It counts no time in which the guest has no requests, or waits for others: for
-results of its calls, or until a client has received earlier responses.
+No guest is restarted unless the model or the server has a limit (HANG_SECONDS, `--stub-hang-seconds`): only the
+model's author knows how long `execute` may take. Without one, an `execute` without progress for a minute is reported.
+No time counts in which the guest has no requests, or waits for others: for results of its calls, or until a client has
+received earlier responses.
 """
 
 from __future__ import annotations
 
 _CHECKS = 8
 _LONGEST_CHECK_SECONDS = 1.0
+
+STALLED_SECONDS = 60.0
+"""An `execute` without progress for so long is reported where nothing limits it."""
+
+OBSERVED_SECONDS = 5.0
+"""After so long without a response, those of a guest without a limit are observed, too; of most guests none ever is."""
 
 STACKS_SECONDS = 0.5
 """How long a guest that hangs has to write its stacks before it is killed."""
@@ -33,6 +40,10 @@ class HangWatch:
         """Record progress, or that the guest waits for others."""
         self._last = now
 
+    def since_progress(self, now: float, sent: float) -> float:
+        """Seconds without progress of a guest whose oldest batch was sent at *sent*."""
+        return now - max(self._last, sent)
+
     def check(self, now: float, sent: float) -> bool:
         """Whether a guest that has requests is hung: it made no progress for too long.
 
@@ -40,5 +51,5 @@ class HangWatch:
             now: The time.
             sent: When its oldest batch was sent; 0 if it executes none.
         """
-        self.is_hung = now - max(self._last, sent) > self.seconds
+        self.is_hung = self.since_progress(now, sent) > self.seconds
         return self.is_hung

@@ -79,7 +79,7 @@ from naiad.guests.exchange import (
     write_forwarded,
 )
 from naiad.guests.guest import GuestProcess
-from naiad.guests.hang_watch import STACKS_SECONDS, HangWatch
+from naiad.guests.hang_watch import OBSERVED_SECONDS, STACKS_SECONDS, STALLED_SECONDS, HangWatch
 from naiad.guests.launch import LaunchSpec, explain_denied_access
 from naiad.guests.loop_poller import loop_poller_of
 from naiad.guests.memory.instance import InstanceMemory
@@ -160,6 +160,9 @@ class WorkerDelegate(Protocol):
     def on_hang(self, worker: Worker) -> None:
         """The guest hangs; it is killed soon, unless it exits before."""
 
+    def on_stall(self, worker: Worker, keys: Sequence[int], seconds: float) -> None:
+        """`execute` of the requests with these keys has made no progress for so long, and nothing limits that."""
+
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """The process exited by itself or was killed for a fault; called once, never during `start`."""
 
@@ -205,6 +208,7 @@ class Worker:
         readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
         memory_usage: What the guest reports: memory of a native backend, or kept for tensors in GPU memory.
         gpus: UUIDs of the GPUs whose memory the guest can use; None until it has told.
+        stalled_seconds: For how long `execute` has made no progress; 0 below a minute.
         free_since: When the batch before the one whose responses are passed on ended (monotonic ns); 0 before that.
     """
 
@@ -223,6 +227,7 @@ class Worker:
         self.readiness: ReadinessProbe | None = None
         self.memory_usage: tuple[MemoryUse, ...] = ()
         self.gpus: frozenset[bytes] | None = None
+        self.stalled_seconds = 0.0
         self.free_since = 0
         code = spec.load.code
         self._log_levels = code.log_levels if isinstance(code, NativeCode) else None  # what the guest knows of the log
@@ -245,6 +250,7 @@ class Worker:
         self._last_sent = 0  # the batch whose EXECUTE was the last message sent; 0 if that was another message
         self._is_gone = False  # whether the process has exited: from then on batches are only noted, never sent
         self._watch = HangWatch(spec.hang_seconds)
+        self._stalled_batch = 0  # the last one that was reported; 0 for none
         self._queries = 0  # that have no reply yet
         self._wants_release = False  # the guest waits for a free block of its output segment
         self._calls = CallDecoder(spec.name)
@@ -681,6 +687,23 @@ class Worker:
         if kind in {wire.Kind.RESPONSES, wire.Kind.CALL}:
             self._watch.record(clock.monotonic())
         self._on_frame(kind, payload)
+
+    def look_at_progress(self) -> None:
+        """Note for how long `execute` has made no progress, and report it once a batch; called periodically."""
+        if self._is_gone or self._is_stopping or not self.batches or self.spec.at_terminal:
+            self.stalled_seconds = 0.0
+            return
+        now = clock.monotonic()
+        if self._waits_for_others():
+            self._watch.record(now)
+        number, batch = next(iter(self.batches.items()))
+        seconds = self._watch.since_progress(now, batch.sent / 1e9)
+        if seconds >= OBSERVED_SECONDS and self._channel is not None:
+            self._channel.on_frame = self._on_watched_frame
+        self.stalled_seconds = seconds if seconds >= STALLED_SECONDS else 0.0
+        if self.stalled_seconds and not self._watch.seconds and number != self._stalled_batch:
+            self._stalled_batch = number
+            self._delegate.on_stall(self, tuple(batch.keys), seconds)
 
     def _check_progress(self) -> None:
         if self._is_gone or self._is_stopping:

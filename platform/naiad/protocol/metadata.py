@@ -199,11 +199,12 @@ class MemoryUse:
 class ModelCondition(enum.Enum):
     """What a loaded model can do now, as the page shows it.
 
-    Clients that ask for its readiness get whether it can serve any request: `READY`, `DEGRADED` and `REFUSING`.
+    Clients that ask for its readiness get whether it can serve any request: all but `NOT_SERVING`.
     """
 
     READY = "ready"
     DEGRADED = "degraded"
+    STALLED = "no progress"
     NOT_SERVING = "not serving"
     REFUSING = "refusing"
 
@@ -244,6 +245,7 @@ class ModelStatistics:
         first_latencies: The same until the first response; decoupled models only.
         refusals: Requests that were refused on arrival, by reason; they are in no other count.
         condition: What it can do now.
+        stalled: Of which instances `execute` makes no progress, as a sentence; empty for none.
         refused: Which requests it refuses now because they ended its processes, as a sentence; empty for none.
     """
 
@@ -277,6 +279,7 @@ class ModelStatistics:
     first_latencies: Mapping[int, int] = field(default_factory=dict)
     refusals: Mapping[str, int] = field(default_factory=dict)
     condition: ModelCondition = ModelCondition.READY
+    stalled: str = ""
     refused: str = ""
 
 
@@ -319,6 +322,7 @@ class InstanceStatus:
         restarts: How often its guest was replaced, by the exit status of the one before.
         input_byte_size: Bytes of its input segment that hold requests now.
         borrowed_outputs: Blocks of its output segment that responses in flight borrow.
+        stalled_seconds: For how long its `execute` has made no progress; 0 below a minute.
     """
 
     model: str
@@ -330,3 +334,4 @@ class InstanceStatus:
     restarts: Mapping[str, int]
     input_byte_size: int
     borrowed_outputs: int
+    stalled_seconds: float = 0.0

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from naiad.core.quantities import counted, size_text
 from naiad.protocol.numbers import integer
-from naiad_operations.top.snapshot import GuestRow, ModelRow, ServerRow, Snapshot
+from naiad_operations.top.snapshot import CONDITIONS, NOT_SERVING, GuestRow, ModelRow, ServerRow, Snapshot
 
 __all__ = ["Column", "columns_of", "draw", "draw_guests", "draw_head", "draw_models", "draw_reasons"]
 
@@ -131,6 +131,7 @@ def _header(server: ServerRow, models: Sequence[ModelRow]) -> Text:
         f"{counted(states['ready'], 'model')} ready",
         f"{states['loading']} loading" if states["loading"] else "",
         f"{states['dormant']} dormant" if states["dormant"] else "",
+        *(f"{states[condition]} {condition}" for condition in sorted(CONDITIONS) if states[condition]),
         f"{failed} failed" if failed else "",
         f"{_number(server.requests_per_second)} requests/s",
         f"{_number(server.failures_per_second)} failures/s" if server.failures_per_second else "",
@@ -176,8 +177,8 @@ def draw_models(models: Sequence[ModelRow], width: int) -> Table:
 def _style(model: ModelRow) -> str:
     if model.has_failed:
         return "red"
-    if model.warning:
-        return "yellow"
+    if model.warning or model.shown_state in CONDITIONS:
+        return "red" if model.shown_state == NOT_SERVING else "yellow"
     return "" if model.shown_state == "ready" else "dim"
 
 
@@ -191,16 +192,16 @@ def _table(first: str, *others: str) -> Table:
 
 
 def draw_reasons(models: Sequence[ModelRow]) -> list[Text]:
-    """Why models failed, and what went wrong with others in the last minutes; one line each, across the screen."""
+    """Why models failed, and what is or went wrong with others; one line each, across the screen."""
     return [
         Text(
-            f"{model.name} {model.version}".rstrip() + f": {model.reason if model.has_failed else model.warning}",
+            f"{model.name} {model.version}".rstrip() + f": {model.trouble}",
             _style(model),
             no_wrap=True,
             overflow="ellipsis",
         )
         for model in models
-        if model.has_failed or model.warning
+        if model.trouble
     ]
 
 

@@ -11,6 +11,8 @@ from typing import Any
 from naiad.core.quantities import counted
 
 __all__ = [
+    "CONDITIONS",
+    "NOT_SERVING",
     "GuestRow",
     "ModelRow",
     "Scrape",
@@ -27,6 +29,9 @@ _US_PER_MS = 1000.0
 _TOKENS = "vllm:generation_tokens_total"
 _DEMAND = "naiad_demand_model_state"
 _READY = "READY"
+NOT_SERVING = "not serving"
+CONDITIONS = frozenset({"degraded", "no progress", NOT_SERVING, "refusing"})
+"""Conditions of models that were loaded and do not serve as they should."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +77,8 @@ class ModelRow:
         name: Its name.
         version: The version; empty if none could be loaded.
         state: `READY`, `LOADING`, `UNAVAILABLE` and so on, as in the index of the repository.
+        condition: What a model that is `READY` can do now: `ready`, `degraded`, `no progress` and so
+            on; empty where the server does not tell.
         demand: State of a model on demand: `dormant`, `loading`, `loaded`, `failed`; empty for another model.
         reason: Why it is not ready.
         requests_per_second: Successful requests.
@@ -91,6 +98,7 @@ class ModelRow:
     name: str
     version: str
     state: str
+    condition: str = ""
     demand: str = ""
     reason: str = ""
     requests_per_second: float | None = None
@@ -112,10 +120,17 @@ class ModelRow:
         return self.state != _READY and bool(self.reason) and self.reason != "unloaded"
 
     @property
+    def trouble(self) -> str:
+        """Why it has failed, else what is wrong with it now, else what went wrong in the last minutes."""
+        return self.reason if self.has_failed or (self.reason and self.shown_state in CONDITIONS) else self.warning
+
+    @property
     def shown_state(self) -> str:
         """Its state in one word; a model on demand without processes accepts requests, but is not called ready."""
         if self.state == _READY and self.demand in {"dormant", "loading"}:
             return self.demand
+        if self.state == _READY and self.condition in CONDITIONS:
+            return self.condition
         return self.state.lower() or "unloaded"
 
 
@@ -128,7 +143,7 @@ class GuestRow:
         version: The version; empty for a process of the server.
         name: The instance, or what the process does.
         pid: Its process id.
-        state: `ready`, `hung`, `restarting`, `given up`.
+        state: `ready`, `no progress`, `hung`, `restarting`, `given up`.
         cpu: Cores that it keeps busy.
         memory: Resident bytes.
         restarts: How often it was restarted.
@@ -169,6 +184,7 @@ def snapshot_of_documents(url: str, state: Mapping[str, Any], guests: Iterable[M
             name=each["name"],
             version=each["version"],
             state=each["state"],
+            condition=each.get("condition", ""),
             demand=each.get("demand", ""),
             reason=each["reason"],
             guests=each["serving"],
@@ -200,7 +216,7 @@ def snapshot_of_documents(url: str, state: Mapping[str, Any], guests: Iterable[M
             version=each["version"],
             name=each["name"],
             pid=each["pid"] or None,
-            state=each["state"],
+            state="no progress" if each.get("stalled_seconds") and each["state"] == "ready" else each["state"],
             cpu=each["cpu"],
             memory=each["memory"],
             restarts=sum(each["restarts"].values()),

@@ -18,12 +18,13 @@ from naiad.engine.lifecycle.scaling import InstanceLoad
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving import instance, version_log
 from naiad.engine.serving.device_use import device_use
+from naiad.engine.serving.readiness import describe_stalls, stalls_of
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.serving.warmup import WarmupSample
 from naiad.guests.launch import LaunchSpec
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_START, InferRequest, InputTensor
-from naiad.protocol.metadata import MemoryUse, ModelCondition
+from naiad.protocol.metadata import InstanceStatus, MemoryUse, ModelCondition
 
 WINDOW = 60.0
 
@@ -594,6 +595,43 @@ def test_the_condition_of_a_version_follows_its_instances(clock):
         assert served.statistics().condition is ModelCondition.NOT_SERVING
 
     clock.run(check())
+
+
+def test_a_version_whose_execute_makes_no_progress_serves_and_says_so(clock, caplog):
+    async def check() -> None:
+        served = await started(TWO, "m_0_0", "m_0_1")
+        assert (served.statistics().stalled, stalls_of(served)) == ("", "")
+        (key, _), (first, second) = ask(served, request_id="abc"), guests(served)
+        clock.advance(75)
+        first.owner.on_stall(first, (key,), 61.0)
+        assert caplog.messages[-1] == (
+            "'m_0_0' (pid 7) of model 'm' version 1 makes no progress: execute of request 'abc', which is 75 s old, has "
+            "not returned for 61 s; if it should not take so long, set HANG_SECONDS in config.pbtxt: then the stacks of "
+            "its threads are logged, and the process is restarted"
+        )
+        first.stalled_seconds = 61.0
+        said = "execute of 'm_0_0' (pid 7) has made no progress for 1 min"
+        found = served.statistics()
+        assert (found.condition, found.stalled, stalls_of(served)) == (ModelCondition.STALLED, said, said)
+        assert (served.is_ready(), served.are_all_ready()) == (True, True)
+        assert [each.stalled_seconds for each in served.statuses()] == [61.0, 0.0]
+        second.is_hung = True
+        assert served.statistics().condition is ModelCondition.DEGRADED
+
+    clock.run(check())
+
+
+def test_a_sentence_names_the_three_instances_that_have_made_no_progress_for_longest():
+    statuses = [
+        InstanceStatus(
+            model="m", version="1", name=f"m_{number}", pid=number, restarts={}, input_byte_size=0, borrowed_outputs=0,
+            stalled_seconds=60.0 * number,
+        )
+        for number in range(6)
+    ]  # fmt: skip
+    first, *_, last = describe_stalls(statuses).split("; ")
+    assert first == "execute of 'm_5' (pid 5) has made no progress for 5 min"
+    assert last == "so have 2 more instances"
 
 
 def test_requests_that_wait_and_that_are_executed_are_counted(clock):

@@ -251,6 +251,28 @@ def test_a_model_that_refuses_requests_is_shown_so_with_its_figures_and_the_reas
     assert refused in page.text()
 
 
+def test_a_model_whose_execute_makes_no_progress_is_shown_so_with_its_figures_and_the_reason(page, site):
+    stalled = "execute of 'add_sub_0' (pid 7) has made no progress for 2 min"
+    site.engine.all_statistics = [
+        replace(sample_statistics("add_sub"), condition=ModelCondition.STALLED, stalled=stalled)
+    ]
+    site.engine.statuses = [
+        InstanceStatus(
+            model="add_sub", version="1", name="add_sub_0", pid=7, restarts={}, input_byte_size=0, borrowed_outputs=0,
+            stalled_seconds=121.0,
+        )
+    ]  # fmt: skip
+    page.open()
+    page.until(lambda: "no progress" in page.row("add_sub"))
+    assert "4" in page.row("add_sub").split()
+    assert page.tile("With warnings") == "1"
+    page.open("#/model/add_sub/1")
+    page.until(lambda: "no progress" in page.text("[aria-label=instances] tbody"))
+    assert page.text("h1").endswith("no progress")
+    assert "What makes no progress" in page.text()
+    assert stalled in page.text()
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_dormant_model_says_that_its_first_request_loads_it_and_then_follows_the_load(page, site, axe, size):
     site.engine.demand = {"identity": "dormant"}

@@ -314,6 +314,12 @@ def test_a_server_and_models_that_are_not_ready_say_so_by_their_status(server):
         assert b"Content-Type: text/plain\r\n" in found.head
 
 
+def test_a_model_that_is_not_ready_says_where_it_makes_no_progress(server):
+    server.engine.stalled = "execute of 'not_ready_0' (pid 7) has made no progress for 2 min"
+    found = server.ask("GET", "/v2/models/not_ready/ready")
+    assert (found.status, found.body) == (400, {"error": f"Model version not ready: {server.engine.stalled}"})
+
+
 def test_the_index_has_the_models_that_are_asked_for(server):
     for body, has_all in ((b"", True), ({}, True), ({"ready": False}, True), ({"ready": True}, False)):
         found = server.ask("POST", "/v2/repository/index", body).body

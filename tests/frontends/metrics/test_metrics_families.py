@@ -114,11 +114,13 @@ def test_a_model_is_ready_unless_an_instance_fails_or_requests_are_refused():
     assert values(found) == {
         ("naiad_requests_refused_total", "ready", "fatal", "1"): 0,
         ("naiad_requests_refused_total", "degraded", "fatal", "1"): 1,
-        ("naiad_requests_refused_total", "not serving", "fatal", "1"): 2,
-        ("naiad_requests_refused_total", "refusing", "fatal", "1"): 3,
+        ("naiad_requests_refused_total", "no progress", "fatal", "1"): 2,
+        ("naiad_requests_refused_total", "not serving", "fatal", "1"): 3,
+        ("naiad_requests_refused_total", "refusing", "fatal", "1"): 4,
         ("naiad_requests_refused_total", "unknown_model"): 9,
         ("naiad_model_ready", "ready", "1"): 1,
         ("naiad_model_ready", "degraded", "1"): 0,
+        ("naiad_model_ready", "no progress", "1"): 1,
         ("naiad_model_ready", "not serving", "1"): 0,
         ("naiad_model_ready", "refusing", "1"): 0,
     }

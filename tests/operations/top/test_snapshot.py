@@ -171,6 +171,24 @@ def test_documents_of_a_page_are_a_snapshot_with_every_figure():
     assert line.split()[:3] == ["m", "1", "dormant"]
 
 
+@pytest.mark.parametrize("condition", ["degraded", "no progress", "not serving", "refusing"])
+def test_what_is_wrong_with_a_model_that_was_loaded_is_its_state(condition):
+    server = {"version": "9", "state": "ready", "uptime_seconds": 1, "total_memory": 1, "now": {}}
+    model = {"name": "m", "version": "1", "state": "READY", "reason": "", "serving": 1, "restarts": 0, "now": {}}
+    guest = {"model": "m", "version": "1", "name": "m_0", "pid": 7, "state": "ready", "memory": None, "cpu": None}
+    troubled = {**model, "condition": condition, "reason": "execute of 'm_0' stands still"}
+    state = {"server": server, "models": [troubled, {**model, "name": "n", "condition": "ready"}], "processes": []}
+    guests = [{**guest, "restarts": {}, "stalled_seconds": 75.0}]
+    text = drawn(snapshot_of_documents("http://x", state, guests))
+    assert f"1 model ready, 1 {condition}" in text
+    assert (
+        f"m 1       {condition}".split()
+        == next(line for line in text.splitlines() if line.startswith("m ")).split()[: 2 + len(condition.split())]
+    )
+    assert "m 1: execute of 'm_0' stands still" in text
+    assert next(line for line in text.splitlines() if line.startswith("m_0")).split()[3:6] == ["1", "no", "progress"]
+
+
 def test_a_server_that_stops_answering_is_waited_for_and_its_last_figures_stay():
     refused = UnreachableServerError("cannot reach a server at http://x: connection refused; start one")
     readings = [snapshot(), refused]

@@ -132,6 +132,7 @@ class Instance:
             restarts=dict(self.restarts),
             input_byte_size=0 if worker is None else worker.memory.input_byte_size,
             borrowed_outputs=0 if worker is None else worker.memory.borrowed_count,
+            stalled_seconds=0.0 if worker is None else worker.stalled_seconds,
         )
 
     async def stop(self, timeout: float) -> None:

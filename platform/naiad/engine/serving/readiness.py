@@ -1,4 +1,4 @@
-"""Readiness as models report it themselves (their method `is_ready`)."""
+"""Readiness as models report it themselves (their method `is_ready`), and which instances make no progress."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import Protocol, runtime_checkable
 from naiad.core.errors import NotReadyError, fresh
 from naiad.engine.served import LoadedVersion
 from naiad.engine.serving.branches import Branches
+from naiad.protocol.metadata import InstanceStatus
 
 logger = logging.getLogger("naiad.engine")
+
+_NAMED = 3
+"""How many instances a sentence names."""
 
 
 @runtime_checkable
@@ -51,6 +55,24 @@ async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
         elif isinstance(answer, BaseException):
             raise fresh(answer)
     return not any(answers)
+
+
+def describe_stalls(statuses: Iterable[InstanceStatus]) -> str:
+    """Of which instances `execute` makes no progress, as a sentence; empty for none."""
+    stalled = sorted((each for each in statuses if each.stalled_seconds), key=lambda each: -each.stalled_seconds)
+    named = [
+        f"execute of '{each.name}' (pid {each.pid}) has made no progress for {each.stalled_seconds / 60:.0f} min"
+        for each in stalled[:_NAMED]
+    ]
+    more = len(stalled) - len(named)
+    return "; ".join([*named, *([f"so have {more} more instances"] if more else [])])
+
+
+def stalls_of(version: LoadedVersion) -> str:
+    """The same of a loaded version, or of the models of an ensemble, in all processes."""
+    config = version.config
+    statuses = [instance.status(config.name, version.version) for instance in version.instances]
+    return describe_stalls([*statuses, *(each for branches in _branches_of(version) for each in branches.statuses())])
 
 
 def _branches_of(version: LoadedVersion) -> Iterator[Branches]:

@@ -44,6 +44,7 @@ from naiad.engine.serving.home import HomeRequests
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
+from naiad.engine.serving.readiness import describe_stalls
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmUp, WarmupSample
@@ -537,14 +538,16 @@ class ModelVersion:
     def statistics(self) -> ModelStatistics:
         """Its statistics as they are now."""
         counts = self.counts() if self.branches is None else _sum_of(self.counts(), self.branches.counts())
+        stalled = describe_stalls(self._statuses_everywhere())
         return counts.statistics.value(
             self.config.name,
             str(self.version),
             counts.pending,
             counts.memory,
             counts.running,
-            self._condition(is_refusing=bool(counts.refused)),
+            self._condition(is_refusing=bool(counts.refused), is_stalled=bool(stalled)),
             counts.refused,
+            stalled,
         )
 
     def counts(self) -> BranchCounts:
@@ -559,12 +562,17 @@ class ModelVersion:
         of = self.config.name, self.version, self.totals.namespace
         return [instance.status(*of) for instance in self.instances]
 
-    def _condition(self, *, is_refusing: bool) -> ModelCondition:
+    def _statuses_everywhere(self) -> Sequence[InstanceStatus]:
+        return [*self.statuses(), *(() if self.branches is None else self.branches.statuses())]
+
+    def _condition(self, *, is_refusing: bool, is_stalled: bool) -> ModelCondition:
         if not self.is_ready():
             return ModelCondition.NOT_SERVING
         if is_refusing:
             return ModelCondition.REFUSING
-        return ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
+        if not self.are_all_ready():
+            return ModelCondition.DEGRADED
+        return ModelCondition.STALLED if is_stalled else ModelCondition.READY
 
     @property
     def gpus(self) -> frozenset[bytes] | None:
@@ -587,7 +595,7 @@ class ModelVersion:
     # -- memory -------------------------------------------------------------------------------------------------
 
     def maintain(self) -> None:
-        """Return output blocks to the guests and, after a pause in traffic, free unused pages; called periodically."""
+        """What is due periodically: released output blocks, pages that are unused after a pause, looks at progress."""
         was_busy, self._was_busy = self._was_busy, len(self._tracker) > 0
         is_idle = not was_busy and not self._was_busy and self._tracker.trims_due > 0
         has_released = False
@@ -595,6 +603,7 @@ class ModelVersion:
             if instance.worker is not None:
                 has_released |= instance.worker.release_idle_memory(idle=is_idle)
                 instance.worker.follow_log_level()
+                instance.worker.look_at_progress()
         if is_idle:
             self._tracker.trims_due -= 1
         if has_released:  # a client may read its response, or leave it, long after the last request
@@ -725,6 +734,21 @@ class ModelVersion:
     def on_hang(self, worker: Worker) -> None:  # noqa: ARG002 - the signature of `WorkerDelegate`
         """Have other processes know at once, not half a second later: they send the instance nothing more."""
         self.on_change()
+
+    def on_stall(self, worker: Worker, keys: Sequence[int], seconds: float) -> None:
+        """Log it: only the model's author knows whether it hangs."""
+        pending = next(filter(None, map(self._tracker.find, keys)), None)
+        request = ""
+        if pending is not None:
+            age = (clock.monotonic_ns() - pending.queued) / 1e9
+            name = f" '{pending.request.request_id}'" if pending.request.request_id else ""
+            request = f" of request{name}, which is {age:.0f} s old,"
+        logger.warning(
+            "'%s' (pid %d) of model '%s' version %d makes no progress: execute%s has not returned for %.0f s; if it "
+            "should not take so long, set HANG_SECONDS in config.pbtxt: then the stacks of its threads are logged, and "
+            "the process is restarted",
+            *(worker.spec.name, worker.pid, self.config.name, self.version, request, seconds),
+        )
 
     def recovery_delay(self) -> float:
         """How many seconds an instance that was given up still has to wait before it tries a guest.

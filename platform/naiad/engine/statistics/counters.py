@@ -315,6 +315,7 @@ class Statistics:
         running_count: int = 0,
         condition: ModelCondition = ModelCondition.READY,
         refused: str = "",
+        stalled: str = "",
     ) -> ModelStatistics:
         """The statistics as they are now; *pending_count* requests wait for an instance, *running_count* have one."""
         count = self._success
@@ -360,6 +361,7 @@ class Statistics:
             refusals={reason.value: number for reason, number in self._refusals.items()},
             condition=condition,
             refused=refused,
+            stalled=stalled,
             latencies={} if self.latencies is None else self.latencies.value(),
             first_latencies={} if self.first_latencies is None else self.first_latencies.value(),
         )

@@ -222,7 +222,7 @@ class ConsoleState:
             key = model_key(entry.namespace, entry.name)
             origin, own = origins.get((key, entry.version)), instances.get((key, entry.version), [])
             counted = statistics.get((entry.namespace, entry.name, entry.version))
-            reason = entry.reason or activity.get(key, "") or ("" if counted is None else counted.refused)
+            reason = entry.reason or activity.get(key, "") or _trouble_now(counted)
             metadata = self._metadata(key)
             models.append(
                 {
@@ -280,7 +280,7 @@ class ConsoleState:
             "state": entry.state.value if entry.state is not None else "",
             "condition": "" if counted is None else counted.condition.value,
             "demand": self._engine.demand_states().get(key, ""),
-            "reason": entry.reason or ("" if counted is None else counted.refused),
+            "reason": entry.reason or _trouble_now(counted),
             "troubles": _troubles_json(troubles),
             "recent_seconds": RECENT_SECONDS,
             "inputs": [] if metadata is None else [_tensor(each) for each in metadata.inputs],
@@ -304,6 +304,7 @@ class ConsoleState:
             "memory": None if use is None else use.memory,
             "cpu": self.sampler.cpu.get(instance.pid),
             "restarts": dict(instance.restarts),
+            "stalled_seconds": instance.stalled_seconds,
         }
 
     # -- models that call models --------------------------------------------------------------------------------
@@ -332,6 +333,11 @@ class ConsoleState:
             for (caller, called), count in sorted(calls.items())
         ]
         return {"edges": edges}
+
+
+def _trouble_now(counted: ModelStatistics | None) -> str:
+    """What a version that serves refuses, or where it makes no progress."""
+    return "" if counted is None else counted.refused or counted.stalled
 
 
 def _troubles_json(troubles: Troubles | None) -> dict[str, int]:

@@ -322,7 +322,8 @@ class Endpoints:
     async def _model_ready(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         if await self._engine.check_ready(route.name, route.version):
             return _health(is_healthy=True)
-        raise InvalidRequestError("Model version not ready")
+        stalls = self._engine.stalls(route.name, route.version)
+        raise InvalidRequestError(f"Model version not ready{stalls and ': '}{stalls}")
 
     def _model_config(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         return json_response(self._engine.model_config(route.name, route.version))

@@ -84,7 +84,9 @@ def refusal_families(statistics: Sequence[ModelStatistics], without_version: Map
         for reason, count in model.refusals.items()
     ]
     refused += [Sample({"reason": reason}, count) for reason, count in without_version.items()]
-    ready = [Sample(model_labels(model), int(model.condition is ModelCondition.READY)) for model in statistics]
+    # An `execute` that takes long may be what its author wants: that is for people to judge, not for an alert.
+    serving = {ModelCondition.READY, ModelCondition.STALLED}
+    ready = [Sample(model_labels(model), int(model.condition in serving)) for model in statistics]
     return [
         Family(
             "naiad_requests_refused_total",

@@ -28,6 +28,7 @@ class CoordinatorDoor:
         self.is_ready = engine.is_ready
         self.check_server_ready = engine.check_server_ready
         self.check_ready = engine.check_ready
+        self.stalls = engine.stalls
         self.is_model_ready = engine.is_model_ready
         self.model_metadata = engine.model_metadata
         self.model_config = engine.model_config

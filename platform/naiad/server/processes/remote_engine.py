@@ -214,6 +214,10 @@ class RemoteEngine:
         """See `EngineDoor`."""
         return bool(await self.call("check_ready", name, version))
 
+    def stalls(self, name: str, version: int = LATEST) -> str:
+        """See `EngineDoor`."""
+        return str(self.ask("stalls", name, version))
+
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
         """See `EngineDoor`."""
         return bool(self.ask("is_model_ready", name, version))

@@ -39,6 +39,7 @@ _DOOR = (
     "is_ready",
     "check_server_ready",
     "check_ready",
+    "stalls",
     "is_model_ready",
     "gather_counts",
     "statistics",

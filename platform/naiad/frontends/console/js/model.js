@@ -2,6 +2,7 @@
 // Everything about one version of a model.
 
 const modelHash = (model, tab = "") => `#/model/${pathOf(model.name, model.version || "0", ...(tab ? [tab] : []))}`;
+const REASON_TITLES = { refusing: "What it refuses", "no progress": "What makes no progress" };
 const INSTANCE_KINDS = { ready: "good", hung: "bad", restarting: "busy", "given up": "bad" };
 const DEMAND_NOTES = {
   dormant: "The model is dormant: its first request loads it.",
@@ -50,7 +51,7 @@ class ModelPage {
     const shownReason = reason && reason !== "unloaded" ? reason : "";
     if (shownReason !== this.shownReason) {
       this.shownReason = shownReason;
-      this.reason.replaceChildren(...shownReason ? [h("section", { class: "card" }, h("h2", {}, condition === "refusing" ? "What it refuses" : "Why it is not ready"), h("pre", { class: "error", tabindex: "0" }, shownReason))] : []);
+      this.reason.replaceChildren(...shownReason ? [h("section", { class: "card" }, h("h2", {}, REASON_TITLES[condition] || "Why it is not ready"), h("pre", { class: "error", tabindex: "0" }, shownReason))] : []);
     }
     const trouble = isServing(this.model) ? troublesText(troubles, seconds) : "";
     this.health.hidden = !trouble;
@@ -161,7 +162,7 @@ class ModelPage {
     if (text !== this.seenInstances) {
       this.seenInstances = text;
       this.instances.replaceChildren(instances.length ? table("instances", [{ text: "Instance", full: true }, "State", { text: "Process", number: true }, { text: "Memory", number: true }, { text: "CPU", number: true }, "Restarts"], instances.map(each => [
-        h("b", {}, each.name), pill(each.state, INSTANCE_KINDS[each.state]), each.pid || "none", formatBytes(each.memory), each.cpu === null ? "–" : `${Math.round(each.cpu * 100)} %`,
+        h("b", {}, each.name), each.stalled_seconds && each.state === "ready" ? pill("no progress", "busy") : pill(each.state, INSTANCE_KINDS[each.state]), each.pid || "none", formatBytes(each.memory), each.cpu === null ? "–" : `${Math.round(each.cpu * 100)} %`,
         Object.entries(each.restarts).map(([reason, times]) => `${times} × ${reason}`).join(", ") || "none"]), "instances")
         : h("p", { class: "empty" }, this.model.config && this.model.config.ensemble_scheduling ? "An ensemble has no instances: other models run its steps." : DEMAND_NOTES[demand] || "No instance runs."));
     }

@@ -3,7 +3,7 @@
 // the order and the part of the list that is shown.
 
 const ORDER = ["failed", "not serving", "refusing", "degraded", "restarted", "failing", "rejecting", "loading", "unloading", "ready", "dormant", "unloaded", "not loaded"];
-const WITH_FIGURES = ["refusing", "degraded", "restarted", "failing", "rejecting", "ready"];
+const WITH_FIGURES = ["refusing", "no progress", "degraded", "restarted", "failing", "rejecting", "ready"];
 const PART = { wide: 50, narrow: 12 };  // models on one part of the list: lines, or cards on phones
 const isNarrow = matchMedia("(max-width: 700px)");
 
@@ -175,7 +175,7 @@ class ModelRow {
     setText(this.pill, text);
     setClass(this.pill, `pill ${kind}`);
     setText(this.note, isServing(model) ? troublesText(model.troubles, seconds) : "");
-    this.state.title = text === "refusing" ? sentenceOf(model.reason).cause : "";
+    this.state.title = text === "refusing" || text === "no progress" ? sentenceOf(model.reason).cause : "";
     const isTold = !WITH_FIGURES.includes(text) && Boolean(model.reason) && model.reason !== "unloaded";
     if (isTold) {
       const { cause, hint } = sentenceOf(model.reason);
