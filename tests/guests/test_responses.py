@@ -15,7 +15,7 @@ from naiad.core.errors import Code, ModelError, ProtocolError
 from naiad.guests.exchange import ExecutionReport, ModelInterface, read_reports, read_responses, read_single
 from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.request_plan import RequestPlan
+from naiad.protocol.request_plan import OutputRule, RequestPlan
 
 CAPACITY = 1 << 28
 
@@ -258,6 +258,46 @@ def any_entry(chosen: Choices) -> bytes:
         text=chosen.of([b"", b'{"a":1}', b"[]", b"{", chosen.bytes(9)]),
         packed=chosen.bytes(40) if chosen.below(2) else None,
     )
+
+
+DECLARED = {"OUT": OutputRule(Datatype.FP32, (-1, 4)), "MORE": OutputRule(Datatype.BYTES, (-1, -1))}
+
+
+@pytest.mark.parametrize(
+    ("place", "form"),
+    [
+        (Place(0, "", Datatype.FP32, (3, 4), 0, 48), ""),
+        (Place(0, "", Datatype.FP32, (0, 4), 0, 0), ""),
+        (Place(1, "", Datatype.BYTES, (2, 0), 0, 0), ""),
+        (Place(0, "", Datatype.FP64, (3, 4), 0, 96), "TYPE_FP64 [3,4]"),
+        (Place(0, "", Datatype.FP32, (3, 5), 0, 60), "TYPE_FP32 [3,5]"),
+        (Place(0, "", Datatype.FP32, (4,), 0, 16), "TYPE_FP32 [4]"),
+        (Place(0, "", Datatype.FP32, (), 0, 4), "TYPE_FP32 []"),
+    ],
+)
+def test_an_output_that_contradicts_the_configuration_is_noted_and_read_as_it_is(memory, place, form):
+    found = ModelInterface(
+        RequestPlan(model_name="m", model_version=3, output_names=("OUT", "MORE"), output_rules=DECLARED)
+    )
+    (response,) = read_responses(message(entry([place], inline=bytes(place.size))), found, memory).responses
+    assert response.response.error is None
+    assert response.response.outputs[0].shape == place.shape
+    said = (
+        f"output 'OUT' is not what the configuration declares: a response has it as {form}, declared is TYPE_FP32 "
+        "[-1,4]; clients get it as it is; correct config.pbtxt or the response"
+    )
+    assert found.take_notices() == ([said] if form else [])
+    assert found.take_notices() == []
+
+
+def test_an_output_is_noted_once_however_often_its_form_changes(memory):
+    plan = RequestPlan(model_name="m", model_version=3, output_names=("OUT", "MORE"), output_rules=DECLARED)
+    found = ModelInterface(plan)
+    forms = [Place(0, "", Datatype.FP32, (size,), 0, 4 * size) for size in range(1, 9)]
+    other = Place(1, "", Datatype.FP32, (1,), 0, 4)
+    for place in (*forms, other):
+        read_responses(message(entry([place], inline=bytes(place.size))), found, memory)
+    assert [notice.split("'")[1] for notice in found.take_notices()] == ["OUT", "MORE"]
 
 
 @settings(max_examples=600)

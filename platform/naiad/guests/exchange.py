@@ -75,15 +75,36 @@ class ModelInterface:
         model_name: The model.
         model_version: Its version.
         layouts: Layouts of outputs by their packed bytes, checked when they were first seen.
+        notices: Sentences about outputs that contradict the configuration; `take_notices` empties it.
     """
 
-    __slots__ = ("layouts", "model_name", "model_version", "plan")
+    __slots__ = ("_noticed", "layouts", "model_name", "model_version", "notices", "plan")
 
     def __init__(self, plan: RequestPlan) -> None:
         self.plan = plan
         self.model_name = plan.model_name
         self.model_version = plan.model_version
         self.layouts: Memo[bytes, TensorLayout] = Memo(KEPT)
+        self.notices: list[str] = []
+        self._noticed: set[str] = set()  # outputs
+
+    def compare(self, layout: TensorLayout) -> None:
+        """Note which outputs of a layout contradict the configuration, once each."""
+        for name, datatype, shape, _, _ in layout.entries:
+            rule = self.plan.output_rules.get(name)
+            if rule is None or name in self._noticed or rule.matches(datatype, shape):
+                continue
+            self._noticed.add(name)
+            forms = [f"{kind.config_name} [{','.join(map(str, dims))}]" for kind, dims in ((datatype, shape), rule)]
+            self.notices.append(
+                f"output '{name}' is not what the configuration declares: a response has it as {forms[0]}, declared is "
+                f"{forms[1]}; clients get it as it is; correct config.pbtxt or the response"
+            )
+
+    def take_notices(self) -> list[str]:
+        """The sentences since the last call."""
+        taken, self.notices = self.notices, []
+        return taken
 
 
 class GuestResponse(NamedTuple):
@@ -683,6 +704,7 @@ def _read_layout(data: bytes, interface: ModelInterface) -> TensorLayout:
         for place in places
     ]
     layout = check_layout(places, names, f"'{interface.model_name}'")
+    interface.compare(layout)
     layout.unknown_output = next((name for name in names if name not in interface.plan.output_positions), "")
     interface.layouts[data] = layout
     return layout

@@ -54,7 +54,7 @@ from naiad_stub.messages import (
 
 from naiad.core import clock
 from naiad.core.errors import GuestExitedError, ModelError, NaiadError, ProtocolError, unexpected_error
-from naiad.core.logs import logged_levels
+from naiad.core.logs import GUEST_LEVELS, logged_levels
 from naiad.guests.calls import CallDecoder, ModelCall
 from naiad.guests.channel import Channel
 from naiad.guests.compat import assert_never
@@ -99,6 +99,7 @@ _MAX_COMPARED = 64
 """Requests of a guest whose headers are compared for a call."""
 _MAX_TAKERS = 4096
 _MAX_GPUS = 1024
+_WARN_ONCE = wire.LOG_ONCE + next(number for number, level in GUEST_LEVELS.items() if level == logging.WARNING)
 _MAX_RELEASED = 64  # released output blocks that may wait for a message to go along with
 
 
@@ -558,6 +559,9 @@ class Worker:
         if single is not None and self._pass_on_single(single):
             return
         read = read_responses(payload, self._interface, self.memory)
+        if self._interface.notices:
+            for notice in self._interface.take_notices():
+                self._log.on_log_record(self, _WARN_ONCE, "model.py", 0, notice)
         if read.reports:
             self._requests.on_reports(read.reports)
         if read.done and self._requests.is_refill_urgent(read.ended - read.started):

@@ -67,6 +67,26 @@ class InputRule(NamedTuple):
     reshape: tuple[int, ...] | None = None
 
 
+class OutputRule(NamedTuple):
+    """What an output should look like where the model returns it.
+
+    Attributes:
+        datatype: Its datatype.
+        shape: Its shape, with the batch dimension; -1 is variable.
+    """
+
+    datatype: Datatype
+    shape: tuple[int, ...]
+
+    def matches(self, datatype: Datatype, shape: Sequence[int]) -> bool:
+        """Whether an output is as declared."""
+        return (
+            datatype is self.datatype
+            and len(shape) == len(self.shape)
+            and all(declared in {-1, size} for declared, size in zip(self.shape, shape, strict=True))
+        )
+
+
 class PackedInputs(NamedTuple):
     """The inputs of one request as the message to the guest describes them.
 
@@ -124,6 +144,8 @@ class RequestPlan:
         input_names: All tensors that the guest may be given, in the order of their positions in messages. Beside the
             inputs: controls and states of sequences, and tensors that only warm-up samples have.
         output_names: All tensors that the guest may return, in the order of their positions in messages.
+        output_rules: What outputs should look like, by name. Responses that contradict it are delivered, as in the
+            reference; the log has a warning.
         packs_inputs: Whether the check packs the inputs. False where the guest is given other inputs than the
             request's: an ensemble has no guest, and a sequence batcher adds controls and states.
         input_positions: Position of each of `input_names`.
@@ -138,6 +160,7 @@ class RequestPlan:
     outputs: frozenset[str] = frozenset()
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
+    output_rules: Mapping[str, OutputRule] = field(default_factory=dict)
     packs_inputs: bool = False
     input_positions: Mapping[str, int] = field(init=False)
     output_positions: Mapping[str, int] = field(init=False)

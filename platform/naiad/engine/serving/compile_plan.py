@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.protocol.datatypes import BYTE_SIZES
-from naiad.protocol.request_plan import InputRule, RequestPlan
+from naiad.protocol.request_plan import InputRule, OutputRule, RequestPlan
 
 __all__ = ["compile_plan", "input_names", "output_names", "state_inputs", "state_outputs", "warmup_only_inputs"]
 
@@ -21,6 +21,7 @@ def compile_plan(config: ModelConfig, version: int, generation: int = 0) -> Requ
         generation: Number of this load among all loads of all versions.
     """
     batching = config.message.sequence_batching
+    leading = (-1,) if config.max_batch_size > 0 else ()
     return RequestPlan(
         model_name=config.name,
         model_version=version,
@@ -41,6 +42,12 @@ def compile_plan(config: ModelConfig, version: int, generation: int = 0) -> Requ
         outputs=frozenset(tensor.name for tensor in config.outputs),
         input_names=tuple(input_names(config)),
         output_names=tuple(output_names(config)),
+        output_rules={
+            tensor.name: OutputRule(
+                tensor.datatype, leading + (tensor.dims if tensor.reshape is None else tensor.reshape)
+            )
+            for tensor in config.outputs
+        },
         packs_inputs=not (batching.control_input or batching.state or config.message.HasField("ensemble_scheduling")),
     )
 

@@ -57,9 +57,11 @@ class VersionLog:
             first, separator, rest = message.partition("\n")
             message = f"{first}; {advice}{separator}{rest}"
         if level & LOG_ONCE:
-            if message in self._logged_once or len(self._logged_once) >= _KEPT_ONCE:
+            # What follows a colon may differ from guest to guest, as the shape of an output does.
+            subject = message.partition(": ")[0]
+            if subject in self._logged_once or len(self._logged_once) >= _KEPT_ONCE:
                 return
-            self._logged_once.add(message)
+            self._logged_once.add(subject)
             level -= LOG_ONCE
         log_guest_record(guest, GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
