@@ -26,6 +26,10 @@ REQUIRED, OPTIONAL, DEFERRED = "required", "optional", "deferred"
 ELSEWHERE = "elsewhere"
 IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 ARGUMENTS = {"execute": ("self", "requests"), "initialize": ("self", "args"), "finalize": ("self",)}
+READS_INPUT, TENSOR, REQUEST, RESPONSE = "get_input_tensor_by_name", "Tensor", "InferenceRequest", "InferenceResponse"
+CREATES = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "empty": 1, "full": 2}
+"""Functions of numpy that create an array, and the position of their `dtype`."""
+ALIASES = {"bool": "bool_", "int": "int64", "float": "float64", "object": "object_", "str": "str_", "bytes": "bytes_"}
 OLDER_DIALECT = "triton_python_backend."
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -39,6 +43,8 @@ class CodeReader:
         self.is_package = is_package
         self.problems: List[Dict[str, Any]] = []
         self.missing: List[Dict[str, Any]] = []
+        self.tensors: List[Dict[str, Any]] = []
+        self.calls_models = False
         self.seen: Set[str] = set()
         self.pending: List[str] = []
 
@@ -48,11 +54,13 @@ class CodeReader:
         if tree is not None:
             self._check_class(main, tree)
             self._imports(main, tree)
+            self._find_tensors(main, tree)
         while self.pending:
             path = self.pending.pop()
             tree = self._parse(path)
             if tree is not None:
                 self._imports(path, tree)
+                self._find_tensors(path, tree)
 
     def _parse(self, path: str) -> Optional[ast.Module]:
         self.seen.add(path)
@@ -102,6 +110,40 @@ class CodeReader:
                 method.lineno,
                 "execute contains yield, so calling it returns a generator and runs nothing",
             )
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def _find_tensors(self, path: str, tree: ast.Module) -> None:
+        """Note the names of tensors that are written as literals: inputs that the code reads, tensors that it makes."""
+        in_responses: Set[int] = set()
+        for node in ast.walk(tree):
+            called = called_name(node)
+            if called == REQUEST:
+                self.calls_models = True
+            elif called == RESPONSE:
+                in_responses.update(map(id, ast.walk(node)))
+        for scope in scopes_of(tree):
+            assigned = single_assignments(scope)
+            for node in own_nodes(scope):
+                called = called_name(node)
+                if called == READS_INPUT:
+                    kind, position = "input", 1
+                elif called == TENSOR or is_from_dlpack(node):
+                    kind, position = "response" if id(node) in in_responses else "tensor", 0
+                else:
+                    continue
+                name = argument(node, position, "name")
+                if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                    array = argument(node, 1, "array") if called == TENSOR else None
+                    self.tensors.append(
+                        {
+                            "kind": kind,
+                            "name": name.value,
+                            "dtype": dtype_of(array, assigned),
+                            "file": path,
+                            "line": node.lineno,  # type: ignore[attr-defined] # a call has it
+                        }
+                    )
 
     # -- imports --------------------------------------------------------------------------------------------------
 
@@ -305,6 +347,68 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield from own_nodes(child)
 
 
+def called_name(node: ast.AST) -> str:
+    """The last part of the name of the function that a node calls, such as `Tensor`; empty for anything else."""
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def is_from_dlpack(node: ast.AST) -> bool:
+    """Whether a node calls `Tensor.from_dlpack`."""
+    return called_name(node) == "from_dlpack" and TENSOR in ast.dump(node.func)  # type: ignore[attr-defined] # a call
+
+
+def argument(node: Any, position: int, name: str) -> Optional[ast.AST]:
+    """An argument of a call by its position or its name; None if the call does not show it."""
+    for each in node.keywords:
+        if each.arg == name:
+            return each.value  # type: ignore[no-any-return] # an expression
+    arguments = node.args[: position + 1]
+    if len(arguments) <= position or any(isinstance(each, ast.Starred) for each in arguments):
+        return None
+    return arguments[position]  # type: ignore[no-any-return] # an expression
+
+
+def scopes_of(tree: ast.Module) -> Iterator[ast.AST]:
+    """The module, and each function and class in it; `own_nodes` has the nodes of each."""
+    return (node for node in ast.walk(tree) if isinstance(node, (ast.Module, *Function, ast.ClassDef, ast.Lambda)))
+
+
+def single_assignments(scope: ast.AST) -> Dict[str, ast.AST]:
+    """What the local names of a scope are bound to that are bound there once, by a plain assignment."""
+    counts: Dict[str, int] = {}
+    found = {}
+    for node in own_nodes(scope):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            counts[node.id] = counts.get(node.id, 0) + 1
+        elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            found[node.targets[0].id] = node.value
+    return {name: value for name, value in found.items() if counts[name] == 1}
+
+
+def dtype_of(array: Optional[ast.AST], assigned: Dict[str, ast.AST]) -> str:
+    """The name of numpy's type of an array whose expression says it; empty for any other."""
+    if isinstance(array, ast.Name):
+        array = assigned.get(array.id)
+    if not isinstance(array, ast.Call) or not isinstance(array.func, ast.Attribute):
+        return ""
+    method = array.func.attr
+    if method == "astype":
+        return dtype_name(argument(array, 0, "dtype"))
+    is_numpy = isinstance(array.func.value, ast.Name) and array.func.value.id in ("np", "numpy")
+    return dtype_name(argument(array, CREATES[method], "dtype")) if is_numpy and method in CREATES else ""
+
+
+def dtype_name(node: Optional[ast.AST]) -> str:
+    """The name of a type that is written as `np.float32`, `"float32"` or `float`; empty for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("np", "numpy"):
+        return ALIASES.get(node.attr, node.attr)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return ALIASES.get(node.value, node.value)
+    return ALIASES.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+
 def accepts_positional(args: ast.arguments, count: int) -> bool:
     """Whether a function can be called with this number of positional arguments."""
     positional = len(args.posonlyargs) + len(args.args)
@@ -322,7 +426,11 @@ def main() -> None:
     sys.path += request["folders"]  # as the guest does: the environment's own modules come first
     reader = CodeReader(request["folders"], request["known"], is_package=request["is_package"])
     reader.read(request["file"])
-    print(MARK + json.dumps({"problems": reader.problems, "missing": reader.missing, "absent": absent}))
+    report = {"problems": reader.problems, "missing": reader.missing, "absent": absent}
+    # A tensor outside of a response may be an input of a model that this one calls.
+    kinds = ("input", "response") if reader.calls_models else ("input", "response", "tensor")
+    report["tensors"] = [each for each in reader.tensors if each["kind"] in kinds]
+    print(MARK + json.dumps(report))
 
 
 main()

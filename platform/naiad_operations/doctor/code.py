@@ -6,14 +6,21 @@ syntax it parses and which modules it finds. The script imports nothing of the m
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.prewarm import PREWARM
+from naiad.engine.serving.compile_plan import input_names, output_names
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.resolution.decision import Resolution
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.numpy_types import NUMPY_TYPES
 from naiad.sources.interpreters.distributions import folder_with_module, package_of, server_search_path
 from naiad.sources.interpreters.versions import version_text
 from naiad_operations.doctor.findings import Finding, Severity
@@ -47,14 +54,19 @@ _ADVICE = {
 
 
 def examine_code(
-    resolution: Resolution, environment: ReadyEnvironment, prewarmed: Sequence[str] = ()
+    resolution: Resolution,
+    environment: ReadyEnvironment,
+    prewarmed: Sequence[str] = (),
+    config: ModelConfig | None = None,
 ) -> Iterator[Finding]:
-    """Findings about the code of a model's version: syntax, the class, its methods, missing imports.
+    """Findings about the code of a model's version: syntax, the class, its methods, tensors, missing imports.
 
     Args:
         resolution: What runs the version.
         environment: Its environment.
         prewarmed: The modules that are imported once for all its instances.
+        config: The configuration that its tensors are compared with; None if they are not: the code may complete it, or
+            serves models of any configuration.
 
     Raises:
         ExecutionEnvironmentError: If the interpreter does not run the script.
@@ -78,6 +90,8 @@ def examine_code(
             advice=_ADVICE[problem["code"]],
             where=_where(problem),
         )
+    if config is not None:
+        yield from _examine_tensors(result["tensors"], config)
     for missing in result["missing"]:
         yield _missing_import(missing, environment)
     for name in result["absent"]:
@@ -87,6 +101,56 @@ def examine_code(
             message=f"{PREWARM} names {name}, which is not in {environment}, so its instances are not prewarmed",
             advice=f"correct the name, or add {package_of(name) or 'its package'} to the environment",
         )
+
+
+def _examine_tensors(tensors: Iterable[dict[str, Any]], config: ModelConfig) -> Iterator[Finding]:
+    """Where literals of the code contradict the configuration: names of tensors, and datatypes of outputs."""
+    inputs, outputs = input_names(config), output_names(config)
+    declared = {tensor.name: tensor.datatype for tensor in config.outputs}
+    found = set()
+    for tensor in tensors:
+        name, is_input = tensor["name"], tensor["kind"] == "input"
+        names, what = (inputs, "inputs") if is_input else (outputs, "outputs")
+        if not names or (what, name) in found:
+            continue
+        sent, wanted = _datatype_of(tensor["dtype"]), declared.get(name)  # None is unknown
+        if name not in names:
+            found.add((what, name))
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
+            consequence = "so that it never gets one" if is_input else "so that clients do not get it"
+            yield Finding(
+                severity=Severity.WARNING,
+                code="unknown-tensor",
+                message=f"the code {'reads the input' if is_input else 'makes the output'} '{name}', which the "
+                f"configuration does not have, {consequence}; its {what} are {', '.join(names)}",
+                advice=f"{f'correct it to {near[0]}' if near else 'correct it'}, or declare it in config.pbtxt",
+                where=_where(tensor),
+            )
+        elif (
+            not is_input and sent is not None and wanted is not None and wanted is not Datatype.BF16 and sent != wanted
+        ):
+            found.add((what, name))
+            yield Finding(
+                severity=Severity.WARNING,
+                code="datatype",
+                message=f"the code makes the output '{name}' as {sent.config_name}, the configuration declares "
+                f"{wanted.config_name}",
+                advice="convert the array with astype, or correct data_type in config.pbtxt",
+                where=_where(tensor),
+            )
+
+
+def _datatype_of(dtype: str) -> Datatype | None:
+    """The datatype of arrays of a type of numpy; None if it is unknown, or there is none."""
+    if not dtype:
+        return None
+    try:
+        kind = np.dtype(dtype.rstrip("_"))
+    except TypeError:
+        return None
+    if kind.kind in "OSU":
+        return Datatype.BYTES
+    return next((datatype for datatype, each in NUMPY_TYPES.items() if each == kind), None)
 
 
 def _folders(resolution: Resolution) -> tuple[Path, ...]:

@@ -459,7 +459,8 @@ def _examine_environment(
     if resolution.library is not None:
         yield from examine_native_library(resolution.library, environment)
         return
-    yield from examine_code(resolution, environment, _prewarmed(config, context))
+    is_final = not resolution.is_shared and not _may_complete(resolution, context)
+    yield from examine_code(resolution, environment, _prewarmed(config, context), config if is_final else None)
     yield from examine_by_backend(resolution, environment, config.parameters)
     yield from examine_own_modules(resolution.model_file.parent, environment)
     if not environment.is_host:  # this process has loaded the binaries of its own interpreter
