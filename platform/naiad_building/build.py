@@ -39,11 +39,10 @@ from naiad_building.conda_meta import record_interpreter, write_history
 from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
 from naiad_building.declared.venv import by_indexes
 from naiad_building.indexes import parse_options
-from naiad_building.installers import InstallOptions, install
 from naiad_building.lockfiles import pin_lines
 from naiad_building.recipe import Recipe, copy_recipe, read_recipe
 from naiad_building.relocation import relocate_binaries
-from naiad_building.requirements import Requirements
+from naiad_building.uv_program import InstallOptions, Requirements, install
 
 __all__ = ["BuiltEnvironment", "build", "requirements_to_install"]
 
@@ -92,7 +91,7 @@ def build(
         recipe_dir: Folder of the recipe.
         output_prefix: Folder to build in; must be missing or empty.
         python: A version (`3.12`, `3.12.1`) or the path of an interpreter; overrides the recipe.
-        options: Sources of packages and the installer.
+        options: Sources of packages.
         progress: Called with a line for each step.
 
     Raises:
@@ -161,7 +160,7 @@ def requirements_to_install(
         return [(_unlocked(declaration), options)]
     named_in = declaration.file if lock is None else lock.path
     return [
-        (Requirements(pin_lines(group), named_in, complete=True, hashed=True), replace(options, indexes=indexes))
+        (Requirements(pin_lines(group), named_in, is_locked=True), replace(options, indexes=indexes))
         for indexes, group in by_indexes(pins, declaration.indexes)
     ]
 
@@ -174,7 +173,7 @@ def _unlocked(declaration: Declaration) -> Requirements:
         )
     _reject_editable(declaration.file, set())
     # By path, because included files are relative to it.
-    return Requirements(f"-r {real_path(declaration.file)}\n", declaration.file, complete=False, hashed=False)
+    return Requirements(f"-r {real_path(declaration.file)}\n", declaration.file, is_locked=False)
 
 
 def _reject_editable(file: Path, seen: set[Path]) -> None:
@@ -245,7 +244,7 @@ def _build_in(
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
     for requirements, options in installing.requirements:
-        install(recipe.name, requirements, base, python, options, progress)
+        install(recipe.name, requirements, python, options, progress)
     if installing.requirements:
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")

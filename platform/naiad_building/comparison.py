@@ -17,6 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from naiad.core.errors import Code, ExecutionEnvironmentError
+from naiad.core.file_digest import file_digest
 from naiad.core.foreign_json import read_json
 from naiad.environments.archives.extraction import damaged_archive_error
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, detect_format, iterate_members
@@ -277,11 +278,7 @@ def _files_in(prefix: Path) -> Iterator[tuple[str, tuple[int, str]]]:
                 if path.is_symlink():
                     yield shown, (0, f"-> {path.readlink()}")
                 elif path.is_file():
-                    with path.open("rb") as file:
-                        digest = hashlib.sha256()
-                        while piece := file.read(_CHUNK):
-                            digest.update(piece)
-                    yield shown, (path.stat().st_size, digest.hexdigest())
+                    yield shown, (path.stat().st_size, file_digest(path))
             except OSError as error:
                 raise ExecutionEnvironmentError(f"cannot read {path}: {error.strerror or error}") from error
 

@@ -18,7 +18,6 @@ from packaging.specifiers import SpecifierSet
 
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.core.real_paths import real_path
-from naiad_building.network_failures import NetworkFailureError, network_cause
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -102,7 +101,7 @@ class _EnvironmentYmlReader:
         return EnvironmentYml(
             # "nodefaults" excludes conda's default channels, which are never used here.
             channels=tuple(channel for channel in channels if channel != "nodefaults"),
-            # pip runs from outside the environment, so it need not be installed there.
+            # uv installs from outside the environment, so pip need not be in it.
             specs=tuple(spec for spec in specs if spec != "pip"),
             requirements=tuple(pip),
             variables={str(name): str(value) for name, value in variables.items()},
@@ -156,6 +155,8 @@ def solve_packages(channels: Sequence[str], specs: Sequence[str], file: Path) ->
             list(specs),
             platforms=[rattler.Subdir.current(), "noarch"],
             virtual_packages=list(rattler.VirtualPackage.detect()),
+            # By default it neither tries again nor logs in.
+            gateway=rattler.Gateway(client=rattler.Client.default_client()),
         )
 
     with _errors(file):
@@ -186,6 +187,7 @@ def install_packages(
             cache_dir=cache,
             show_progress=sys.stderr.isatty(),
             alternative_target_prefix=final,
+            client=rattler.Client.default_client(),
         )
 
     with _errors(file):
@@ -199,8 +201,7 @@ def _errors(file: Path) -> Iterator[None]:
     except Exception as error:  # rattler's errors have no common base class
         why = str(error).strip()
         message = f"cannot install the conda packages named in {file}: {why}"
-        cause = network_cause(why.splitlines(), file)
-        raise (NetworkFailureError(message, cause) if cause else ExecutionEnvironmentError(message)) from error
+        raise ExecutionEnvironmentError(message) from error
 
 
 def require_local(channels: Iterable[str], file: Path) -> None:

@@ -99,34 +99,27 @@ class PackageIndexes:
             )
         return PackageIndexes(default=index, trusted_hosts=self.trusted_hosts, is_exclusive=True)
 
-    def uv_settings(self, settings: Mapping[str, list[str]]) -> dict[str, list[str]]:
-        """Settings of pip, with these indexes, for the commands of uv."""
-        chosen = dict(settings)
+    def before(self, others: PackageIndexes) -> PackageIndexes:
+        """These indexes, then others, unless these are exclusive: of equal versions, uv takes the one of the first."""
+        hosts = (*self.trusted_hosts, *others.trusted_hosts)
         if self.is_exclusive:
-            for name in ("index-url", "extra-index-url", "find-links", "no-index"):
-                chosen.pop(name, None)
-        if self.default is not None:
-            chosen["index-url"] = [self.default.uv_value]
-        own = {
-            "extra-index-url": [index.uv_value for index in self.extra],
-            "find-links": list(self.find_links),
-            "trusted-host": list(self.trusted_hosts),
-        }
-        for name, values in own.items():
-            if values:
-                # The declaration's come first: of equal versions, uv takes the one of the first index.
-                chosen[name] = [*values, *chosen.get(name, ())]
-        if self.only_links:
-            chosen["no-index"] = ["1"]
-        return chosen
+            return replace(self, trusted_hosts=hosts)
+        return replace(
+            self,
+            default=self.default or others.default,
+            extra=(*self.extra, *others.extra),
+            find_links=(*self.find_links, *others.find_links),
+            trusted_hosts=hosts,
+            only_links=self.only_links or others.only_links,
+        )
 
-    def pip_arguments(self) -> list[str]:
-        """Arguments of pip, which adds them to those of its configuration."""
+    def uv_arguments(self) -> list[str]:
+        """Arguments of uv's commands, without `assigned`."""
         return [
-            *([] if self.default is None else [f"--index-url={self.default.url}"]),
-            *(f"--extra-index-url={index.url}" for index in self.extra),
+            *([] if self.default is None else [f"--default-index={self.default.uv_value}"]),
+            *(f"--index={index.uv_value}" for index in self.extra),
             *(f"--find-links={place}" for place in self.find_links),
-            *(f"--trusted-host={host}" for host in self.trusted_hosts),
+            *(f"--allow-insecure-host={host}" for host in self.trusted_hosts),
             *(["--no-index"] if self.only_links else []),
         ]
 

@@ -7,7 +7,6 @@ itself names.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 import sys
@@ -26,6 +25,7 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
 from naiad.core.errors import ConfigError
+from naiad.core.file_digest import file_digest
 from naiad.core.toml_errors import explain_toml_error
 
 if sys.version_info >= (3, 11):
@@ -36,6 +36,7 @@ else:
 __all__ = [
     "ForeignLock",
     "Pin",
+    "file_rank",
     "open_foreign_lock",
     "pin_lines",
 ]
@@ -67,16 +68,27 @@ class Pin:
 
     def has_file_for(self, python: str) -> bool:
         """Whether one of the files can be installed on this machine for a version of CPython; True if none is known."""
-        if not self.files:
-            return True
-        usable = _usable_tags(*map(int, python.split(".")[:2]))
-        return any(tags is None or not usable.isdisjoint(tags) for tags in map(_tags, self.files))
+        return not self.files or any(file_rank(file, python) is not None for file in self.files)
+
+
+def file_rank(file: str, python: str) -> int | None:
+    """How well a file suits a version of CPython on this machine, 0 is best; None if it cannot be installed.
+
+    A source distribution, or a name that cannot be read, may be for any Python: it comes last.
+    """
+    usable = _usable_tags(*map(int, python.split(".")[:2]))
+    try:
+        tags = parse_wheel_filename(file)[3]
+    except InvalidWheelFilename:
+        return len(usable)
+    return min((usable[tag] for tag in tags if tag in usable), default=None)
 
 
 @cache
-def _usable_tags(major: int, minor: int) -> frozenset[Tag]:
-    """The tags of wheels for a version of CPython on this machine: some thousand, so they are made once."""
-    return frozenset({*cpython_tags((major, minor)), *compatible_tags((major, minor), f"cp{major}{minor}")})
+def _usable_tags(major: int, minor: int) -> Mapping[Tag, int]:
+    """The ranks of the tags of wheels for a version of CPython on this machine: thousands, so made once."""
+    tags = (*cpython_tags((major, minor)), *compatible_tags((major, minor), f"cp{major}{minor}"))
+    return {tag: rank for rank, tag in reversed([*enumerate(tags)])}
 
 
 def pin_lines(pins: Iterable[Pin]) -> str:
@@ -354,7 +366,7 @@ def _uv_digest(lock: Path, package: _Table, file: _Table, wheels: tuple[Path, ..
     recorded = lock.parent / package["source"].get("registry", "") / file["path"]
     for wheel in (recorded, *(folder / recorded.name for folder in wheels)):
         if wheel.is_file():
-            return hashlib.sha256(wheel.read_bytes()).hexdigest()
+            return file_digest(wheel)
     raise ConfigError(
         f"{lock} names {recorded}, which does not exist; name the folder that has {recorded.name} with --env-wheels"
     )
@@ -393,11 +405,3 @@ def _pin(lock: Path, name: str, version: str, digests: list[str], files: list[st
             "of the index"
         )
     return Pin(name, version, tuple(digests), tuple(files))
-
-
-def _tags(file: str) -> frozenset[Tag] | None:
-    """The tags of a wheel; None for another file, or a name that cannot be read: it may be for any Python."""
-    try:
-        return parse_wheel_filename(file)[3]
-    except InvalidWheelFilename:
-        return None

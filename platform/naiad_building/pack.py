@@ -19,6 +19,7 @@ import conda_pack
 from naiad_stub.process_limits import usable_processors
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.file_digest import file_digest
 from naiad.core.foreign_json import read_json
 from naiad.core.real_paths import real_path
 from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
@@ -110,7 +111,7 @@ def pack(
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: conda-pack failed on it: {error!r}") from error
     except OSError as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix} into {output}: {error}") from error
-    return PackedEnvironment(output, chosen, output.stat().st_size, _digest(output), manifest, warnings)
+    return PackedEnvironment(output, chosen, output.stat().st_size, file_digest(output), manifest, warnings)
 
 
 def default_output(prefix: Path) -> Path:
@@ -165,14 +166,6 @@ def _self_contained(prefix: Path, scratch: Path) -> Iterator[Path]:
     copy.mkdir()
     make_self_contained(prefix, copy)
     yield copy
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    with file.open("rb") as content:
-        while chunk := content.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _built_at(prefix: Path) -> Path | None:
@@ -238,7 +231,9 @@ def _content_digest(members: Sequence[OutputMember]) -> str:
 
 
 def _member_digest(member: OutputMember) -> str:
-    return hashlib.sha256(member.data).hexdigest() if member.data is not None else _digest(cast("Path", member.source))
+    return (
+        hashlib.sha256(member.data).hexdigest() if member.data is not None else file_digest(cast("Path", member.source))
+    )
 
 
 def _probe(prefix: Path) -> Interpreter | None:
@@ -260,4 +255,4 @@ def _recipe(prefix: Path) -> Path | None:
 
 def _digests(recipe: Path | None) -> dict[str, str]:
     files = sorted(path for path in recipe.rglob("*") if path.is_file()) if recipe is not None else ()
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {path.name: file_digest(path) for path in files}

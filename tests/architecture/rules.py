@@ -546,13 +546,15 @@ _MODULES = {"protobuf": "google.protobuf"}
 
 
 def unused_dependencies(packages: Iterable[str], host: Iterable[Source]) -> list[str]:
-    """Packages that the host depends on and does not import."""
-    imported = {name for source in host for _, name in source.imports()}
+    """Packages that the host depends on and neither imports nor runs as a program (`-m`)."""
+    sources = list(host)
+    imported = {name for source in sources for _, name in source.imports()}
     return [
         package
         for package in packages
         for module in [_MODULES.get(package, package.replace("-", "_"))]
         if not any(name == module or name.startswith(module + ".") for name in imported)
+        and not any(f'"-m", "{module}"' in source.text for source in sources)
     ]
 
 

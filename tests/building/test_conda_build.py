@@ -16,8 +16,8 @@ from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad_building.build import build
 from naiad_building.conda import EnvironmentYml, read_environment_yml
-from naiad_building.installers import InstallOptions
 from naiad_building.pack import pack
+from naiad_building.uv_program import InstallOptions
 
 pytest.importorskip("yaml")
 pytest.importorskip("rattler")
@@ -82,7 +82,7 @@ def test_conda_packages_and_wheels_come_together_and_are_packed_alike_from_two_p
 ) -> None:
     packed = []
     for prefix in (tmp_path / "one", tmp_path / "deep down" / "two"):
-        built = build(recipe, prefix, options=InstallOptions(installer="uv"))
+        built = build(recipe, prefix)
         assert {"greeter", "teller", "python"} <= {name for name, _ in built.packages}
         assert run_alone([str(prefix / "bin" / "teller")] if " " not in str(prefix) else ["/bin/true"]) in {
             "",

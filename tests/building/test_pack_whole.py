@@ -18,8 +18,8 @@ from naiad.environments.archives.extraction import unpack
 from naiad.environments.archives.manifest import Manifest, host_platform, read_manifest, require_compatible_host
 from naiad.environments.elf import newest_glibc, required_versions
 from naiad_building.build import build
-from naiad_building.installers import find_uv
 from naiad_building.pack import pack
+from naiad_building.uv_program import find_uv
 
 _ALSO = ("email", "distutils", "unittest", "multiprocessing")
 

@@ -9,8 +9,8 @@ import pytest
 from naiad.core.errors import ConfigError
 from naiad_building.base_interpreter import version_preferences
 from naiad_building.build import requirements_to_install
-from naiad_building.installers import InstallOptions
 from naiad_building.recipe import Preference, Recipe, read_recipe
+from naiad_building.uv_program import InstallOptions
 
 _ENVS = Path(__file__).parents[2] / "envs"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
@@ -23,12 +24,16 @@ class Indexes:
         address: Where they are.
         requests: The paths that were asked for; with the address, if this was asked as a proxy.
         locked: The indexes that refuse access.
+        passwords: User and password of those that need them.
+        failures: How many of the next requests fail as of a server that is too busy.
     """
 
     folder: Path
     address: str = ""
     requests: list[str] = field(default_factory=list)
     locked: set[str] = field(default_factory=set)
+    passwords: dict[str, tuple[str, str]] = field(default_factory=dict)
+    failures: int = 0
 
 
 def add_to_index(index: Path, wheel: Path) -> None:
@@ -43,6 +48,10 @@ def add_to_index(index: Path, wheel: Path) -> None:
     (folder / "index.html").write_text(f"<!DOCTYPE html><html><body>{' '.join(links)}</body></html>")
 
 
+def _basic(user: str, password: str) -> str:
+    return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
+
+
 @contextlib.contextmanager
 def serving_indexes(folder: Path) -> Iterator[Indexes]:
     """Serve the indexes in a folder while the context lasts."""
@@ -51,7 +60,13 @@ def serving_indexes(folder: Path) -> Iterator[Indexes]:
     class Handler(SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
             path = urlsplit(self.path).path
-            if path.split("/")[1] in indexes.locked:
+            if indexes.failures:
+                indexes.failures -= 1
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
+                return
+            name = path.split("/")[1]
+            login = indexes.passwords.get(name)
+            if name in indexes.locked or (login and self.headers["Authorization"] != _basic(*login)):
                 self.send_error(HTTPStatus.UNAUTHORIZED)
                 return
             indexes.requests.append(self.path)

@@ -231,7 +231,7 @@ def test_no_shell_is_started_and_nothing_written_for_an_environment_without_scri
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr(activation_scripts.subprocess, "Popen", fail)
+    monkeypatch.setattr(activation_scripts, "start_kept", fail)
     (tmp_path / "env/etc/conda/activate.d").mkdir(parents=True)
     (tmp_path / "env/etc/conda/activate.d/readme.txt").touch()
 

@@ -1,14 +1,12 @@
-"""Installs real packages in folders of tests, with uv: pip takes ten times as much of a processor for it."""
+"""Installs real packages in folders of tests, from wherever the user's settings of pip say."""
 
 from __future__ import annotations
 
-import functools
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from naiad_building.installers import clean_environ, find_uv, pip_settings, uv_command, uv_environ
+from naiad_building.uv_program import InstallOptions, uv_command
 
 
 def install_packages(python: Path | str, target: Path, *packages: str, sources: Sequence[str] = ()) -> str:
@@ -23,17 +21,8 @@ def install_packages(python: Path | str, target: Path, *packages: str, sources: 
     Returns:
         The last lines of the installer if the packages cannot be installed, else "".
     """
-    uv = find_uv()
-    assert uv is not None, "uv is in the dependency group dev"
-    settings = _settings()
-    command = [*uv_command(uv, Path(python), settings), "--quiet", "--only-binary", ":all:", "--target", str(target)]
-    command += [option for name in sources for option in ("--no-binary", name)]
-    done = subprocess.run(
-        [*command, *packages], env=uv_environ(clean_environ(os.environ), settings), capture_output=True, text=True, check=False
-    )  # fmt: skip
+    arguments = ["pip", "install", "--quiet", "--link-mode=copy", "--only-binary=:all:", "--target", str(target)]
+    arguments += [f"--no-binary={name}" for name in sources]
+    command, environ = uv_command([*arguments, *packages], Path(python), InstallOptions())
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     return done.stderr.strip()[-300:] or "uv failed" if done.returncode else ""
-
-
-@functools.cache
-def _settings() -> dict[str, list[str]]:
-    return pip_settings()

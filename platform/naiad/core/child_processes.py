@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
 import signal
@@ -10,11 +11,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from naiad.core.blocking import on_cancel
 
-__all__ = ["ended_with_group", "kill_group", "read_output", "start_own_code"]
+__all__ = ["ended_with_group", "kill_group", "read_output", "start_kept", "start_own_code"]
+
+_KEEPER = Path(__file__).with_name("_process_keeper.py")
 
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 4 << 20
@@ -49,6 +53,38 @@ def start_own_code(
         stdin=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def start_kept(
+    command: Sequence[str], environ: Mapping[str, str], *, mark: str = "", folder: Path | str = "/"
+) -> subprocess.Popen[bytes]:
+    """A program that ends with this process, with all that it has started, or when its `stdin` is closed here.
+
+    `stdout` has what it prints, also to stderr; it reads nothing. A process between the two ends it, also when this one
+    is killed, and has its exit code.
+
+    Args:
+        command: The path of the program, and its arguments.
+        environ: Its environment variables.
+        mark: Printed at the end, before what `_process_keeper` tells of the program's end; empty for nothing.
+        folder: Its working directory.
+
+    Raises:
+        OSError: If the system starts no process.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", _KEEPER, mark, *command],
+        bufsize=0,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd=folder,
+        start_new_session=True,
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(dict(environ)).encode() + b"\n")
+    return process
 
 
 def kill_group(pid: int) -> None:

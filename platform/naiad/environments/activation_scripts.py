@@ -2,25 +2,22 @@
 
 What the scripts print and what the shell reports share a pipe. A mark that no script knows is between them:
 
-    <output of a.sh> MARK <status and variables> MARK <output of b.sh> MARK ... MARK <report of `_shell_keeper`>
+    <output of a.sh> MARK <status and variables> MARK <output of b.sh> MARK ... MARK <report of `_process_keeper`>
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import secrets
 import select
 import shlex
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from naiad.core.blocking import on_cancel
+from naiad.core.child_processes import start_kept
 
 __all__ = ["SCRIPTS_FOLDER", "activation_scripts", "run_scripts"]
 
@@ -29,7 +26,6 @@ TIME_LIMIT = 60.0
 """Seconds that all scripts of an environment may take together."""
 _END_LIMIT = 5.0
 """Seconds that ending their processes may take: one that the kernel holds does not end."""
-_KEEPER = Path(__file__).with_name("_shell_keeper.py")
 _SHOWN_LINES = 6
 _KEPT_BYTES = 4096
 _READ_BYTES = 1 << 16
@@ -95,22 +91,12 @@ def _run_shell(
     mark = secrets.token_hex(16)
     options = ["--noprofile", "--norc"] if Path(shell).name == "bash" else []
     command = [shell, *options, "-c", _commands(scripts, mark)]
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", _KEEPER, mark, *command],
-        bufsize=0,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd="/",
-        start_new_session=True,
-    )
+    process = start_kept(command, variables, mark=mark)
     assert process.stdin is not None
     assert process.stdout is not None
     reader = _PartsReader(process.stdout.fileno(), mark.encode())
     with process.stdout, on_cancel(process.stdin.close):
         try:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(variables).encode() + b"\n")
             is_in_time = reader.read_until(deadline)
         finally:
             process.stdin.close()  # which ends the shell and all that the scripts have started

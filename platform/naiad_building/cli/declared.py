@@ -172,10 +172,10 @@ def _request(
     from naiad.environments.store.opening import open_store_of
     from naiad_building.base_interpreter import choose_base, inspect_base
     from naiad_building.declared.locking import LockRequest
-    from naiad_building.installers import InstallOptions
+    from naiad_building.uv_program import InstallOptions
 
     if python is None and (recipe := _recipe_of(model)) is not None and recipe.conda is None:
-        # The one that a build takes: the lock of pip is for one Python, and so are downloaded wheels.
+        # The one that a build takes: downloaded wheels are for one Python.
         with contextlib.suppress(InterpreterNotFoundError):  # uv may fetch one
             python = inspect_base(choose_base(recipe, recipe.python, None)).minor
     return LockRequest(

@@ -30,15 +30,14 @@ from naiad_building.conda import (
     require_rattler,
     solve_packages,
 )
-from naiad_building.declared.resolving import ResolvedWheel, resolve_with_pip
-from naiad_building.declared.retrying import with_retries
+from naiad_building.declared.package_files import PackageFile
+from naiad_building.declared.resolving import resolve_into_environment
 from naiad_building.declared.venv import compile_with_fixed_times
-from naiad_building.indexes import PackageIndexes, indexes_of_options, parse_options
-from naiad_building.installers import InstallOptions, install
+from naiad_building.indexes import INDEX_OPTIONS, PackageIndexes, indexes_of_options, parse_options
 from naiad_building.lockfiles import Pin, pin_lines
 from naiad_building.recipe import set_variables
 from naiad_building.relocation import relocate_texts
-from naiad_building.requirements import Requirements
+from naiad_building.uv_program import InstallOptions, Requirements, install
 
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
@@ -223,44 +222,40 @@ def resolve_conda(
         require_local(declaration.channels, declaration.file)
     specs = [*declaration.specs, *([python_spec(python)] if python else [])]
     progress(f"solving for {len(specs)} conda packages from {', '.join(declaration.channels)}")
-    records = with_retries(lambda: solve_packages(declaration.channels, specs, declaration.file), progress)
-    wheels: Sequence[ResolvedWheel] = ()
+    records = solve_packages(declaration.channels, specs, declaration.file)
+    wheels: Sequence[PackageFile] = ()
     if declaration.requirements:
         with tempfile.TemporaryDirectory(prefix="naiad-solve-", dir=folder) as scratch:
             prefix = Path(scratch, "env")
-            # pip must know what conda brings, and which Python that is.
+            # uv must know what conda brings, and which Python that is.
             _install_records(records, prefix, cache, declaration, progress)
-            lines = "".join(f"{line}\n" for line in declaration.requirements)
-            wheels = with_retries(
-                lambda: resolve_with_pip(
-                    declaration.file,
-                    lines,
-                    Path(scratch),
-                    inspect_base(_interpreter(prefix, declaration)),
-                    options,
-                    progress,
-                    keeps_installed=True,
-                ),
-                progress,
-            )
+            base = inspect_base(_interpreter(prefix, declaration))
+            chosen = replace(options, indexes=declaration.indexes)
+            # Their options name indexes, which *chosen* has with absolute paths.
+            lines = [
+                line
+                for line in declaration.requirements
+                if not any(name in INDEX_OPTIONS for name, _ in parse_options(line))
+            ]
+            wheels = resolve_into_environment(declaration.file, lines, base, chosen, progress)
     platform = rattler.LockPlatform(str(rattler.Subdir.current()))
     lock = rattler.LockFile([platform])
     lock.set_channels(_ENVIRONMENT, [rattler.LockChannel(channel) for channel in declaration.channels])
     for record in records:
         lock.add_conda_package(_ENVIRONMENT, platform, record)
     for wheel in wheels:
-        lock.add_pypi_package(_ENVIRONMENT, platform, wheel.name, wheel.version, wheel.url)
+        lock.add_pypi_package(_ENVIRONMENT, platform, wheel.package, wheel.version, wheel.url)
     target = folder / declaration.lock.name
     lock.to_path(target)
     _add_digests(target, wheels)
     return target
 
 
-def _add_digests(lock: Path, wheels: Sequence[ResolvedWheel]) -> None:
+def _add_digests(lock: Path, wheels: Sequence[PackageFile]) -> None:
     """Write the digests of wheels into a lock, as pixi does; rattler's Python interface has no argument for them."""
     import yaml
 
-    digests = {(wheel.name, wheel.version): wheel.digest for wheel in wheels}
+    digests = {(wheel.package, wheel.version): wheel.digest for wheel in wheels}
     document = yaml.safe_load(lock.read_text(encoding="utf-8"))
     for package in document["packages"]:
         if "pypi" in package:
@@ -299,10 +294,10 @@ def build_conda_environment(
     python = _interpreter(prefix, declaration)
     base = inspect_base(python)
     if packages.pins:
-        requirements = Requirements(pin_lines(packages.pins), declaration.file, complete=True, hashed=True)
+        requirements = Requirements(pin_lines(packages.pins), declaration.file, is_locked=True)
         progress(f"installing {len(packages.pins)} packages of PyPI for Python {base.version}")
         chosen = replace(options, indexes=declaration.indexes)
-        with_retries(lambda: install(label, requirements, base, python, chosen, progress), progress)
+        install(label, requirements, python, chosen, progress)
         # Scripts name their interpreter by its path.
         relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
     compile_with_fixed_times(python, prefix, base, progress)
@@ -319,9 +314,7 @@ def _install_records(
 ) -> None:
     progress(f"installing {len(records)} conda packages")
     with package_cache(cache):
-        with_retries(
-            lambda: install_packages(records, prefix, cache=cache, file=declaration.file, final=final), progress
-        )
+        install_packages(records, prefix, cache=cache, file=declaration.file, final=final)
 
 
 def _interpreter(prefix: Path, declaration: CondaDeclaration) -> Path:
@@ -379,7 +372,7 @@ def _python_version(text: str) -> tuple[int, int, int]:
 
 
 def _requirement(line: str) -> Requirement | None:
-    """A requirement of pip; None for options and included files, which are left to pip."""
+    """A requirement of PyPI; None for options and included files, which are left to uv."""
     try:
         requirement = Requirement(line.partition(" --hash")[0])
     except InvalidRequirement:

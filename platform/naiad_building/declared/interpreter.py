@@ -55,7 +55,7 @@ def choose_or_fetch_python(required: SpecifierSet, cache: Path, progress: Callab
     """The interpreter of a required version, which uv downloads if the machine has none.
 
     Raises:
-        InterpreterNotFoundError: If uv is missing, or has none either.
+        InterpreterNotFoundError: If uv has none either.
     """
     try:
         return choose_python(required, cache)
@@ -66,19 +66,19 @@ def choose_or_fetch_python(required: SpecifierSet, cache: Path, progress: Callab
 
 
 def _fetch_python(required: SpecifierSet, progress: Callable[[str], None]) -> bool:
-    """Let uv download an interpreter of a required version into its own folder; False if it has none, or is missing.
+    """Let uv download an interpreter of a required version into its own folder; False if it has none.
 
     Args:
         required: The versions.
         progress: Called with a line for each step.
     """
-    from naiad_building.installers import find_uv, run_to_end
+    from naiad_building.uv_program import find_uv, run_to_end
 
-    uv, minor = find_uv(), first_minor(required)
-    if uv is None or not minor:
+    minor = first_minor(required)
+    if not minor:
         return False
     progress(f"downloading Python {minor} with uv")
-    run = run_to_end([uv, "python", "install", "--no-config", "--no-bin", ",".join(map(str, required)) or minor])
+    run = run_to_end([find_uv(), "python", "install", "--no-config", "--no-bin", ",".join(map(str, required)) or minor])
     if run.returncode:
         progress(f"uv has not installed Python {minor}: {run.stdout.strip()[-500:]}")
     return run.returncode == 0

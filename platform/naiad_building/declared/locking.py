@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -27,12 +27,11 @@ from naiad_building.base_interpreter import BaseInterpreter, inspect_base
 from naiad_building.comparison import PackageChange
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.interpreter import choose_or_fetch_python, choose_python
+from naiad_building.declared.package_files import download_files
 from naiad_building.declared.resolving import place_lock, resolved_lock
 from naiad_building.declared.venv import by_indexes
-from naiad_building.indexes import NO_INDEXES, PackageIndexes
-from naiad_building.installers import InstallOptions, download_wheels
-from naiad_building.lockfiles import Pin, open_foreign_lock, pin_lines
-from naiad_building.requirements import Requirements
+from naiad_building.lockfiles import Pin, open_foreign_lock
+from naiad_building.uv_program import InstallOptions
 
 __all__ = [
     "Edit",
@@ -60,7 +59,7 @@ class LockedDeclaration:
         versions: Version of each package that the lock selects for it, by name.
         pins: Those packages of PyPI.
         base: The interpreter of this machine that it was resolved with; None for conda packages.
-        indexes: Indexes that the declaration names itself.
+        options: Sources of its packages.
     """
 
     file: Path
@@ -69,7 +68,7 @@ class LockedDeclaration:
     versions: Mapping[str, str]
     pins: tuple[Pin, ...]
     base: BaseInterpreter | None
-    indexes: PackageIndexes = NO_INDEXES
+    options: InstallOptions = field(default_factory=InstallOptions)
 
 
 Edit = Callable[[str], str]
@@ -197,7 +196,7 @@ def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, L
             versions={pin.name: pin.version for pin in pins},
             pins=pins,
             base=base,
-            indexes=NO_INDEXES if options.offline else declaration.indexes,
+            options=replace(options, indexes=declaration.indexes),
         )
         yield path, locked, text
 
@@ -280,9 +279,9 @@ def fetch_locked_wheels(locked: LockedDeclaration, folder: Path, progress: Calla
             "channel, or `naiad push` the repository where the network is"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for indexes, group in by_indexes(locked.pins, locked.indexes):
-        requirements = Requirements(pin_lines(group), locked.file, complete=True, hashed=True)
-        download_wheels(locked.file.name, requirements, locked.base, real_path(folder), progress, indexes)
+    for indexes, group in by_indexes(locked.pins, locked.options.indexes):
+        options = replace(locked.options, indexes=indexes)
+        download_files(group, real_path(folder), locked.file, locked.base, options, progress)
     return len(list(folder.iterdir()))
 
 

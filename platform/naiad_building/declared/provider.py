@@ -35,7 +35,7 @@ from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
 if TYPE_CHECKING:
     from naiad_building.base_interpreter import BaseInterpreter
     from naiad_building.declared.conda import CondaDeclaration, CondaPackages
-    from naiad_building.installers import InstallOptions
+    from naiad_building.uv_program import InstallOptions
 
 __all__ = ["DeclaredEnvironments"]
 
@@ -303,7 +303,7 @@ class DeclaredEnvironments:
         return stored, lease
 
     def _options(self) -> InstallOptions:
-        from naiad_building.installers import InstallOptions
+        from naiad_building.uv_program import InstallOptions
 
         return InstallOptions(wheels=self._policy.wheels, offline=self._policy.offline)
 

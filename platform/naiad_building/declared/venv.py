@@ -11,18 +11,15 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.bytecode import compile_environment
 from naiad_building.base_interpreter import BaseInterpreter
-from naiad_building.declared.retrying import with_retries
 from naiad_building.indexes import PackageIndexes
-from naiad_building.installers import InstallOptions, install, installer_uv, run_to_end, uv_venv_command
 from naiad_building.lockfiles import Pin, pin_lines
 from naiad_building.relocation import relocate_texts
-from naiad_building.requirements import Requirements
+from naiad_building.uv_program import InstallOptions, Requirements, install, run_to_end
 
 __all__ = ["build_venv", "by_indexes", "compile_with_fixed_times"]
 
@@ -51,19 +48,18 @@ def build_venv(
         pins: All packages to install.
         file: The file that declares them, for errors.
         label: Name of the model, for errors.
-        options: Installer and sources, with the indexes of the declaration.
+        options: Sources of packages, with the indexes of the declaration.
         progress: Called with a line for each step.
 
     Raises:
         ExecutionEnvironmentError: If a package cannot be installed; contains the installer's reason.
     """
-    _create(prefix, base, options)
+    _create(prefix, base)
     python = prefix / "bin" / "python"
     progress(f"installing {len(pins)} packages for Python {base.version}")
     for indexes, group in by_indexes(pins, options.indexes):
-        requirements = Requirements(pin_lines(group), file, complete=True, hashed=True)
-        chosen = replace(options, indexes=indexes)
-        with_retries(partial(install, label, requirements, base, python, chosen, progress), progress)
+        requirements = Requirements(pin_lines(group), file, is_locked=True)
+        install(label, requirements, python, replace(options, indexes=indexes), progress)
     # Scripts name their interpreter by its path.
     relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
     compile_with_fixed_times(python, prefix, base, progress)
@@ -78,15 +74,10 @@ def by_indexes(pins: Iterable[Pin], indexes: PackageIndexes) -> list[tuple[Packa
     return list(groups.values())
 
 
-def _create(prefix: Path, base: BaseInterpreter, options: InstallOptions) -> None:
-    uv = installer_uv(options)
-    if uv is None:
-        # From this Python's own virtualenv, without pip: pip runs from a wheel outside.
-        command = [sys.executable, "-I", "-m", "virtualenv", "--quiet", "--no-periodic-update", "--no-vcs-ignore"]
-        command += ["--without-pip", "--python", str(base.executable), str(prefix)]
-    else:
-        command = uv_venv_command(uv, base.executable, prefix)
-    run = run_to_end(command)
+def _create(prefix: Path, base: BaseInterpreter) -> None:
+    # Without pip, and in a process of its own: it keeps facts of interpreters, and reads settings, for one use.
+    command = [sys.executable, "-I", "-m", "virtualenv", "--quiet", "--no-periodic-update", "--no-vcs-ignore"]
+    run = run_to_end([*command, "--without-pip", "--python", base.executable, prefix])
     if run.returncode:
         raise ExecutionEnvironmentError(
             f"cannot create a virtual environment of {base.executable} in {prefix}: {run.stdout.strip()[-1000:]}"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import BundleError
+from naiad.core.file_digest import file_digest
 from naiad.core.foreign_json import read_json
 from naiad.environments.archives.archive_writer import OutputMember
 
@@ -86,16 +87,8 @@ def _digest(member: OutputMember) -> str:
     if member.link is not None:
         return f"{_LINK}{member.link}"
     if member.source is not None:
-        return _file_digest(member.source)
+        return file_digest(member.source)
     return hashlib.sha256(member.read()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def find_damage(folder: Path, manifest: BundleManifest) -> list[str]:
@@ -104,7 +97,7 @@ def find_damage(folder: Path, manifest: BundleManifest) -> list[str]:
     for name, digest in manifest.files.items():
         path = folder / name
         try:
-            actual = f"{_LINK}{path.readlink()}" if path.is_symlink() else _file_digest(path)
+            actual = f"{_LINK}{path.readlink()}" if path.is_symlink() else file_digest(path)
         except OSError as error:
             differences.append(f"{name}: {error.strerror or error}")
             continue

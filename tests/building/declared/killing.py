@@ -42,9 +42,9 @@ class Killer:
         """Prepare an environment until a path in the store matches a pattern."""
         return self._run(pattern=pattern, store=str(store), files=[str(file)])
 
-    def command(self, step: tuple[str, str, int], *arguments: str | Path, without_uv: bool = False) -> bool:
-        """Run a command of `naiad`, on request as on a machine without uv."""
-        return self._run(step=step, arguments=list(map(str, arguments)), without_uv=without_uv)
+    def command(self, step: tuple[str, str, int], *arguments: str | Path) -> bool:
+        """Run a command of `naiad`."""
+        return self._run(step=step, arguments=list(map(str, arguments)))
 
     def _run(self, **request: object) -> bool:
         assert self._process.stdin is not None
@@ -92,8 +92,6 @@ def work(request: dict[str, Any]) -> int:
         threading.Thread(target=kill_when, args=(Path(request["store"]), request["pattern"]), daemon=True).start()
     else:
         kill_at(*request["step"])
-    if request.get("without_uv"):
-        installers.find_uv = lambda: None
     if "arguments" in request:
         return int(main(request["arguments"]))
     policy = StorePolicy(build=EnvBuild.ALLOWED)
@@ -137,11 +135,8 @@ if __name__ == "__main__":
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import StorePolicy
     from naiad.environments.progress import LogReporter
-    from naiad_building import installers
-    from naiad_building.installers import pip_settings
 
     with contextlib.suppress(ImportError):
         import rattler  # noqa: F401 - the forks find it imported
-    pip_settings()  # cached, for the forks
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)

@@ -11,6 +11,7 @@ import pytest
 from building.channel import make_channel
 from building.declared.killing import Killer, killer
 from environments import makers
+from environments.index import serving_indexes
 from environments.wheels import offer_wheels, only_wheels, write_wheel
 from packaging.specifiers import SpecifierSet
 
@@ -23,6 +24,7 @@ from naiad.environments.progress import LogReporter
 from naiad.environments.store.package_cache import conda_packages
 from naiad.environments.store.verification import verify_entries
 from naiad.models.artifacts.garbage import collect_garbage
+from naiad_building.conda import solve_packages
 from naiad_building.declared.conda import read_conda_declaration
 from naiad_building.pack import pack
 
@@ -34,7 +36,7 @@ MINOR = makers.other_minor()
 
 @pytest.fixture(scope="module")
 def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A channel with one Python, in which pip runs."""
+    """A channel with one Python, whole enough for uv."""
     return make_channel(tmp_path_factory.mktemp("channel") / "channel", MINOR, whole=True)
 
 
@@ -126,8 +128,18 @@ def test_places_named_among_the_packages_of_pypi_are_used_to_install_them(tmp_pa
     assert makers.run(ready.python, "-c", "import single; print(single.VERSION)").strip() == "found"
 
 
+def test_a_channel_that_fails_for_a_moment_is_asked_again(tmp_path: Path, channel: Path) -> None:
+    with serving_indexes(channel.parent) as web:
+        web.failures = 1
+
+        found = solve_packages([f"{web.address}/{channel.name}"], ["teller"], tmp_path / "environment.yml")
+
+    assert {record.name.normalized for record in found} == {"teller", "python"}
+    assert web.failures == 0
+
+
 DECLARED = "naiad_building.declared.conda"
-RESOLUTION_STEPS = [("solve_packages", "after", ""), ("resolve_with_pip", "after", "pip: [counter]")]
+RESOLUTION_STEPS = [("solve_packages", "after", ""), ("resolve_into_environment", "after", "pip: [counter]")]
 RESOLUTION_STEPS += [("_add_digests", "before", "pip: [counter]")]
 
 

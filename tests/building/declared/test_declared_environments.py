@@ -19,7 +19,6 @@ from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad_building import installers
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.locking import (
     Edit,
@@ -29,10 +28,8 @@ from naiad_building.declared.locking import (
     fetch_locked_wheels,
     lock_declaration,
 )
-from naiad_building.declared.retrying import with_retries
-from naiad_building.installers import InstallOptions
 from naiad_building.lockfiles import open_foreign_lock
-from naiad_building.network_failures import NetworkFailureError
+from naiad_building.uv_program import InstallOptions
 
 pytestmark = pytest.mark.builds
 
@@ -45,14 +42,6 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = offer_wheels(tmp_path / "wheels")
     only_wheels(folder, monkeypatch)
     return folder
-
-
-@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.endurance)])
-def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each installer in turn; without uv, as on a machine that has none."""
-    if request.param == "pip":
-        monkeypatch.setattr(installers, "find_uv", lambda: None)
-    return str(request.param)
 
 
 def lock(file: Path, edit: Edit | None = None, **options: object) -> LockedDeclaration:
@@ -76,16 +65,15 @@ def refusal(action: Callable[[], object]) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize("installer", ["uv", "pip"], indirect=True)
 def test_a_locked_script_gets_its_environment_and_its_next_start_installs_nothing(
-    tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = script(tmp_path / "m", "counter", "numpy")
     locked = lock(file)
 
     ready = managed(tmp_path).prepare(file, label="m")
 
-    assert locked.lock.name == ("model.py.lock" if installer == "uv" else "pylock.toml")
+    assert locked.lock.name == "model.py.lock"
     assert [(pin.name, pin.version) for pin in locked.pins] == [("adder", "2.0"), ("counter", "1.0"), ("numpy", "0.1")]
     assert imported(ready.python) == "2.0"
     assert ready.numpy_version == "0.1"
@@ -95,7 +83,7 @@ def test_a_locked_script_gets_its_environment_and_its_next_start_installs_nothin
     assert again.python == ready.python
 
 
-def test_scripts_of_an_environment_run_where_it_is(tmp_path: Path, wheels: Path, installer: str) -> None:
+def test_scripts_of_an_environment_run_where_it_is(tmp_path: Path, wheels: Path) -> None:
     files = {"tool.py": "import sys\ndef main(): print(sys.prefix)\n"}
     entry_points = "[console_scripts]\ntool = tool:main\n"
     write_wheel(wheels, "tool", "1", {**files, "tool-1.dist-info/entry_points.txt": entry_points})
@@ -190,9 +178,7 @@ def test_a_server_that_builds_nothing_names_the_command_that_does(tmp_path: Path
     )
 
 
-def test_where_it_is_allowed_requirements_are_resolved_once(
-    tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_it_is_allowed_requirements_are_resolved_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = script(tmp_path / "m", "adder", "numpy")
 
     ready = managed(tmp_path, EnvBuild.ALLOWED).prepare(file)
@@ -221,14 +207,14 @@ def test_a_lock_that_does_not_match_is_refused_and_resolved_again_where_allowed(
     assert imported(ready.python) == "2.0"
 
 
-def test_the_resolvers_reason_reaches_the_user(tmp_path: Path, installer: str) -> None:
+def test_the_resolvers_reason_reaches_the_user(tmp_path: Path) -> None:
     file = script(tmp_path / "m", "counter", "adder>=3", "numpy")
 
     message = refusal(lambda: managed(tmp_path, EnvBuild.ALLOWED).prepare(file))
 
-    assert f"named in {file}; last lines of {installer}:" in message
+    assert f"named in {file}; last lines of uv:" in message
     assert "adder" in message
-    assert "adder<=2.0" in message if installer == "uv" else "from versions: 1.0, 2.0" in message
+    assert "adder<=2.0" in message
 
 
 def test_an_environment_without_numpy_is_refused_before_it_is_built(tmp_path: Path) -> None:
@@ -242,13 +228,13 @@ def test_an_environment_without_numpy_is_refused_before_it_is_built(tmp_path: Pa
     )
 
 
-def test_a_changed_wheel_is_refused(tmp_path: Path, wheels: Path, installer: str) -> None:
-    file = script(tmp_path / "m", "adder==1.0", "numpy")
-    if installer == "uv":
-        lock_of_pip(file)  # uv records no digests of wheels in a folder
-    else:
-        lock(file)
+def test_a_changed_wheel_is_refused(tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "m" / "requirements.txt"  # uv's lock of a script has no digests of wheels in a folder
+    file.parent.mkdir()
+    file.write_text("adder==1.0\nnumpy\n")
+    lock(file)
     write_wheel(wheels, "adder", "1.0", {"adder/__init__.py": "VERSION = 'evil'\n"})
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))  # in the other cache is what the lock names
 
     message = refusal(lambda: managed(tmp_path).prepare(file))
 
@@ -256,14 +242,8 @@ def test_a_changed_wheel_is_refused(tmp_path: Path, wheels: Path, installer: str
     assert not [path for path in (tmp_path / "store").iterdir() if len(path.name) == 64]
 
 
-def lock_of_pip(file: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(installers, "find_uv", lambda: None)
-        lock(file)
-
-
 def test_an_offline_server_uses_the_lock_and_a_folder_of_wheels(
-    tmp_path: Path, wheels: Path, installer: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = script(tmp_path / "m", "counter", "numpy")
     locked = lock(file)
@@ -295,7 +275,7 @@ def test_a_python_that_the_machine_lacks_is_fetched_where_resolving_is_allowed(
     uv = tmp_path / "uv"
     uv.write_text(f'#!/bin/sh\necho "$@" >>{asked}\necho no such version\nexit {0 if is_offered else 2}\n')
     uv.chmod(0o755)
-    monkeypatch.setattr(installers, "find_uv", lambda: uv)
+    monkeypatch.setattr("naiad_building.uv_program.find_uv", lambda: uv)
     caplog.set_level(logging.INFO, logger="naiad")
 
     refused = refusal(lambda: managed(tmp_path).prepare(file))
@@ -334,14 +314,11 @@ def test_requirements_of_a_file_are_their_own_lock_if_they_have_digests(tmp_path
 
 
 def lock_alone(tmp_path: Path) -> Path:
-    file = script(tmp_path / "alone", "adder", "numpy")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(installers, "find_uv", lambda: None)
-        return lock(file).lock
+    return lock(script(tmp_path / "alone", "adder", "numpy")).lock
 
 
 @pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml", "python_env.yaml"])
-def test_files_of_projects_are_locked_and_built(tmp_path: Path, name: str, installer: str) -> None:
+def test_files_of_projects_are_locked_and_built(tmp_path: Path, name: str) -> None:
     file = tmp_path / "m" / name
     file.parent.mkdir()
     project = '[project]\nname = "p"\nversion = "1"\nrequires-python = ">=3.10"\ndependencies = ["counter", "numpy"]\n'
@@ -393,7 +370,7 @@ def test_a_file_of_mlflow_that_cannot_be_read_names_the_line(tmp_path: Path, tex
         read_declaration(tmp_path / "python_env.yaml", text)
 
 
-def test_a_relative_path_is_locked_as_well(tmp_path: Path, installer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_is_locked_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "models" / "m").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     file = Path("models/m/requirements.txt")
@@ -438,61 +415,8 @@ def test_an_unavailable_package_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_a_lock_cannot_be_locked(tmp_path: Path) -> None:
-    path = lock_alone(tmp_path)
+    file = tmp_path / "requirements.txt"
+    file.write_text("adder\nnumpy\n")
+    path = lock(file).lock
     with pytest.raises(ConfigError, match="is a lock itself"):
         lock(path)
-
-
-def test_failures_of_the_network_are_tried_again_with_longer_pauses() -> None:
-    pauses: list[float] = []
-    told: list[str] = []
-    failures = iter(["error sending request for url", "Read timed out."])
-
-    def step() -> str:
-        for failure in failures:
-            raise NetworkFailureError(f"cannot install x; last lines of uv:\n  {failure}", failure)
-        return "done"
-
-    assert with_retries(step, told.append, pause=pauses.append) == "done"
-    assert pauses == [1.0, 2.0]
-    assert told == [
-        "attempt 1 of 4 failed, the next one is in 1 s: error sending request for url",
-        "attempt 2 of 4 failed, the next one is in 2 s: Read timed out.",
-    ]
-
-
-def test_a_network_that_stays_away_is_an_error_in_the_end() -> None:
-    pauses: list[float] = []
-
-    def step() -> str:
-        raise NetworkFailureError("cannot install x: dns error", "dns error")
-
-    with pytest.raises(ExecutionEnvironmentError, match="dns error"):
-        with_retries(step, lambda _: None, pause=pauses.append)
-    assert pauses == [1.0, 2.0, 4.0]
-
-
-def test_a_refusal_of_the_resolver_is_final_whatever_its_words() -> None:
-    pauses: list[float] = []
-
-    def step() -> str:
-        raise ExecutionEnvironmentError("cannot install x, named in /models/timed out/model.py: no such version")
-
-    with pytest.raises(ExecutionEnvironmentError, match="no such version"):
-        with_retries(step, lambda _: None, pause=pauses.append)
-    assert pauses == []
-
-
-@pytest.mark.parametrize("name", ["timeout", "read timed out", "Connection reset/dns error"])
-def test_a_package_that_is_missing_is_refused_at_once_for_a_model_of_any_name(tmp_path: Path, name: str) -> None:
-    file = script(tmp_path / name, "subtracter")
-    told: list[str] = []
-
-    why = refusal(
-        lambda: lock_declaration(
-            LockRequest(file=file, options=InstallOptions(), cache=tmp_path / "cache", progress=told.append)
-        )
-    )
-
-    assert "subtracter" in why
-    assert [line for line in told if line.startswith("attempt")] == []

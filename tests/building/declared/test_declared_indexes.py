@@ -17,11 +17,10 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad_building import installers
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.locking import LockedDeclaration, LockRequest, fetch_locked_wheels, lock_declaration
 from naiad_building.indexes import PackageIndex, indexes_of_options, parse_options
-from naiad_building.installers import InstallOptions
+from naiad_building.uv_program import InstallOptions
 
 pytestmark = pytest.mark.builds
 
@@ -41,15 +40,7 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Indexes]:
         monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "")
         monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
-        monkeypatch.setenv("PIP_CACHE_DIR", str(tmp_path / "pip-cache"))
         yield web
-
-
-@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.endurance)])
-def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "pip":
-        monkeypatch.setattr(installers, "find_uv", lambda: None)
-    return str(request.param)
 
 
 def write_script(folder: Path, settings: str, *dependencies: str) -> Path:
@@ -92,10 +83,7 @@ def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Pat
     assert fetch_locked_wheels(locked, tmp_path / "wheels", print) == 2
 
 
-@pytest.mark.parametrize("installs", ["uv", pytest.param("pip", marks=pytest.mark.endurance)])
-def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(
-    tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch, installs: str
-) -> None:
+def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(tmp_path: Path, web: Indexes) -> None:
     shutil.copytree(web.folder / "local" / "adder", tmp_path / "m" / "files")
     index = '[[tool.uv.index]]\nname = "files"\nurl = "files"\nformat = "flat"\nexplicit = true\n'
     table = f'{index}[tool.uv.sources]\nadder = {{ index = "files" }}'
@@ -103,8 +91,6 @@ def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(
 
     lock(file)
 
-    if installs == "pip":
-        monkeypatch.setattr(installers, "find_uv", lambda: None)
     assert imported(tmp_path, file) == "2.0 of local"
 
 
@@ -120,31 +106,8 @@ def test_a_declaration_does_not_get_the_secrets_of_the_server(tmp_path: Path, mo
     ]
 
 
-def test_pip_refuses_what_only_uv_can_express(tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installers, "find_uv", lambda: None)
-    file = write_script(tmp_path / "m", assigned(web), "adder", "numpy")
-
-    assert refusal(lambda: lock(file)) == (
-        f"cannot lock {file}: [tool.uv.sources] takes packages from one index alone, which pip cannot; install uv: "
-        "`pip install naiad[uv]`"
-    )
-    assert [path.name for path in file.parent.glob("*lock*")] == []
-
-
-def test_a_pip_only_server_installs_what_uv_locked_from_the_assigned_index(
-    tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = write_script(tmp_path / "m", assigned(web), "adder==1.0+cpu", "numpy")
-    lock(file)
-    monkeypatch.setattr(installers, "find_uv", lambda: None)
-
-    assert imported(tmp_path, file) == "1.0+cpu of local"
-
-
 @pytest.mark.parametrize("kind", ["model.py", "pyproject.toml", "requirements.txt", "included"])
-def test_an_additional_index_is_used_for_resolving_and_installing(
-    tmp_path: Path, web: Indexes, installer: str, kind: str
-) -> None:
+def test_an_additional_index_is_used_for_resolving_and_installing(tmp_path: Path, web: Indexes, kind: str) -> None:
     local, requirements = f"{web.address}/local", ("adder==1.0+cpu", "numpy")
     folder = tmp_path / "m"
     if kind == "model.py":
@@ -168,7 +131,7 @@ def test_an_additional_index_is_used_for_resolving_and_installing(
 
 
 def test_an_index_that_replaces_the_default_is_used_in_place_of_pips(
-    tmp_path: Path, web: Indexes, installer: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INDEX", f"{web.address}/local")
     add_to_index(
@@ -185,7 +148,7 @@ def test_an_index_that_replaces_the_default_is_used_in_place_of_pips(
     assert not [path for path in web.requests if path.startswith("/main")]
 
 
-def test_pinned_requirements_with_an_index_are_their_own_lock(tmp_path: Path, web: Indexes, installer: str) -> None:
+def test_pinned_requirements_with_an_index_are_their_own_lock(tmp_path: Path, web: Indexes) -> None:
     file = tmp_path / "m" / "requirements.txt"
     file.parent.mkdir()
     wheels = [next(web.folder.glob(f"*/*/{name}")) for name in ("adder-1.0+cpu*.whl", "numpy*.whl")]
@@ -199,9 +162,7 @@ def test_pinned_requirements_with_an_index_are_their_own_lock(tmp_path: Path, we
 
 
 @pytest.mark.parametrize("written", ["./files", "'files/'", "files/../files"])
-def test_paths_of_indexes_are_relative_to_the_script(
-    tmp_path: Path, web: Indexes, installer: str, written: str
-) -> None:
+def test_paths_of_indexes_are_relative_to_the_script(tmp_path: Path, web: Indexes, written: str) -> None:
     shutil.copytree(web.folder / "local" / "adder", tmp_path / "m" / "files")
     quoted = written if written.startswith("'") else f'"{written}"'
     file = write_script(tmp_path / "m", f"[tool.uv]\nfind-links = [{quoted}]", "adder==1.0+cpu", "numpy")
@@ -237,7 +198,7 @@ def test_paths_of_indexes_are_relative_to_the_script(
     ],
 )
 def test_a_package_that_no_index_has_is_refused_before_a_lock_is_written(
-    tmp_path: Path, installer: str, name: str, text: str, reason: str
+    tmp_path: Path, name: str, text: str, reason: str
 ) -> None:
     file = tmp_path / name
     file.write_text(text)
@@ -251,9 +212,7 @@ def test_a_package_that_no_index_has_is_refused_before_a_lock_is_written(
     assert not (tmp_path / "pylock.toml").exists()
 
 
-def test_an_index_that_refuses_access_is_named(
-    tmp_path: Path, web: Indexes, installer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_that_refuses_access_is_named(tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "requirements.txt"
     file.write_text("adder==1.0\n")
     web.locked.add("main")
@@ -267,9 +226,67 @@ def test_an_index_that_refuses_access_is_named(
     assert "wrong@" not in message
 
 
-def test_the_proxy_of_pips_settings_is_used(
-    tmp_path: Path, web: Indexes, installer: str, monkeypatch: pytest.MonkeyPatch
+def test_the_files_of_a_lock_are_downloaded_with_the_password_of_their_index(
+    tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    web.passwords["main"] = "us@er", "pa ss"
+    monkeypatch.setenv("PIP_INDEX_URL", f"{web.address}/main".replace("://", "://us%40er:pa%20ss@"))
+    file = tmp_path / "requirements.txt"
+    file.write_text("adder==1.0\nnumpy\n")
+    told: list[str] = []
+
+    locked = lock(file)
+    assert fetch_locked_wheels(locked, tmp_path / "wheels", told.append) == 2
+
+    assert {path.name for path in (tmp_path / "wheels").iterdir()} == {
+        "adder-1.0-py3-none-any.whl",
+        "numpy-0.1-py3-none-any.whl",
+    }
+    assert told == ["downloading adder-1.0-py3-none-any.whl", "downloading numpy-0.1-py3-none-any.whl"]
+    # What is there is not downloaded again; and a login in ~/.netrc is used, too.
+    told.clear()
+    assert fetch_locked_wheels(locked, tmp_path / "wheels", told.append) == 2
+    assert told == []
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login us@er password pa\\ ss\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("PIP_INDEX_URL", f"{web.address}/main")
+    assert fetch_locked_wheels(locked, tmp_path / "again", told.append) == 2
+
+
+def test_a_file_that_is_not_the_locked_one_is_not_downloaded(
+    tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("adder==1.0\nnumpy\n")
+    locked = lock(file)
+    (page,) = web.folder.glob("main/adder")
+    changed = write_wheel(tmp_path / "made", "adder", "1.0", {"adder/__init__.py": "VERSION = 'evil'\n"})
+    (page / changed.name).write_bytes(changed.read_bytes())
+
+    # The index still has the old digest in its page.
+    message = refusal(lambda: fetch_locked_wheels(locked, tmp_path / "wheels", print))
+    assert message.startswith(f"cannot use {web.address}/main/adder/adder-1.0-py3-none-any.whl: its digest is ")
+    assert not list((tmp_path / "wheels").glob("*adder*"))
+
+    add_to_index(web.folder / "main", changed)
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "new-cache"))  # uv keeps pages for minutes
+    message = refusal(lambda: fetch_locked_wheels(locked, tmp_path / "wheels", print))
+    assert message.startswith("cannot find a file of adder 1.0 for Python ")
+    assert "the indexes have adder-1.0-py3-none-any.whl; lock again" in message
+
+
+def test_an_index_that_fails_for_a_moment_is_asked_again(tmp_path: Path, web: Indexes) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("adder==1.0\n")
+    web.failures = 1
+
+    lock(file)
+
+    assert web.failures == 0
+
+
+def test_the_proxy_of_pips_settings_is_used(tmp_path: Path, web: Indexes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_PROXY", web.address)
     monkeypatch.setenv("PIP_INDEX_URL", "http://index.invalid/main")
     monkeypatch.setenv("PIP_TRUSTED_HOST", "index.invalid")
@@ -279,18 +296,6 @@ def test_the_proxy_of_pips_settings_is_used(
     lock(file)
 
     assert "http://index.invalid/main/adder/" in web.requests
-
-
-def test_settings_of_the_network_reach_uv_by_variables() -> None:
-    settings = {"proxy": ["http://p"], "timeout": ["7"], "cert": ["/c"], "client-cert": ["/k"], "index-url": ["x"]}
-    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
-    assert installers.uv_environ({"A": "a", "VIRTUAL_ENV": "/v", "HTTP_PROXY": "http://other"}, settings) == {
-        "A": "a",
-        **dict.fromkeys(names, "http://p"),
-        "UV_HTTP_TIMEOUT": "7",
-        "SSL_CERT_FILE": "/c",
-        "SSL_CLIENT_CERT": "/k",
-    }
 
 
 def test_options_of_requirements_files_are_read_in_all_their_spellings(tmp_path: Path) -> None:

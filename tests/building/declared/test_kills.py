@@ -25,8 +25,8 @@ STORE = "naiad.environments.store"
 Step = tuple[str, str, int]
 NEVER: Step = ("os.getppid", "after", 0)
 STEPS = [
-    (f"{DECLARED}.resolving.run_installer", "before", 1),
-    (f"{DECLARED}.resolving.run_installer", "after", 1),
+    (f"{DECLARED}.resolving.run_uv", "before", 1),
+    (f"{DECLARED}.resolving.run_uv", "after", 1),
     (f"{DECLARED}.venv._create", "before", 1),
     (f"{DECLARED}.venv._create", "after", 1),
     (f"{DECLARED}.venv.install", "after", 1),
@@ -43,13 +43,13 @@ SHARING_STEPS = [
     (f"{STORE}.finishing.share_files", "after", 2),
 ]
 LOCK_STEPS = [
-    (f"{DECLARED}.resolving.run_installer", "after", 1),
+    (f"{DECLARED}.resolving.run_uv", "after", 1),
     (f"{DECLARED}.resolving.shutil.copyfile", "before", 1),
     (f"{DECLARED}.resolving.shutil.copyfile", "after", 1),
 ]
 ADDITION_STEPS = [
-    (f"{DECLARED}.resolving.run_installer", "before", 1),
-    (f"{DECLARED}.resolving.run_installer", "after", 1),
+    (f"{DECLARED}.resolving.run_uv", "before", 1),
+    (f"{DECLARED}.resolving.run_uv", "after", 1),
     (f"{DECLARED}.locking.place_lock", "before", 1),
     (f"{DECLARED}.resolving.shutil.copyfile", "after", 1),
 ]
@@ -151,29 +151,6 @@ def test_an_addition_that_is_killed_between_its_two_files_is_refused_until_it_is
     with pytest.raises(StaleLockError, match=r"does not require 'counter'.*update it with `naiad lock"):
         manager.prepare(file)
     assert not killed.command(NEVER, "add", file, "counter")
-    manager.prepare(file)
-
-
-@pytest.mark.endurance
-def test_a_lock_that_is_killed_before_the_other_one_is_removed_is_refused_until_it_is_repeated(
-    tmp_path: Path, killed: Killer
-) -> None:
-    # `model.py.lock` of uv hides the `pylock.toml` that pip writes on a machine without uv.
-    file = script(tmp_path / "m", "adder==1.0", "numpy")
-    assert not killed.command(NEVER, "lock", file)
-    script(tmp_path / "m", "adder==2.0", "numpy")
-
-    assert killed.command((f"{DECLARED}.resolving.shutil.copyfile", "after", 1), "lock", file, without_uv=True)
-    assert not (tmp_path / "m" / "pylock.toml").exists()
-    assert killed.command((f"{DECLARED}.resolving._remove_others", "before", 1), "lock", file, without_uv=True)
-
-    assert (tmp_path / "m" / "pylock.toml").exists()
-    assert file.with_name("model.py.lock").exists()
-    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy())
-    with pytest.raises(StaleLockError, match=r"model\.py\.lock does not match"):
-        manager.prepare(file)
-    assert not killed.command(NEVER, "lock", file, without_uv=True)
-    assert not file.with_name("model.py.lock").exists()
     manager.prepare(file)
 
 

@@ -14,10 +14,9 @@ from naiad.core.errors import ExecutionEnvironmentError, StaleLockError
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad_building import installers
 from naiad_building.declared.locking import LockRequest, lock_declaration
-from naiad_building.installers import InstallOptions, find_uv
 from naiad_building.lockfiles import open_foreign_lock
+from naiad_building.uv_program import InstallOptions, find_uv
 
 pytestmark = pytest.mark.builds
 
@@ -40,13 +39,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _these_wheels_alone(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_wheels(wheels, monkeypatch)
-
-
-@pytest.fixture(params=["uv", pytest.param("pip", marks=pytest.mark.endurance)])
-def installer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "pip":
-        monkeypatch.setattr(installers, "find_uv", lambda: None)
-    return str(request.param)
 
 
 def lock(file: Path) -> Path:
@@ -87,19 +79,15 @@ CHANGES = (
     ("counter", "adder", "requires 'adder': it was written without it"),
 )
 CASES = [
-    *[("uv", kind, *CHANGES[0]) for kind in KINDS],
-    *[("uv", KINDS[0], *change) for change in CHANGES[1:]],
-    *[pytest.param("uv", kind, *each, marks=pytest.mark.endurance) for kind in KINDS[1:] for each in CHANGES[1:]],
-    # Neither the kind nor the change makes a difference to how pip is called, which takes longer.
-    ("pip", KINDS[0], *CHANGES[0]),
-    *[pytest.param("pip", KINDS[0], *change, marks=pytest.mark.endurance) for change in CHANGES[1:]],
-    *[pytest.param("pip", kind, *CHANGES[0], marks=pytest.mark.endurance) for kind in KINDS[1:]],
+    *[(kind, *CHANGES[0]) for kind in KINDS],
+    *[(KINDS[0], *change) for change in CHANGES[1:]],
+    *[pytest.param(kind, *each, marks=pytest.mark.endurance) for kind in KINDS[1:] for each in CHANGES[1:]],
 ]
 
 
-@pytest.mark.parametrize(("installer", "kind", "before", "after", "reason"), CASES, indirect=["installer"])
+@pytest.mark.parametrize(("kind", "before", "after", "reason"), CASES)
 def test_a_lock_for_other_packages_is_refused(
-    tmp_path: Path, store: Path, installer: str, kind: str, before: str, after: str, reason: str
+    tmp_path: Path, store: Path, kind: str, before: str, after: str, reason: str
 ) -> None:
     file = write(tmp_path / "m", kind, before, "numpy")
     path = lock(file)
@@ -125,15 +113,20 @@ def test_the_lock_of_a_project_that_uv_wrote_is_compared_too(tmp_path: Path, sto
 
 
 def uv_lock(file: Path, wheels: Path) -> None:
-    uv = find_uv()
-    assert uv is not None
-    command = [uv, "lock", "--no-config", "--quiet", "--no-index", f"--find-links={wheels}", "--project", file.parent]
+    command = [
+        find_uv(),
+        "lock",
+        "--no-config",
+        "--quiet",
+        "--no-index",
+        f"--find-links={wheels}",
+        "--project",
+        file.parent,
+    ]
     subprocess.run(command, check=True)
 
 
-def test_a_version_range_that_the_locked_version_satisfies_changes_nothing(
-    tmp_path: Path, store: Path, installer: str
-) -> None:
+def test_a_version_range_that_the_locked_version_satisfies_changes_nothing(tmp_path: Path, store: Path) -> None:
     file = write(tmp_path / "m", "model.py", "adder", "numpy; python_version >= '3.8'", "counter; python_version < '3'")
     lock(file)
 
@@ -144,7 +137,7 @@ def test_a_version_range_that_the_locked_version_satisfies_changes_nothing(
 
 @pytest.mark.parametrize("kind", ["requirements.txt", "pyproject.toml"])
 def test_a_constraint_that_the_locked_version_violates_makes_a_lock_stale(
-    tmp_path: Path, store: Path, installer: str, kind: str
+    tmp_path: Path, store: Path, kind: str
 ) -> None:
     def constrain(version: str) -> Path:
         if kind == "pyproject.toml":
@@ -184,7 +177,7 @@ def test_an_override_wins_over_a_requirement(tmp_path: Path, store: Path, wheels
 
 
 def test_a_lock_that_does_not_say_what_it_was_written_for_is_compared_by_its_packages(
-    tmp_path: Path, store: Path, installer: str
+    tmp_path: Path, store: Path
 ) -> None:
     file = write(tmp_path / "m", "requirements.txt", "pack[more]", "numpy")
     path = lock(file)

@@ -97,7 +97,7 @@ def test_a_busy_server_is_tried_again(web, tmp_path, recorder):
 def test_a_server_that_stays_busy_is_given_up(web, tmp_path, recorder):
     web.statuses = [503] * 3
     assert refusal(web.uri("e.tgz"), tmp_path / "e.part", recorder) == (
-        f"cannot download the execution environment {web.uri('e.tgz')}: the server answered 503 Service Unavailable; gave "
+        f"cannot download {web.uri('e.tgz')}: the server answered 503 Service Unavailable; gave "
         "up after 3 attempts without progress at byte 0; the next load resumes there"
     )
 
@@ -213,7 +213,7 @@ def test_a_wrong_name_or_certificate_fails_at_once(tmp_path, recorder, monkeypat
     message = refusal("https://example.invalid/e.tgz", tmp_path / "e.part", recorder)
 
     assert len(attempts) == 1
-    assert message.startswith("cannot download the execution environment https://example.invalid/e.tgz: ")
+    assert message.startswith("cannot download https://example.invalid/e.tgz: ")
     assert message.endswith("; check the address, and the certificates and the network of this machine")
 
 

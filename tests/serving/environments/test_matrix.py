@@ -20,8 +20,8 @@ from isal import igzip
 from support.packages import install_packages
 from support.server import ServerProcess
 
-from naiad_building.installers import find_uv
 from naiad_building.pack import pack
+from naiad_building.uv_program import find_uv
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(600)]
 
@@ -209,9 +209,17 @@ def _packed_venv(folder: Path, base: Path, site: Path) -> Path:
 
 
 def _uv_venv(folder: Path, base: Path, site: Path) -> Path:
-    uv = find_uv()
-    assert uv is not None
-    command = [uv, "venv", "--quiet", "--offline", "--no-config", "--relocatable", "--python", base, folder / "uv-venv"]
+    command = [
+        find_uv(),
+        "venv",
+        "--quiet",
+        "--offline",
+        "--no-config",
+        "--relocatable",
+        "--python",
+        base,
+        folder / "uv-venv",
+    ]
     subprocess.run(command, check=True)
     return _filled(folder / "uv-venv", site)
 

@@ -96,7 +96,7 @@ def download(
             fruitless = 0 if _size(into) > before else fruitless + 1
             if fruitless > len(pauses):
                 raise ExecutionEnvironmentError(
-                    f"cannot download the execution environment {redact(uri)}: {error}; gave up after {fruitless} "
+                    f"cannot download {redact(uri)}: {error}; gave up after {fruitless} "
                     f"attempts without progress at byte {before}; the next load resumes there"
                 ) from error
             pause = pauses[fruitless - 1] if fruitless else 0.0
@@ -241,9 +241,7 @@ def _open_http(uri: str, offset: int, version: str) -> _OpenFile:
         if _is_final(reason):
             code = getattr(reason, "verify_code", 0)
             remedy = certificate_remedy(code, "check the address, and the certificates and the network of this machine")
-            raise ExecutionEnvironmentError(
-                f"cannot download the execution environment {redact(uri)}: {reason}; {remedy}"
-            ) from error
+            raise ExecutionEnvironmentError(f"cannot download {redact(uri)}: {reason}; {remedy}") from error
         raise _InterruptedError(str(getattr(error, "reason", error)) or type(error).__name__) from error
     start = offset if reply.status == _PARTIAL else 0
     length = reply.headers.get("Content-Length")
@@ -277,8 +275,7 @@ def _http_error(uri: str, error: urllib.error.HTTPError) -> Exception:
     if error.code in _TEMPORARY_ERRORS:
         return _InterruptedError(status)
     return ExecutionEnvironmentError(
-        f"cannot download the execution environment {redact(uri)}: {status}; check the address and the "
-        "permissions of this server",
+        f"cannot download {redact(uri)}: {status}; check the address and the permissions of this server",
         code=Code.NOT_FOUND if error.code in _NOT_FOUND else None,
     )
 
@@ -299,9 +296,7 @@ def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
         with translate_storage_errors(f"cannot read {shown}"):
             info = storage.filesystem.info(storage.path)
     except NaiadError as error:
-        raise ExecutionEnvironmentError(
-            f"cannot download the execution environment {shown}: {error.message}", code=error.code
-        ) from error
+        raise ExecutionEnvironmentError(f"cannot download {shown}: {error.message}", code=error.code) from error
     if info.get("type") == "directory":
         raise ExecutionEnvironmentError(
             f"cannot use the execution environment {shown}: it is a folder, and only archives can be "

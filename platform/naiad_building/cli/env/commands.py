@@ -72,12 +72,6 @@ def _warn_of_closed_entries(store: Path) -> None:
 )
 @click.option("--wheels", multiple=True, type=_FOLDER, help="Folder of wheels to search; may be repeated.")
 @click.option("--offline", is_flag=True, help="Install from these folders only.")
-@click.option(
-    "--installer",
-    type=click.Choice(["auto", "pip", "uv"]),
-    default="auto",
-    help="What installs packages; auto: uv if it is installed, else pip.",
-)
 @json_option
 def _build(
     recipe: Path,
@@ -85,14 +79,13 @@ def _build(
     python: str | None,
     wheels: tuple[Path, ...],
     offline: bool,  # noqa: FBT001 - click passes options by name
-    installer: str,
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
     """Build an environment from the folder RECIPE."""
     from naiad_building.build import build
-    from naiad_building.installers import InstallOptions
+    from naiad_building.uv_program import InstallOptions
 
-    options = InstallOptions(installer=installer, wheels=wheels, offline=offline)
+    options = InstallOptions(wheels=wheels, offline=offline)
     progress = progress_printer(json=json)
     built = build(recipe, output, python=python, options=options, progress=progress)
     if json:

@@ -1,14 +1,15 @@
 """Run by the server's Python with -I -S: runs a program, and ends with it all that it has started.
 
-    _shell_keeper.py MARK PROGRAM ARGUMENT...
+    _process_keeper.py MARK PROGRAM ARGUMENT...
 
 The first line of stdin has the program's variables as JSON. When the program ends, or stdin does, its descendants are
 killed, also those with a session of their own or without the variables: they become children of this process when
 their parents end (`PR_SET_CHILD_SUBREAPER` of Linux). The server holds the other end of stdin, so its own end, however
 it comes, ends them too.
 
-Output: that of the program; then MARK, and with a NUL behind each `end`, the program's exit status (empty if stdin
-ended first), and the names of the processes that were left.
+Output: that of the program; then, unless MARK is empty, MARK, and with a NUL behind each `end`, the program's exit
+status (empty if stdin ended first), and the names of the processes that were left. The exit code is the program's, with
+128 + N if signal N killed it.
 """
 
 # ruff: noqa: PTH123, PTH208 - importing pathlib would take as long as all the rest
@@ -25,8 +26,8 @@ from collections.abc import Iterator
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(mark: str, command: list[str]) -> None:
-    """Run the program, and end what is left of it."""
+def main(mark: str, command: list[str]) -> int:
+    """Run the program, and end what is left of it; returns the exit code."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     variables = json.loads(sys.stdin.buffer.readline())
     woken, waking = os.pipe()
@@ -38,7 +39,7 @@ def main(mark: str, command: list[str]) -> None:
         command,
         variables,
         file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
-        setpgroup=0,  # a script that kills its group must not kill this process
+        setpgroup=0,  # a program that kills its group must not kill this process
         setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # which Python ignores
     )
     status = ""
@@ -51,7 +52,11 @@ def main(mark: str, command: list[str]) -> None:
             status = str(os.waitstatus_to_exitcode(code))
         elif 0 in ready:
             break
-    os.write(1, "\0".join([f"{mark}end", status, *_end_children(), ""]).encode(errors="replace"))
+    left = _end_children()
+    if mark:
+        os.write(1, "\0".join([f"{mark}end", status, *left, ""]).encode(errors="replace"))
+    code = int(status or -signal.SIGKILL)
+    return code if code >= 0 else 128 - code
 
 
 def _end_children() -> list[str]:
@@ -82,4 +87,4 @@ def _children() -> Iterator[tuple[int, str, str]]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

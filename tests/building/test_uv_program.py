@@ -1,4 +1,4 @@
-"""An installer ends with the process that started it, and with the call that started it."""
+"""uv is found, and ends with the process that started it, and with the call that started it; what its output says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from naiad_building import installers
-from naiad_building.installers import run_to_end
+from naiad.core.errors import ExecutionEnvironmentError
+from naiad_building import uv_program
+from naiad_building.uv_program import find_failed_requirement, find_uv, run_to_end
 
 # Starts a compiler, as an installer does, and waits for it. Both have the fifo open as long as they live.
 INSTALLER = """
@@ -21,7 +22,7 @@ fifo = open(sys.argv[1], "wb", buffering=0)
 compiler = "import sys, time; sys.stdout.write('x'); sys.stdout.flush(); time.sleep(600)"
 subprocess.run([sys.executable, "-c", compiler], stdout=fifo)
 """
-HOST = "import sys; from naiad_building.installers import run_to_end; run_to_end(sys.argv[1:])"
+HOST = "import sys; from naiad_building.uv_program import run_to_end; run_to_end(sys.argv[1:])"
 
 
 @pytest.fixture
@@ -61,7 +62,6 @@ def test_an_interrupted_call_ends_its_installer(fifo: Path) -> None:
         ([sys.executable, "-c", "import sys; print('out'); print('no', file=sys.stderr); sys.exit(3)"], 3, "out\nno\n"),
         ([sys.executable, "-c", "import os; os.kill(os.getpid(), 15)"], 128 + signal.SIGTERM, ""),
         ([sys.executable, "-c", "import sys; print(repr(sys.stdin.read()))"], 0, "''\n"),
-        (["/nowhere/uv"], 127, "cannot start /nowhere/uv: No such file or directory\n"),
     ],
 )
 def test_a_command_has_its_own_exit_code_and_output(command: list[str], code: int, output: str) -> None:
@@ -74,9 +74,44 @@ def test_the_installed_uv_is_looked_for_by_one_thread_at_a_time(monkeypatch: pyt
     """Its function initializes global state of `sysconfig`, which a second thread would see half filled."""
 
     def find_uv_bin() -> str:
-        return "/uv" if installers._finding_uv.locked() else "/unguarded"
+        return "/uv" if uv_program._finding_uv.locked() else "/unguarded"
 
-    monkeypatch.setattr(installers.shutil, "which", lambda _: None)
     monkeypatch.setitem(sys.modules, "uv", SimpleNamespace(find_uv_bin=find_uv_bin))
 
-    assert installers.find_uv() == Path("/uv")
+    assert find_uv() == Path("/uv")
+
+
+def test_uv_is_the_one_installed_with_naiad_else_that_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "uv").write_text("")
+    (tmp_path / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_uv() == Path(sys.prefix, "bin", "uv")
+
+    monkeypatch.setitem(sys.modules, "uv", None)
+    assert find_uv() == tmp_path / "uv"
+
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        find_uv()
+    assert caught.value.message == (
+        "cannot build environments: the program uv is neither beside this Python nor on PATH; install it with `pip "
+        "install uv`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "package"),
+    [
+        ("Because there are no versions of adder and you require adder, your requirements are", "adder"),
+        ("Because there is no version of numpy==99 and you require numpy==99, your requirements are", "numpy==99"),
+        ("Because nope was not found in the package registry and you\nrequire nope>=2, your requirements", "nope>=2"),
+        ("error: Failed to build `broken-one==1`", "broken-one==1"),
+        ("error: Failed to download `a==1`", "a==1"),
+        ("error: Hash mismatch for `b==2`", "b==2"),
+        ("error: No such file", None),
+    ],
+)
+def test_the_package_that_failed_is_found_in_the_output(said: str, package: str | None) -> None:
+    assert find_failed_requirement(said.splitlines()) == package
