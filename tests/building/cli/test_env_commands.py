@@ -66,6 +66,52 @@ def test_the_list_says_sizes_uses_and_models(store):
     assert lines[-1] == "3 environments, 7 MB"
 
 
+def rows_of(output: str) -> dict[str, tuple[str, str]]:
+    """The archive and the models of each row, by its digest."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in output.splitlines()]
+    return {row[0]: (row[1], row[-1]) for row in cells if len(row) > 6}
+
+
+def test_long_lists_of_models_are_shortened_in_tables_alone(store):
+    leases = EntryLeases(store)
+    for number in range(50):
+        leases.record_model("c" * 64, f"m{number:02}", "/c.tgz")
+    assert rows_of(env("list", "--env-store", store).output)["ccccccc"] == ("/c.tgz", "m00, m01, m02 and 48 more")
+    found = json.loads(env("list", "--json", "--env-store", store).output)
+    assert len(found["environments"][2]["models"]) == 51
+    lease = leases.acquire("c" * 64)
+    shown = env("gc", "--env-store", store).output
+    lease.release()
+    assert "a running server uses it, last for m00, m01, m02 and 48 more" in shown
+    assert max(map(len, shown.splitlines())) < 200
+
+
+def test_a_model_is_named_where_it_was_loaded_last(store):
+    leases = EntryLeases(store)
+    leases.record_model("b" * 64, "model_a", "/b.tgz")
+    rows = rows_of(env("list", "--env-store", store).output)
+    assert (rows["aaaaaaa"][1], rows["bbbbbbb"][1]) == ("before: model_a", "model_a, model_b")
+    lease = leases.acquire("a" * 64)  # of a server that has not loaded the model again
+    assert rows_of(env("list", "--env-store", store).output)["aaaaaaa"][1] == "model_a"
+    lease.release()
+
+
+def test_a_declared_environment_names_the_files_that_declare_it_now(store):
+    leases = EntryLeases(store)
+    record = {"archive": "/m/old/1/model.py", "made": 0.0, "size": [1, 5], "interpreter": {"version": [3, 10, 1]}}
+    json_cache.write(store / ("d" * 64) / "ready.json", record)
+    assert rows_of(env("list", "--env-store", store).output)["ddddddd"] == ("/m/old/1/model.py", "")
+    leases.acquire("d" * 64).release()
+    for name in ("y", "x", "z"):
+        leases.record_model("d" * 64, name, f"/m/{name}/1/model.py")
+    leases.record_model("d" * 64, "old", "/m/old/1/model.py")
+    leases.record_model("a" * 64, "old", "/m/old/1/model.py")
+    leases.record_model("a" * 64, "x", "/m/x/2/model.py")  # another version, with an environment of its own
+    rows = rows_of(env("list", "--env-store", store).output)
+    assert rows["ddddddd"] == ("/m/x/1/model.py and 2 more", "x, y, z")
+    assert rows["aaaaaaa"] == ("/a.tgz", "model_a, old, x")
+
+
 def test_the_list_is_plain_data_for_scripts(store):
     found = json.loads(env("list", "--json", "--env-store", store).output)
 

@@ -103,7 +103,7 @@ def test_an_entry_that_another_process_created_while_this_one_waited_is_used(
 
     class Waits(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if "another process or thread is unpacking it" in record.getMessage():
+            if "another process or thread is creating it" in record.getMessage():
                 waiting.set()
 
     handler = Waits()
@@ -119,7 +119,7 @@ def test_an_entry_that_another_process_created_while_this_one_waited_is_used(
             made = add_entry(store.root, digest)
         thread.join(60)
     assert found == [made]
-    assert "waiting for the environment of 'm': another process or thread is unpacking it" in caplog.text
+    assert "waiting for the environment of 'm': another process or thread is creating it" in caplog.text
 
 
 def test_a_store_that_does_not_wait_says_that_an_entry_is_being_created(store, archive):
@@ -220,7 +220,7 @@ def test_leftovers_are_folders_without_a_record_whose_lock_is_free(store, caplog
         assert store.find_leftovers() == []
     assert left_in(store) == sorted([A, C, f"{C}.x"])
     assert (root / "notes").exists()
-    assert caplog.text.count("left by an interrupted unpacking") == 3
+    assert caplog.text.count("left by a process that was interrupted") == 3
     assert store.find_leftovers() == [root / C, root / "staging" / f"{C}.x"]
 
 

@@ -136,7 +136,7 @@ def test_a_server_killed_while_it_unpacks_leaves_a_store_that_the_next_one_clean
 
     with server(tmp_path, repository) as running:
         assert told(running, "m")[1] == minor
-        assert f"removing {left[0]}, left by an interrupted unpacking" in running.log
+        assert f"removing {left[0]}, left by a process that was interrupted" in running.log
         assert not list((store / "staging").iterdir())
 
 

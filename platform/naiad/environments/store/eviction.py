@@ -13,7 +13,7 @@ from typing import Protocol
 
 from naiad.environments.store.disk_usage import DiskUsage, linked_files
 from naiad.environments.store.entries import read_entries
-from naiad.environments.store.leases import EntryLeases, ModelUse
+from naiad.environments.store.leases import EntryLeases, ModelUse, list_models
 from naiad.environments.store.pulled import PulledRepository, read_pulled, remove_pulled
 from naiad.environments.store.store import Store
 
@@ -142,7 +142,7 @@ def explain_kept(
     """Why an entry stays that `choose_removals` has not chosen under these limits."""
     unused = now - entry.last_used
     if entry.in_use:
-        models = ", ".join(using.model for using in entry.models)
+        models = list_models(entry.models)
         return f"a running server uses it{f', last for {models}' if models else ''}"
     if older_than is None and keep_bytes is None:
         return "no limit is given: --older-than or --keep-bytes"

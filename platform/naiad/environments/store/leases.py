@@ -16,18 +16,20 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core import json_cache
 
-__all__ = ["EntryLeases", "Lease", "ModelUse"]
+__all__ = ["EntryLeases", "Lease", "ModelUse", "list_models"]
 
 _log = logging.getLogger("naiad.environments")
 _FOLDER = "uses"
 _LOCK = "lock"
+_LISTED = 3
+"""How many models a line names: hundreds may share an environment."""
 # Any user who may share the store may take its locks.
 _MODE = 0o666
 
@@ -62,6 +64,13 @@ class ModelUse:
     model: str
     source: str
     time: float
+
+
+def list_models(uses: Iterable[ModelUse]) -> str:
+    """The models of *uses* for a line of text: all of a few, the first three of many and how many more there are."""
+    names = list(dict.fromkeys(use.model for use in uses))
+    more = len(names) - _LISTED
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:_LISTED])} and {more} more"
 
 
 class EntryLeases:

@@ -176,7 +176,7 @@ class Store:
     def remove_leftovers(self) -> None:
         """Remove incomplete entries and staging folders whose lock is free: crashes left them."""
         for path in self._abandoned():
-            _log.info("removing %s, left by an interrupted unpacking", path)
+            _log.info("removing %s, left by a process that was interrupted", path)
             shutil.rmtree(path, ignore_errors=True)
 
     def find_leftovers(self) -> list[Path]:
@@ -225,7 +225,7 @@ class Store:
         subject = "the environment" + (f" of '{label}'" if label else "")
 
         def on_waiting() -> None:
-            _log.info("waiting for %s: another process or thread is unpacking it", subject)
+            _log.info("waiting for %s: another process or thread is creating it", subject)
 
         with ExitStack() as locks:
             try:

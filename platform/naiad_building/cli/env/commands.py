@@ -406,9 +406,10 @@ def _verify(environments: tuple[str, ...], store: Path, json: bool) -> int:  # n
 @_store_option
 @json_option
 def _list(store: Path, json: bool) -> None:  # noqa: FBT001 - click passes options by name
-    """List the unpacked environments in the store, and the repositories that were pulled.
+    """List the environments in the store, and the repositories that were pulled.
 
-    Files that several share count once in the total.
+    Models are those whose last load used an entry; "before" precedes those of an entry that all have left. Long lists
+    are shortened; --json has all. Files that several share count once in the total.
     """
     from naiad.environments.store.entries import read_entries
     from naiad.environments.store.eviction import disk_usage
@@ -522,6 +523,7 @@ def _remove(
     A repository that was pulled into the store is removed in the same way, by its digest or reference.
     """
     from naiad.environments.store.entries import find_entry
+    from naiad.environments.store.leases import list_models
     from naiad.environments.store.pulled import PulledRepository, find_pulled, remove_pulled
 
     results: list[dict[str, Any]] = []
@@ -533,7 +535,7 @@ def _remove(
         if is_removed and not json:
             click.echo(f"{'would remove' if dry_run else 'removed'} {label}")
         elif not is_removed:
-            used = ", ".join(using.model for using in entry.models) or "an unknown model"
+            used = list_models(entry.models) or "an unknown model"
             click.echo(f"kept {label}: a running server uses it (last for {used}); unload its models first", err=True)
     if json:
         print_json({"store": store, "dry_run": dry_run, "environments": results})

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from naiad.config.model.declared_environment import is_declaration
 from naiad.core.quantities import size_text
 from naiad.environments.store.entries import StoreEntry, short_digests
+from naiad.environments.store.eviction import StorePart
 from naiad.environments.store.inspection import Inspection
+from naiad.environments.store.leases import ModelUse, list_models
 from naiad.environments.store.pulled import PulledRepository
 from naiad.environments.store.verification import VerificationResult
 from naiad.models.resolution.tables import text_table
@@ -42,16 +46,17 @@ def entry_rows(entries: Iterable[StoreEntry], now: float) -> list[tuple[str, ...
     """Rows for `ENTRY_HEADERS`."""
     entries = list(entries)
     short = short_digests(entry.digest for entry in entries)
+    current = _current_uses(entries)
     return [
         (
             short[entry.digest],
-            entry.archive,
+            _origin(entry, current[entry.digest]),
             entry.python,
             entry.numpy,
             entry.platform,
             size_text(entry.size),
             "now" if entry.in_use else _ago(now - entry.last_used),
-            ", ".join(using.model for using in entry.models),
+            _models(entry, current[entry.digest]),
         )
         for entry in entries
     ]
@@ -61,16 +66,51 @@ def pulled_rows(pulled: Iterable[PulledRepository], now: float) -> list[tuple[st
     """Rows for `PULLED_HEADERS`."""
     pulled = list(pulled)
     short = short_digests(one.digest for one in pulled)
+    current = _current_uses(pulled)
     return [
         (
             short[one.digest],
             one.archive.partition("@")[0],
             size_text(one.size),
             "now" if one.in_use else _ago(now - one.last_used),
-            ", ".join(use.model for use in one.models),
+            _models(one, current[one.digest]),
         )
         for one in pulled
     ]
+
+
+def _current_uses(parts: Sequence[StorePart]) -> dict[str, list[ModelUse]]:
+    """The uses of each part that are not superseded, by its digest.
+
+    A model whose environment has changed has used several parts, and uses the last one. Versions of a model that
+    declare different environments use one each.
+    """
+    newest: dict[tuple[str, str], float] = {}
+    for part in parts:
+        for use in part.models:
+            key = use.model, _declared_by(use)
+            newest[key] = max(newest.get(key, 0.0), use.time)
+    return {
+        part.digest: [use for use in part.models if part.in_use or use.time == newest[use.model, _declared_by(use)]]
+        for part in parts
+    }
+
+
+def _declared_by(use: ModelUse) -> str:
+    """The file that declares the environment that a model uses; empty for an archive, of which a model has one."""
+    return use.source if is_declaration(Path(use.source)) else ""
+
+
+def _models(part: StorePart, current: Sequence[ModelUse]) -> str:
+    return list_models(current) or (f"before: {list_models(part.models)}" if part.models else "")
+
+
+def _origin(entry: StoreEntry, current: Sequence[ModelUse]) -> str:
+    """The archive of an entry, or the first of the files that declare it now."""
+    files = sorted({use.source for use in current} if is_declaration(Path(entry.archive)) else ())
+    if not files:
+        return entry.archive
+    return files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
 
 
 def verdict_rows(verdicts: Iterable[VerificationResult]) -> list[tuple[str, ...]]:
@@ -96,7 +136,7 @@ def inspection_text(found: Inspection, models: Sequence[str]) -> str:
         ("platform", found.platform),
         ("glibc", f"{found.glibc} or newer" if found.glibc else ""),
         ("size", sizes),
-        ("in the store", "" if entry is None else f"{entry.folder}, unpacked {_date(entry.made)}"),
+        ("in the store", "" if entry is None else f"{entry.folder}, made {_date(entry.made)}"),
         ("last used", "" if entry is None else "now" if entry.in_use else _date(entry.last_used)),
         ("models", ", ".join(models)),
         ("recipe", ", ".join(name for name, _ in found.recipe)),
