@@ -218,11 +218,24 @@ def test_a_model_may_call_others_of_its_repository(run_here, double, tmp_path):
     folder = write_model(tmp_path, "caller", caller)
 
     code, out, _ = run_here(folder, "--input=IN=[4]", "--with=double")
-    failed, told, _ = run_here(folder, "--input=IN=[4]")
+    failed, told, err = run_here(folder, "--input=IN=[4]")
 
     assert (code, out.splitlines()[1]) == (0, "  OUT  FP32 [1]  [8.]")
     assert failed == 1
     assert "'double' is not found" in told
+    assert err == "'caller' called 'double', which is not loaded: add --with=double\n"
+
+
+def test_a_called_model_that_the_repository_lacks_is_named(run_here, tmp_path):
+    call = 'pb_utils.InferenceRequest(model_name="nobody", inputs=[], requested_output_names=["X"]).exec()'
+    folder = write_model(tmp_path, "caller", DOUBLE.replace("        return [", f"        {call}\n        return ["))
+
+    code, _, err = run_here(folder, "--input=IN=[4]")
+
+    assert (code, err) == (
+        0,
+        f"'caller' called 'nobody', which is not loaded: its repository {tmp_path} has no such model\n",
+    )
 
 
 def test_output_of_the_model_is_shown(run_here, tmp_path):

@@ -13,7 +13,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -240,7 +240,16 @@ async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _Run
             timings_ms=_timings(load_ns, sink.total_ns, statistics),
         )
     finally:
+        _explain_unknown_models(engine.services.calls.unknown, wanted.directory)
         await engine.stop()
+
+
+def _explain_unknown_models(unknown: Iterable[tuple[str, str]], directory: Path) -> None:
+    """Say what to add to the command line for models that a model has called and that are not loaded."""
+    for caller, called in sorted(unknown):
+        known = called in {path.name for path in directory.parent.iterdir() if path.is_dir()}
+        what = f"add --with={called}" if known else f"its repository {directory.parent} has no such model"
+        print(f"'{caller}' called '{called}', which is not loaded: {what}", file=sys.stderr)
 
 
 def _reject_missing_inputs(metadata: ModelMetadata) -> None:

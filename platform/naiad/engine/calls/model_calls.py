@@ -26,7 +26,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias
 
 from naiad.core import clock
-from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError
+from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, UnknownModelError
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.deadlock import deadlock_cycle, find_deadlocked
 from naiad.guests.calls import ModelCall
@@ -50,6 +50,7 @@ Events: TypeAlias = Sequence[Collection[Worker]]
 """What a call waits for: see `Target.waits_of`."""
 
 _FEW_CALLS = 32  # among so many, a search takes less than 0.1 ms
+_KEPT_UNKNOWN = 64  # a model may make up a name for each call
 # A search takes 2 to 4 us for each open call: with this delay for each, searches need less than a tenth of the time.
 _SEARCH_DELAY_PER_CALL = 50e-6
 
@@ -257,6 +258,7 @@ class ModelCalls:
 
     Attributes:
         made: How many calls were accepted since the start, by the names of the calling and the called model.
+        unknown: The names of models that calls named and that are not there, with those of the calling models.
         ask_again: Has other processes report what their guests wait for; calls its argument when they have.
         resource_waits: See `SharedRateLimiter.waits`; None without a rate limiter.
     """
@@ -264,6 +266,7 @@ class ModelCalls:
     def __init__(self, registry: Registry | None = None) -> None:
         """No calls yet; *registry* finds what they go to, if their maker does not."""
         self.made: Counter[tuple[str, str]] = Counter()
+        self.unknown: set[tuple[str, str]] = set()
         self.ask_again: Callable[[Callable[[], None]], None] = lambda then: then()
         self.resource_waits: Callable[[], Mapping[Worker, Events]] | None = None
         self._registry = registry
@@ -291,6 +294,8 @@ class ModelCalls:
                     request.trace.on_rejected()
                 raise
         except NaiadError as error:
+            if isinstance(error, UnknownModelError) and len(self.unknown) < _KEPT_UNKNOWN:
+                self.unknown.add((worker.spec.load.model_name, name))
             worker.send_result(call.number, _rejection(call, error), True)
             return
         self.made[worker.spec.load.model_name, name] += 1
