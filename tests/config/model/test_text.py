@@ -104,7 +104,37 @@ def test_an_empty_text_is_an_empty_configuration():
         ),
         ("max_batch_size: ${batch}", "1:17: '${batch}' is a placeholder: fill in the template"),
         ("input { dims: [ 1, {{ .Values.n }} ] }", "1:20: '{{ .Values.n }}' is a placeholder: fill in the template"),
-        ('input {\n  name: "x"\n ]', "3:2: Expected identifier or number, got ]."),
+        (
+            'input {\n  name: "x"\n ]',
+            "3:2: ']' ends a list, and the '{' of line 1 is still open: is a '}' missing before it?",
+        ),
+        (
+            'input {\n  name: "}" # }\n  dims: 1\noutput {\n name: "Y"\n}\n',
+            (
+                "4:1: ModelInput has no field 'output', but the configuration has: is a '}' missing before it? The '{' of "
+                "line 1 is still open"
+            ),
+        ),
+        (
+            "parameters {\n key: 'A'\n value { string_value: '1'\n}\nmax_batch_size: 4",
+            (
+                "5:1: ModelConfig.ParametersEntry has no field 'max_batch_size', but the configuration has: is a '}' "
+                "missing before it? The '{' of line 1 is still open"
+            ),
+        ),
+        (
+            "input [\n{\n dims: 1\n]\noutput { }",
+            "4:1: ']' ends a list, and the '{' of line 2 is still open: is a '}' missing before it?",
+        ),
+        ("input {\n  dims: 1\n", "2:9: the file ends, and the '{' of line 1 is still open: add a '}'"),
+        ("input { name: 'x' } }", "1:21: no '{' is open here: is this '}' one too many?"),
+        (
+            "instance_group { count: 1 version_policy { } }",
+            (
+                "1:27: ModelInstanceGroup has no field 'version_policy'; its fields are name, kind, count, rate_limiter, "
+                "gpus, secondary_devices, profile, passive, host_policy"
+            ),
+        ),
         ('name: "unterminated', "1:7: String missing ending quote: '\"unterminated'"),
         (
             "dynamic_batching { }\nsequence_batching { }",

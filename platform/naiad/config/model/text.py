@@ -30,10 +30,13 @@ _QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
 _UNKNOWN_FIELD = re.compile(r'Message type "([\w.]+)" has no field named "([^"]+)"')
 _UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\S+?)\.?$')
 _NO_MESSAGE = re.compile(r'Expected "[{<]"')
+_NO_END = re.compile(r'Expected "}"')
 _NO_COMMA = re.compile(r'Expected ","')
 _PLACEHOLDER = re.compile(r"\$\{[^{}\s]*\}|\{\{[^{}]*\}\}")
 """Of the shell and of Helm: `${name}`, `{{ .Values.name }}`."""
 _COMMENT = re.compile(r"#.*")
+_TOKEN = re.compile(r"""#.*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[][{}]""")
+"""Comments and texts, whose brackets do not count, and brackets."""
 _MARK = "\ufeff"
 """Byte order mark, with which Windows editors begin a UTF-8 file."""
 _JSON_FIELD = re.compile(r"Failed to parse (\w+) field: ")
@@ -54,8 +57,9 @@ def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
         text_format.Parse(text.removeprefix(_MARK), message)
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
-        hint = _hint_at(text.removeprefix(_MARK), line, column)
-        raise ConfigError(f"{source}:{line}:{column}: {hint or _clarify_text(str(error))}") from error
+        plain, problem = text.removeprefix(_MARK), str(error)
+        hint = _hint_at(plain, line, column) or _missing_brace(plain, line, column, problem) or _clarify_text(problem)
+        raise ConfigError(f"{source}:{line}:{column}: {hint}") from error
     except ValueError as error:
         # protobuf's parser does not catch numbers of enum values beyond 32 bits.
         raise ConfigError(f"{source}: {error}") from error
@@ -183,7 +187,44 @@ def _hint_at(text: str, line: int, column: int) -> str:
         return f"the comma before '{here[0]}' is one too many: remove it"
     if before.endswith("[") and here.startswith(","):
         return "a list begins with an element, not with a comma: remove it"
+    opened = _open_brackets(text, line, column)
+    if here.startswith("}") and not opened:
+        return "no '{' is open here: is this '}' one too many?"
+    if here.startswith("]") and opened and opened[-1][0] == "{":
+        return f"']' ends a list, and the '{{' of line {opened[-1][1]} is still open: is a '}}' missing before it?"
     return ""
+
+
+def _missing_brace(text: str, line: int, column: int, problem: str) -> str:
+    """The error where the text ends in a message, or a message has a field of the whole configuration; else empty."""
+    lines = text.split("\n")
+    left = _open_brackets(text, len(lines), len(lines[-1]) + 1)
+    if not left:
+        return ""
+    if _NO_END.search(problem):
+        return f"the file ends, and the '{{' of line {left[-1][1]} is still open: add a '}}'"
+    match = _UNKNOWN_FIELD.search(problem)
+    opened = _open_brackets(text, line, column)
+    if match is None or match[2] not in pb.ModelConfig.DESCRIPTOR.fields_by_name or not opened:
+        return ""
+    place = match[1].removeprefix(PACKAGE)
+    return (
+        f"{place} has no field '{match[2]}', but the configuration has: is a '}}' missing before it? The "
+        f"'{opened[-1][0]}' of line {opened[-1][1]} is still open"
+    )
+
+
+def _open_brackets(text: str, line: int, column: int) -> list[tuple[str, int]]:
+    """The brackets that are open at a position, outermost first, each with its line."""
+    lines = text.split("\n")
+    before = "\n".join([*lines[: line - 1], lines[line - 1][: column - 1]])
+    opened: list[tuple[str, int]] = []
+    for token in _TOKEN.finditer(before):
+        if token[0] in "{[":
+            opened.append((token[0], before.count("\n", 0, token.start()) + 1))
+        elif token[0] in "}]" and opened:
+            opened.pop()
+    return opened
 
 
 def _clarify_text(problem: str) -> str:
