@@ -7,8 +7,9 @@ and the host for its `--openai-chat-template`.
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 _SYSTEM, _USER = "system", "user"
 _TOOL = {
@@ -19,26 +20,68 @@ _TOOL = {
         "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
     },
 }
+_SAID = "probe-said"
+_CALL_ID = "probeCall"
+_CALL_PARTS = re.compile(r'(naiad_probe_tool)|\{\s*"place"\s*:\s*"probe-place"\s*\}')
+"""The name and the arguments of a call of that tool; only the first is a group."""
 _BETWEEN = "\n\n"
+
+
+class CallSyntax(NamedTuple):
+    """How a template writes the calls of a message, with arguments as JSON.
+
+    Attributes:
+        begin: Text before the name of the first function.
+        middle: Text between a name and its arguments.
+        between: Text between the arguments of a call and the name of the next; "" where there is one call at most.
+        end: Text after the last arguments.
+    """
+
+    begin: str
+    middle: str
+    between: str
+    end: str
 
 
 class TemplateRules:
     """The rules of one template, each of which is found when a conversation needs it."""
 
-    def __init__(self, render: Callable[[Dict[str, Any]], str], *, enforces_calls: bool = False) -> None:
+    def __init__(self, render: Callable[[Dict[str, Any]], str]) -> None:
         """The rules of the template that *render* applies to a conversation.
 
         Args:
             render: Returns the prompt; raises any exception for a conversation that the template rejects.
-            enforces_calls: Whether the engine makes the model call a tool where the template describes tools.
         """
         self._render = render
-        self._enforces_calls = enforces_calls
 
-    @property
-    def enforces_calls(self) -> bool:
-        """Whether the engine itself makes the model call a tool, in the form of the template."""
-        return self._enforces_calls and self.describes_tools
+    @cached_property
+    def call_form(self) -> Optional[CallSyntax]:
+        """How prompts have the calls of the assistant; None if they have none, or have their arguments not as JSON."""
+        one = self._call_texts(1) if self.describes_tools else None
+        if one is None:
+            return None
+        two = self._call_texts(2)
+        takes_two = two is not None and [*two[:2], *two[3:]] == [*one[:2], one[1], one[2]]
+        return CallSyntax(one[0].lstrip(), one[1], two[2] if two is not None and takes_two else "", one[2])
+
+    def _call_texts(self, count: int) -> Optional[List[str]]:
+        """The texts around the names and the arguments of *count* calls in succession."""
+        function = {"name": "naiad_probe_tool", "arguments": '{"place": "probe-place"}'}
+        calls = [{"id": f"{_CALL_ID}{n}", "type": "function", "function": function} for n in range(count)]
+        said, called = (
+            self._rendered([{"role": _USER, "content": "Hello"}, message, {"role": _USER, "content": "Hello"}], [_TOOL])
+            for message in (
+                {"role": "assistant", "content": _SAID},
+                {"role": "assistant", "content": "", "tool_calls": calls},
+            )
+        )
+        before, _, after = said.partition(_SAID)
+        if not (said and called.startswith(before) and called.endswith(after)):
+            return None
+        # The name is in the text for each call, so every second part is a name or None.
+        parts = _CALL_PARTS.split(called[len(before) : len(called) - len(after)])
+        is_in_order = [bool(name) for name in parts[1::2]] == [True, False] * count
+        return parts[::2] if is_in_order and _CALL_ID not in called else None
 
     @cached_property
     def describes_tools(self) -> bool:
@@ -75,14 +118,16 @@ class TemplateRules:
         return conversation if messages == conversation["messages"] else {**conversation, "messages": messages}
 
     def _shows(self, said: List[Any], marks: List[str], tools: Optional[List[Any]] = None) -> bool:
-        given: Dict[str, Any] = {"messages": [{"role": role, "content": content} for role, content in said]}
-        if tools is not None:
-            given["tools"] = tools
-        try:
-            text = self._render(given)
-        except Exception:  # noqa: BLE001 - a template is code and can raise any exception
-            return False
+        text = self._rendered([{"role": role, "content": content} for role, content in said], tools)
         return all(mark in text for mark in marks)
+
+    def _rendered(self, messages: List[Any], tools: Optional[List[Any]]) -> str:
+        """The prompt; "" if the template rejects the messages."""
+        given = {"messages": messages} if tools is None else {"messages": messages, "tools": tools}
+        try:
+            return self._render(given)
+        except Exception:  # noqa: BLE001 - a template is code and can raise any exception
+            return ""
 
 
 def _with_known_role(message: Dict[str, Any]) -> Dict[str, Any]:

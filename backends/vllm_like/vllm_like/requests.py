@@ -7,9 +7,7 @@ import binascii
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Union
 
-from naiad_stub.template_rules import TemplateRules
-
-from vllm_like import chat, engine_control, forced_calls, json_text, sampling, tokenizing
+from vllm_like import chat, constraints, engine_control, json_text, sampling, tokenizing
 from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, RankRequest
 from vllm_like.tensors import Inputs
 
@@ -29,7 +27,7 @@ class ResponseOptions:
         num_cached_tokens: Whether to send the output of this name; the same for `stop_reason`.
         prompt: Whether to send the prompt's text, and its log probabilities if the request has the parameter for them.
         single_call: Whether an answer has at most one tool call; the model may write more.
-        tools: The tool calls that the response must be; None for none.
+        constraint: What the response must be; None for any text.
     """
 
     stream: bool = False
@@ -45,7 +43,7 @@ class ResponseOptions:
     num_cached_tokens: bool = False
     stop_reason: bool = False
     prompt: bool = False
-    tools: Optional[forced_calls.ForcedToolCalls] = None
+    constraint: Optional[constraints.Constraint] = None
 
 
 @dataclass(frozen=True)
@@ -71,14 +69,14 @@ class EngineRequest:
 
 
 def read_request(
-    request: Any, request_id: str, template: TemplateRules
+    request: Any, request_id: str, rules: constraints.ConstraintRules
 ) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest, EngineRequest]:
     """The request in the input tensors of *request*.
 
     Args:
         request: The server's request.
         request_id: Unique among the running requests.
-        template: The rules of the model's chat template.
+        rules: Makes the constraints of conversations.
 
     Raises:
         CallerError: If an input is invalid.
@@ -92,7 +90,7 @@ def read_request(
         return _ranking(ranking, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
     tokenizing_request = inputs.text("tokenizer_request")
     if tokenizing_request is not None:
-        return TokenizerRequest(tokenizing.read_request(tokenizing_request, template))
+        return TokenizerRequest(tokenizing.read_request(tokenizing_request, rules))
     control = inputs.text("engine_request")
     if control is not None:
         return EngineRequest(engine_control.read_request(control))
@@ -103,7 +101,8 @@ def read_request(
         else sampling.parse(request.parameters(), "the request's parameters", sampling.NOT_SAMPLING_IN_REQUESTS)
     )
     lora = parameters.pop("lora_name", "")
-    conversation, forced = _conversation(inputs, parameters, template)
+    given = inputs.text("messages")
+    conversation, constraint = (None, None) if given is None else rules.apply(chat.parse(given), parameters)
     text = inputs.text("text_input") or ""
     token_ids = inputs.integers("prompt_token_ids")
     if conversation is None and not text and token_ids is None:
@@ -111,7 +110,7 @@ def read_request(
     if token_ids is not None:
         _check_token_ids(token_ids, is_only_prompt=conversation is None and not text)
     options = _response_options(
-        inputs, text, parameters.get("n", 1), forced, is_chat=conversation is not None, is_text=token_ids is None
+        inputs, text, parameters.get("n", 1), constraint, is_chat=conversation is not None, is_text=token_ids is None
     )
     if conversation is not None and conversation.get("parallel_tool_calls") is False:
         options = replace(options, single_call=True)
@@ -127,23 +126,9 @@ def read_request(
         is_stream=options.stream,
         wants_prompt=options.prompt,
         wants_stop=options.stop_reason,
+        constraint=constraint,
     )
     return TextRequest(generation, options)
-
-
-def _conversation(inputs: Inputs, parameters: Dict[str, Any], template: TemplateRules) -> Any:
-    given = inputs.text("messages")
-    if given is None:
-        return None, None
-    conversation = chat.parse(given)
-    forced = forced_calls.forced_tool_calls(conversation, template)
-    if forced is not None:
-        if "structured_outputs" in parameters:
-            raise CallerError("a 'tool_choice' that demands a call cannot be combined with 'structured_outputs'")
-        if forced.schema is not None:
-            parameters["structured_outputs"] = {"json": forced.schema}
-        conversation = forced.conversation
-    return template.adapted(conversation), forced
 
 
 def _check_token_ids(token_ids: List[int], *, is_only_prompt: bool) -> None:
@@ -158,7 +143,7 @@ def _response_options(
     inputs: Inputs,
     prompt: str,
     choices: int,
-    forced: Optional[forced_calls.ForcedToolCalls],
+    constraint: Optional[constraints.Constraint],
     *,
     is_chat: bool,
     is_text: bool,
@@ -183,7 +168,7 @@ def _response_options(
         num_input_tokens=bool(inputs.flag("return_num_input_tokens")),
         num_output_tokens=bool(inputs.flag("return_num_output_tokens")),
         message=bool(inputs.flag("return_message")),
-        tools=forced,
+        constraint=constraint,
         num_cached_tokens=bool(inputs.flag("return_num_cached_tokens")),
         prompt=bool(inputs.flag("return_prompt")),
         stop_reason=bool(inputs.flag("return_stop_reason")),

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import triton_python_backend_utils as pb_utils
 
 from vllm_like import chat, tensors
+from vllm_like.constraints import ConstrainedWriter
 from vllm_like.engines.base import BusyError, CallerError, Delta, EmbeddingSink, RankSink, Sink
 from vllm_like.metrics import Metrics
 from vllm_like.requests import ResponseOptions
@@ -43,7 +44,7 @@ class _Choice:
         self.finish_reason: Optional[str] = None
         self.stop_reason: Optional[str] = None
         self.single_call = options.single_call
-        self.writer = options.tools.writer() if options.tools is not None else None
+        self.writer = ConstrainedWriter(options.constraint) if options.constraint is not None else None
 
     def add(self, delta: Delta, *, keeps_message: bool) -> None:
         """Append a delta."""

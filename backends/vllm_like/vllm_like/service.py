@@ -12,6 +12,7 @@ import triton_python_backend_utils as pb_utils
 from naiad_stub.template_rules import TemplateRules
 
 from vllm_like import engine_control, engines, requests, settings, tensors, tokenizing
+from vllm_like.constraints import ConstraintRules
 from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, EngineDeadError, RankRequest
 from vllm_like.metrics import Metrics
 from vllm_like.responses import FINAL, ResponseSink, embedding_sink, rank_sink, send_document, send_error
@@ -41,7 +42,7 @@ class Service:
         self._settings = settings.read(directory, args, _parameter(config, "GPU_DEVICE_IDS"))
         self._checks_health = _is_set(config, "ENABLE_VLLM_HEALTH_CHECK")
         self._engine = engines.start(self._settings, _log, _exit_process)
-        self._template = TemplateRules(self._engine.render, enforces_calls=self._engine.enforces_tool_calls)
+        self._rules = ConstraintRules(TemplateRules(self._engine.render), self._engine)
         self._tokenizer = ThreadPoolExecutor(1, "tokenizer")  # its thread starts with the first request
         self._metrics = Metrics()
         if _is_set(config, "REPORT_CUSTOM_METRICS") and not self._settings.flag("disable_log_stats"):
@@ -56,7 +57,7 @@ class Service:
             if self._checks_health and not self.is_healthy():
                 self._reject_and_restart(sender)
                 return
-            given = requests.read_request(request, f"{self._name}-{next(self._numbers)}", self._template)
+            given = requests.read_request(request, f"{self._name}-{next(self._numbers)}", self._rules)
             if isinstance(given, EmbeddingRequest):
                 self._engine.embed(given, embedding_sink(sender, counts=given.wants_counts))
                 return

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any, Dict
 
-from naiad_stub.template_rules import TemplateRules
-
-from vllm_like import chat, forced_calls, json_text, keys
+from vllm_like import chat, json_text, keys
+from vllm_like.constraints import ConstraintRules
 from vllm_like.engines.base import CallerError, Engine
 
 _SUBJECTS = ("prompt", "chat", "tokens", "info")
 _KEYS = (*_SUBJECTS, "add_special_tokens", "return_token_strs", "return_tokens")
 
 
-def read_request(text: str, template: TemplateRules) -> Dict[str, Any]:
+def read_request(text: str, rules: ConstraintRules) -> Dict[str, Any]:
     """The request in the input `tokenizer_request`.
 
     Raises:
@@ -33,9 +32,7 @@ def read_request(text: str, template: TemplateRules) -> Dict[str, Any]:
     if not isinstance(tokens, list) or not all(isinstance(token, int) and token >= 0 for token in tokens):
         raise CallerError("'tokens' must be a list of token ids")
     if "chat" in given:
-        conversation = chat.parse(json.dumps(given["chat"]))
-        forced = forced_calls.forced_tool_calls(conversation, template)
-        given["chat"] = template.adapted(conversation if forced is None else forced.conversation)
+        given["chat"], _ = rules.apply(chat.parse(json.dumps(given["chat"])), {})
     return given
 
 

@@ -23,8 +23,11 @@ Piece = str | list[int]
 
 
 def call_of(name: str, arguments: str) -> list[Piece]:
-    """A tool call as such a model writes it, in four tokens; *arguments* are JSON without its opening brace."""
-    middle = len(arguments) // 2
+    """A tool call as such a model writes it, in four tokens; *arguments* are JSON without its opening brace.
+
+    A token ends where the first value begins: up to there, a grammar may demand the text.
+    """
+    middle = arguments.find('": "') + 4 if '": "' in arguments else len(arguments) // 2
     return [
         f'<tool_call>\n{{"name": "{name}", "arguments": {{',
         arguments[:middle],

@@ -28,7 +28,8 @@ HEAD = 32
 GAIN = 60.0
 """Logit of the next token; all others have 0, so that it is chosen at any temperature."""
 WORDS = 1500
-SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+SPECIAL = ("<|begin|>", "<|im_start|>", "<|im_end|>")
+"""Only the last of these ends a text, also for a grammar: llama.cpp would take `<|endoftext|>` for such a token, too."""
 
 
 def byte_characters():
@@ -46,6 +47,15 @@ CHARACTERS = byte_characters()
 def name_of(piece):
     """The text of a token as the vocabulary has it."""
     return "".join(CHARACTERS[byte] for byte in piece)
+
+
+def is_utf8(piece):
+    """Whether bytes are whole characters."""
+    try:
+        piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def frequent_words():
@@ -93,7 +103,10 @@ def write(path, template, scripts, context=4096, has_words=False):
     special = len(tokens)
     tokens += [*SPECIAL, *(f"<|say{number}|>" for number in range(len(scripts)))]
     first = len(tokens)
-    tokens += [name_of(piece) for script in scripts for piece in script]
+    pieces = [piece for script in scripts for piece in script]
+    # A grammar permits the tokens that the tokenizer makes of a text that it demands. It finds user-defined ones whole.
+    is_text = [is_utf8(piece) for piece in pieces]
+    tokens += [piece.decode() if whole else name_of(piece) for piece, whole in zip(pieces, is_text, strict=True)]
     end = special + SPECIAL.index("<|im_end|>")
     following = {}
     place = first
@@ -130,7 +143,8 @@ def write(path, template, scripts, context=4096, has_words=False):
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     kinds = [gguf.TokenType.NORMAL] * special + [gguf.TokenType.CONTROL] * (first - special)
-    writer.add_token_types(kinds + [gguf.TokenType.NORMAL] * (len(tokens) - first))
+    kinds += [gguf.TokenType.USER_DEFINED if whole else gguf.TokenType.NORMAL for whole in is_text]
+    writer.add_token_types(kinds)
     writer.add_token_list(tokens)
     writer.add_token_merges(merges)
     writer.add_bos_token_id(special)

@@ -78,7 +78,10 @@ def test_answers_follow_a_grammar(server: ServerProcess):
             "'$ref' at #/properties/a does not resolve: '#/$defs/b'",
         ),
         ({"json": "{"}, "the JSON schema is not valid JSON"),
-        ({"regex": "a+"}, "for the engine xllamacpp; it has 'regex'"),
+        ({"regex": "a(?=b)"}, "the engine xllamacpp does not support the 'regex' \"a(?=b)\""),
+        ({"regex": "(a|^b)"}, "an anchor that is not at its start or end"),
+        ({"regex": "("}, "'regex' must be a regular expression, not \"(\""),
+        ({"regex": "a", "json_object": True}, "it has 'regex', 'json_object'"),
         ({"grammar": "root: nonsense"}, "failed to parse grammar"),
     ],
 )
@@ -86,6 +89,15 @@ def test_structure_that_would_not_be_followed_is_refused(server: ServerProcess, 
     error = refusal(server, "llama", text_input=PROMPT, sampling_parameters=structured(**structure))
     assert error.startswith("Error generating stream: ")
     assert told in error
+
+
+@pytest.mark.parametrize("pattern", ["[ab]{2}/[0-9]{3}", "^(one|two)$", "[$^]x", '"[a-c]+"', r"\d\.\$"])
+def test_a_regular_expression_binds_prompts_and_conversations(server: ServerProcess, pattern: str):
+    structure = structured(regex=pattern)
+    text = ask(server, "llama", text_input=PROMPT, sampling_parameters=structure, exclude_input_in_output=True)
+    assert re.fullmatch(pattern, text["text_output"]), text
+    answer = ask(server, "llama", messages=conversation(tool_choice="none"), sampling_parameters=structure)
+    assert re.fullmatch(pattern, answer["text_output"]), answer
 
 
 def conversation(**options: object) -> str:

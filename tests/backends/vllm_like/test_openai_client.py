@@ -447,15 +447,14 @@ def test_documents_are_ranked_by_a_head_or_by_vectors(server: ServerProcess):
     ("field", "value"),
     [
         ("min_tokens", 2), ("stop_token_ids", [3]), ("priority", 1), ("cache_salt", "s"), ("truncate_prompt_tokens", 2),
-        ("kv_transfer_params", {"a": 1}), ("regex", "a+"), ("mirostat", 2), ("typical_p", 0.5), ("dry_multiplier", 1),
+        ("kv_transfer_params", {"a": 1}), ("regex", "a(?=b)"), ("mirostat", 2), ("typical_p", 0.5), ("dry_multiplier", 1),
     ],
 )  # fmt: skip
 def test_a_field_that_the_engine_cannot_obey_is_rejected(client, field, value):
     for asked in (complete, talk):
         with pytest.raises(openai.BadRequestError) as caught:
             asked(client, extra_body={field: value})
-        name = "'structured_outputs'" if field == "regex" else field
-        assert name in str(caught.value)
+        assert field in str(caught.value)
 
 
 def test_names_of_other_servers_have_their_effect(client):

@@ -6,15 +6,16 @@ import contextlib
 import http.client
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anthropic
 import openai
 import pytest
 from support.server import ServerProcess, free_ports
 
-from .scripted import THINKING, ScriptedModels, call_of
+from .scripted import HERMES, THINKING, ScriptedModels, call_of
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -60,6 +61,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
     models.add("patcher", call_of("apply_patch", r'"input": "one\n\"two\""}'), ["It is ", "changed."])
     models.add("twice", [*LIST, "\n", *call_of("stop", "}")])
     models.add("thinker", ["I should ", "list it.\n</think>\n\n", *LIST], template=THINKING)
+    models.add("teller", ["It is ", "so."], template=HERMES.replace("think>", "no-tag>"))
+    models.add("answerer", ['{"answer": "', 'it is so"}'])
+    models.add("lister", LIST, ['{"answer": "', 'it is listed"}'])
+    models.add("pensive", ["I should ", "say it.\n</think>\n\n", '{"answer": "', 'it is so"}'], template=THINKING)
+    models.add("confused", ["Look: ", *call_of("walk", '"to": "the moon"}')])
+    models.add("lost", call_of("walk", '"to": "the moon"}'))
     models.add("strict", ["Fine, ", "thanks."])
     models.add("alternating", ["Fine, ", "thanks."], template=NO_SYSTEM)
     models.add("refusing", ["Fine, ", "thanks."], template=REFUSING)
@@ -238,6 +245,158 @@ def test_an_answer_that_is_not_in_the_form_of_the_template_is_content(client, st
         else:
             text, reason = answer.choices[0].message.content, answer.choices[0].finish_reason
         assert (text, reason) == ("Neither a channel nor a call.", "stop")
+
+
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
+DEMANDS = ("required", {"type": "function", "function": {"name": "run"}})
+
+
+class Said(NamedTuple):
+    """An answer: its text, the arguments of its calls by name, and why it is finished."""
+
+    text: str
+    calls: dict[str, Any]
+    reason: str
+
+
+def ask_chat(client: OpenAI, model: str, stream: bool, **options: Any) -> Said:
+    answer = talk(client, model, stream=stream, **options)
+    parts = [part.choices[0] for part in answer] if stream else [answer.choices[0]]
+    deltas = [part.delta if stream else part.message for part in parts]
+    found = [call.function for delta in deltas for call in delta.tool_calls or ()]
+    names = [function.name for function in found if function.name]
+    arguments = "".join(function.arguments for function in found)
+    calls = {names[0]: json.loads(arguments)} if names else {}
+    return Said("".join(delta.content or "" for delta in deltas), calls, str(parts[-1].finish_reason))
+
+
+def ask_response(client: OpenAI, model: str, stream: bool, **options: Any) -> Said:
+    given = dict(options)
+    if "tools" in given:
+        given["tools"] = [{"type": "function", **tool["function"]} for tool in given["tools"]]
+    if "response_format" in given:
+        given["text"] = {"format": {"type": "json_schema", **given.pop("response_format")["json_schema"]}}
+    if isinstance(given.get("tool_choice"), dict):
+        given["tool_choice"] = {"type": "function", "name": given["tool_choice"]["function"]["name"]}
+    answer: Any = client.responses.create(model=model, input=given.pop("asked", "Hello"), stream=stream, **given)
+    if stream:
+        *_, last = answer
+        answer = last.response
+    calls = {item.name: json.loads(item.arguments) for item in answer.output if item.type == "function_call"}
+    return Said(answer.output_text, calls, "tool_calls" if calls else "stop")
+
+
+def ask_message(client: OpenAI, model: str, stream: bool, **options: Any) -> Said:
+    given = dict(options)
+    if "tools" in given:
+        functions = [tool["function"] for tool in given["tools"]]
+        given["tools"] = [{"name": one["name"], "input_schema": one["parameters"]} for one in functions]
+    if "response_format" in given:
+        given["output_config"] = {"format": {"type": "json_schema", "schema": SCHEMA}}
+        del given["response_format"]
+    choice = given.get("tool_choice")
+    if choice is not None:
+        is_named = isinstance(choice, dict)
+        named = {"type": "tool", "name": choice["function"]["name"]} if is_named else {}
+        given["tool_choice"] = named or {"type": {"required": "any"}.get(choice, choice)}
+    asked = {"model": model, "max_tokens": 200, "messages": [USER], "stream": stream, **given}
+    base = str(client.base_url).removesuffix("v1/")
+    with anthropic.Anthropic(base_url=base, api_key="any", max_retries=0, timeout=30) as other:
+        answer: Any = other.messages.create(**asked)
+        if stream:
+            events = list(answer)
+            starts = {e.index: e.content_block for e in events if e.type == "content_block_start"}
+            deltas = [e for e in events if e.type == "content_block_delta"]
+            text = "".join(e.delta.text for e in deltas if e.delta.type == "text_delta")
+            arguments = "".join(e.delta.partial_json for e in deltas if e.delta.type == "input_json_delta")
+            names = [block.name for block in starts.values() if block.type == "tool_use"]
+            calls = {names[0]: json.loads(arguments)} if names else {}
+            reason = next(e.delta.stop_reason for e in events if e.type == "message_delta")
+        else:
+            text = "".join(block.text for block in answer.content if block.type == "text")
+            calls = {block.name: block.input for block in answer.content if block.type == "tool_use"}
+            reason = answer.stop_reason
+    return Said(text, calls, {"end_turn": "stop", "tool_use": "tool_calls"}.get(reason, reason))
+
+
+@pytest.fixture(params=[ask_chat, ask_response, ask_message])
+def ask(request: pytest.FixtureRequest, client: OpenAI) -> Callable[..., Said]:
+    """Asks by one of the three APIs: `ask(model, stream, **options)`, with the options of chats."""
+    return lambda model, stream, **options: request.param(client, model, stream, **options)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("caller", Said("", {"run": {"command": "ls -l /tmp"}}, "tool_calls")),
+        ("answerer", Said('{"answer": "it is so"}', {}, "stop")),
+        ("pensive", Said('{"answer": "it is so"}', {}, "stop")),
+    ],
+)
+def test_with_tools_and_a_format_the_answer_is_a_call_or_in_the_format(ask, model, said, stream):
+    assert ask(model, stream, tools=[RUN, STOP], response_format=FORMAT) == said
+
+
+def test_with_tools_and_a_format_no_other_text_is_possible(client):
+    answer = talk(client, "teller", tools=[RUN], response_format=FORMAT, max_tokens=60).choices[0].message
+    assert answer.tool_calls or answer.content.startswith('{"answer": "')
+
+
+def test_the_answer_after_the_result_of_a_tool_is_in_the_format(client):
+    called = {"id": "a", "type": "function", "function": {"name": "run", "arguments": "{}"}}
+    history = [
+        USER,
+        {"role": "assistant", "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "a", "content": "x"},
+    ]
+    answer = talk(client, "lister", *history, tools=[RUN], response_format=FORMAT).choices[0]
+    assert (answer.message.content, answer.finish_reason) == ('{"answer": "it is listed"}', "stop")
+
+
+def test_without_a_choice_of_tools_the_format_binds_the_whole_answer(ask):
+    text = ask("answerer", False, tools=[RUN], tool_choice="none", response_format=FORMAT).text
+    assert text == '{"answer": "it is so"}'
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("choice", DEMANDS)
+def test_a_format_does_not_matter_where_a_call_is_demanded(ask, choice, stream):
+    said = ask("caller", stream, tools=[RUN, STOP], tool_choice=choice, response_format=FORMAT)
+    assert said == Said("", {"run": {"command": "ls -l /tmp"}}, "tool_calls")
+
+
+@pytest.mark.parametrize("choice", DEMANDS)
+def test_a_model_that_would_write_text_calls_the_function_that_is_demanded(client, choice):
+    schema = {
+        "type": "object",
+        "properties": {"count": {"enum": [1, 2]}},
+        "required": ["count"],
+        "additionalProperties": False,
+    }
+    run = {"type": "function", "function": {"name": "run", "parameters": schema}}
+    choice_of = talk(client, "teller", tools=[run], tool_choice=choice, max_tokens=200).choices[0]
+    (call, *_) = choice_of.message.tool_calls
+    assert (call.function.name, choice_of.message.content, choice_of.finish_reason) == ("run", None, "tool_calls")
+    assert json.loads(call.function.arguments)["count"] in (1, 2)
+
+
+def test_a_format_binds_the_answer_after_the_reasoning(client):
+    message = talk(client, "pensive", response_format=FORMAT).choices[0].message
+    assert (message.reasoning_content.strip(), message.content) == ("I should say it.", '{"answer": "it is so"}')
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("model", "before"), [("lost", ""), ("confused", "Look: ")])
+def test_a_call_of_a_function_that_is_not_among_the_tools_is_content(ask, model, before, stream):
+    text = before + '<tool_call>\n{"name": "walk", "arguments": {"to": "the moon"}}\n</tool_call>'
+    assert ask(model, stream, tools=[RUN]) == Said(text, {}, "stop")
 
 
 def messages(server: ServerProcess, **body: Any) -> Any:

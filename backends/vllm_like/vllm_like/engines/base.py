@@ -41,6 +41,7 @@ class Generation:
         is_stream: Whether each delta is sent to the client at once.
         wants_prompt: Whether the text of the prompt is needed.
         wants_stop: Whether the client is told which of the texts in `stop` has ended a choice.
+        constraint: What the answer of a chat must be (`constraints.Constraint`); None for anything.
     """
 
     request_id: str
@@ -54,6 +55,7 @@ class Generation:
     is_stream: bool = False
     wants_prompt: bool = False
     wants_stop: bool = False
+    constraint: Optional[Any] = None
 
 
 @dataclass
@@ -179,13 +181,13 @@ class Engine:
         max_model_len: Maximum number of tokens of prompt and output together; 0 if unknown.
         loras: Names of the adapters; None if adapters are not enabled.
         chat_adds_special: Whether the tokenizer adds special tokens to a rendered chat.
-        enforces_tool_calls: Whether it obeys `tool_choice: required`, where the chat template describes tools.
+        takes_grammars: Whether it enforces the constraint of a `Generation`.
     """
 
     max_model_len = 0
     loras: Optional[Sequence[str]] = None
     chat_adds_special = False
-    enforces_tool_calls = False
+    takes_grammars = False
 
     def kv_cache_usage(self, tokens: int) -> float:  # noqa: ARG002 - engines use it that cannot tell otherwise
         """The part of the key-value cache in use, 0 to 1, while the running requests have *tokens*; 0 if unknown."""
@@ -219,6 +221,10 @@ class Engine:
     def render(self, conversation: Dict[str, Any]) -> str:  # noqa: ARG002 - signature of engines that can
         """A conversation as the prompt that the chat template makes of it; blocks."""
         raise CallerError(_NO_TOKENIZER)
+
+    def is_plain_text(self, text: str) -> bool:  # noqa: ARG002 - signature of engines that take grammars
+        """Whether the tokens of a text are text, none of which the engine leaves out of its output; blocks."""
+        return False
 
     def tokenizer_info(self) -> Dict[str, Any]:
         """What clients must know of the tokenizer to use it: its special tokens and the chat template; blocks."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict, Mapping, Optional
 
 from vllm_like import chat
-from vllm_like.engines import llama_schema
+from vllm_like.engines import llama_grammar
 from vllm_like.engines.base import CallerError, Generation
 
 _NO_LIMIT = -1
@@ -48,11 +47,6 @@ _NEUTRAL: Mapping[str, Any] = {
     "data_parallel_rank": 0,
 }
 """Parameters that llama.cpp does not have, with the values that have no effect."""
-
-_STRUCTURE_DETAILS = frozenset(
-    ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "backend", "disable_fallback")
-)
-"""Members of `structured_outputs` that only tune vLLM's implementation."""
 
 
 def finds_stops(generation: Generation) -> bool:
@@ -96,8 +90,10 @@ def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict
     if generation.wants_counts or finds_stops(generation):
         document["timings_per_token"] = True
     _add_logprobs(document, generation, max_logprobs)
-    if "structured_outputs" in given:
-        _add_structure(document, given["structured_outputs"])
+    if generation.constraint is not None:
+        document["grammar"] = llama_grammar.of_constraint(generation.constraint)
+    elif "structured_outputs" in given:
+        document["grammar"] = llama_grammar.of_structure(given["structured_outputs"])
     if generation.chat is not None:
         document.update(generation.chat)
     else:
@@ -138,34 +134,3 @@ def _add_logprobs(document: Dict[str, Any], generation: Generation, max_logprobs
     else:
         document["logprobs"] = True
         document["top_logprobs"] = max(1, count or 0)
-
-
-def _add_structure(document: Dict[str, Any], given: Mapping[str, Any]) -> None:
-    wanted = {key: value for key, value in given.items() if value not in (None, False)}
-    rest = {key: wanted.pop(key) for key in ("json", "json_object", "choice", "grammar") if key in wanted}
-    if len(rest) != 1 or set(wanted) - _STRUCTURE_DETAILS:
-        names = ", ".join(f"'{name}'" for name in given) or "nothing"
-        raise CallerError(
-            "'structured_outputs' must have one of 'json', 'json_object', 'choice' and 'grammar' for the engine "
-            f"xllamacpp; it has {names}"
-        )
-    kind, value = next(iter(rest.items()))
-    if kind == "grammar":
-        document["grammar"] = value
-    elif kind == "choice":
-        if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
-            raise CallerError("'choice' must be a list of strings")
-        document["grammar"] = "root ::= " + " | ".join(json.dumps(item, ensure_ascii=False) for item in value)
-    else:
-        schema = {"type": "object"} if kind == "json_object" else _schema(value)
-        llama_schema.check(schema)
-        document["json_schema"] = schema
-
-
-def _schema(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise CallerError(f"the JSON schema is not valid JSON: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from vllm_like.engines import llama_requests
 from vllm_like.engines.base import CallerError, Delta, Generation, Sink
@@ -40,7 +40,11 @@ def template_error(text: str) -> CallerError:
     return CallerError(text)
 
 
-_UNPARSED = re.compile(r"The model produced output that does not match the expected|^Failed to parse input at pos")
+_UNPARSED = re.compile(
+    r"The model produced output that does not match the expected|^Failed to parse input at pos|"
+    r"Unexpected empty grammar stack after accepting piece"
+)
+"""Errors for a text in another form than the template's, and for a call of a function that is not among the tools."""
 _LOG_LINE = re.compile(r"^(?:[\d.]+ [A-Z] )?(?:[\w ~]+: )?(?P<text>.+)$")
 _CONSEQUENCES = re.compile(
     r"failed to load model|fit params to free device memory|exiting due to|failed to create context|"
@@ -100,17 +104,27 @@ def _too_long(what: str, tokens: Any, limit: Any) -> CallerError:
     )
 
 
+Said = Mapping[int, Mapping[str, Sequence[Any]]]
+"""What was sent of each choice: parts by the name of the member of its message."""
+
+
 class ChunkReader:
     """Reads the chunks of one request and passes their deltas to its sink.
 
     Attributes:
         error: The error of the request; None without one.
         first_choice: Number of the choice that llama.cpp calls 0.
-        has_output: Whether the sink has got deltas.
+        said: The parts that the sink has got of each choice of a chat: reasoning, content and calls, by their names.
     """
 
     def __init__(
-        self, generation: Generation, sink: Sink, on_progress: Callable[[], None], first_choice: int = 0
+        self,
+        generation: Generation,
+        sink: Sink,
+        on_progress: Callable[[], None],
+        first_choice: int = 0,
+        opening: str = "",
+        said: Optional[Said] = None,
     ) -> None:
         """Prepare to read the chunks of one call of llama.cpp.
 
@@ -120,9 +134,15 @@ class ChunkReader:
             on_progress: Called for each chunk.
             first_choice: Number of the choice that llama.cpp calls 0: it generates the choices in parts if it has fewer
                 slots than the request has choices.
+            opening: The end of the prompt that belongs to the text of each choice.
+            said: What the sink has got of these texts already.
         """
         self.error: Optional[Exception] = None
-        self.has_output = False
+        self.said: Dict[int, Dict[str, List[str]]] = {}
+        choices = range(first_choice, first_choice + generation.sampling.get("n", 1))
+        self._openings = dict.fromkeys(choices, opening) if opening else {}
+        self._skipped = {index: _texts(parts) for index, parts in (said or {}).items()}
+        self._unmatched: Dict[int, str] = {}  # text in which the next skipped part is not found yet
         self._sink = sink
         self._on_progress = on_progress
         self.first_choice = first_choice
@@ -142,8 +162,7 @@ class ChunkReader:
             self._on_progress()
             delta = None if self._needs_json else self._parse_text_chunk(text)
             if delta is not None:
-                self.has_output = True
-                return not self._sink.push([delta], 0)
+                return self._is_left(delta) and not self._sink.push([delta], 0)
             chunk = json.loads(text)
             for one in chunk if isinstance(chunk, list) else [chunk]:
                 if not self._push(one):
@@ -176,11 +195,32 @@ class ChunkReader:
             progress = chunk["prompt_progress"]
             prompt_tokens = progress["total"]
             self._sink.on_progress(progress.get("processed", 0))
-        new = [delta for delta in deltas if delta is not None]
+        new = [delta for delta in deltas if delta is not None and self._is_left(delta)]
         if self._stops is not None:
             new = [delta for delta in new if self._end_at_stop(self._stops, delta)]
-        self.has_output = self.has_output or bool(new)
         return self._sink.push(new, prompt_tokens) and not self._is_stopped
+
+    def _is_left(self, delta: Delta) -> bool:
+        """Take note of *delta*, and skip what the sink has got already; return whether anything is left to send."""
+        if self._openings and delta.text:
+            delta.text = self._openings.pop(delta.index, "") + delta.text
+        if self._is_chat:
+            said = self.said.setdefault(delta.index, {})
+            for name, value in (delta.message or {"content": delta.text}).items():
+                said.setdefault(name, []).append(value)
+        parts = self._skipped.get(delta.index)
+        if parts is None:
+            return True
+        text = self._unmatched.pop(delta.index, "") + delta.text
+        while parts and parts[0] in text:
+            text = text.partition(parts.pop(0))[2]
+        delta.text = "" if parts else text
+        if parts:
+            self._unmatched[delta.index] = text
+            delta.tokens = 0
+        else:
+            del self._skipped[delta.index]
+        return bool(delta.text) or delta.finish_reason is not None
 
     def _end_at_stop(self, stops: StopFinder, delta: Delta) -> bool:
         """End the text of *delta* at a stop; return whether anything is left to send."""
@@ -221,6 +261,13 @@ class ChunkReader:
         delta.tokens = total - before
         self._counted[index] = total
         return delta
+
+
+def _texts(said: Mapping[str, Sequence[str]]) -> List[str]:
+    """The texts of one choice that were sent, in the order of their generation."""
+    reasoning, content = ("".join(said.get(name, ())) for name in ("reasoning_content", "content"))
+    closing = [">"] if reasoning and not content else []  # the end of the tag that follows
+    return [*filter(None, (reasoning, content)), *closing]
 
 
 def alternatives(entry: Dict[str, Any], count: int) -> Dict[int, Dict[str, Any]]:

@@ -23,7 +23,7 @@ _ANNOTATIONS = frozenset((
     "$comment", "strict", "discriminator",
 ))  # fmt: skip
 _FORMATS = frozenset(("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"))
-_UNSUPPORTED_PATTERN = re.compile(r"\(\?[=!<]|\\[1-9]|\\b")
+UNSUPPORTED_PATTERN = re.compile(r"\(\?[=!<]|\\[1-9]|\\b")
 _MAX_PARTS = 10000
 
 
@@ -81,7 +81,7 @@ def _problem(key: str, value: Any, root: Any) -> str:
     if key == "format":
         return "" if value in _FORMATS else f"is {value!r}, which the engine xllamacpp does not support"
     if key == "pattern":
-        return "is not supported by the engine xllamacpp" if _UNSUPPORTED_PATTERN.search(str(value)) else ""
+        return "is not supported by the engine xllamacpp" if UNSUPPORTED_PATTERN.search(str(value)) else ""
     if key == "$ref":
         return "" if _can_resolve(str(value), root) else f"does not resolve: {value!r}"
     return ""
@@ -98,9 +98,3 @@ def _can_resolve(reference: str, root: Any) -> bool:
             return False
         part = part[name]
     return True
-
-
-def with_fixed_whitespace(schema: Any) -> Dict[str, Any]:
-    """*schema* that permits the whitespace of `json.dumps` only: weak models would generate blanks without end."""
-    rules = schema if isinstance(schema, dict) else {}  # the schema True permits any JSON
-    return {**rules, "x-guidance": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}}

@@ -270,7 +270,7 @@ class VllmEngine(Engine):
                 break
 
     async def _tool_calls(self, generation: Generation) -> Optional[vllm_tools.ToolCallRequest]:
-        if self._tool_parser is None or not vllm_tools.are_expected(generation.chat):
+        if self._tool_parser is None or not vllm_tools.are_expected(generation):
             return None
         assert generation.chat is not None
         return vllm_tools.ToolCallRequest(self._tool_parser, await self._tokenizer(), generation.chat)

@@ -7,9 +7,9 @@ vLLM applies them in its HTTP server, which this backend does not use. Their int
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Sequence
 
-from vllm_like.engines.base import CallerError, Delta
+from vllm_like.engines.base import CallerError, Delta, Generation
 
 _AUTO = "auto"
 _PASSED = ("messages", "tools", "parallel_tool_calls")
@@ -33,9 +33,10 @@ def parser_class(name: str) -> Any:
         ) from None
 
 
-def are_expected(conversation: Optional[Mapping[str, Any]]) -> bool:
-    """Whether the model may answer a conversation with tool calls."""
-    return bool(conversation and conversation.get("tools")) and conversation.get("tool_choice", _AUTO) == _AUTO  # type: ignore[union-attr] - not None, or the first operand is false
+def are_expected(generation: Generation) -> bool:
+    """Whether the model may answer a conversation with tool calls in its own form."""
+    given = generation.chat or {}
+    return bool(given.get("tools")) and given.get("tool_choice", _AUTO) == _AUTO and generation.constraint is None
 
 
 def chat_request(conversation: Mapping[str, Any]) -> Any:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import gguf_header, keys, values, weights
-from vllm_like.engines import llama_defaults, llama_http, llama_requests, llama_responses, llama_schema, threads
+from vllm_like.engines import llama_defaults, llama_grammar, llama_http, llama_requests, llama_responses, threads
 from vllm_like.engines.base import (
     CallerError,
     Delta,
@@ -72,7 +72,7 @@ class LlamaEngine(Engine):
     """One model of llama.cpp's server; its HTTP is used for the tokenizer only, which has no other interface."""
 
     chat_adds_special = True
-    enforces_tool_calls = True
+    takes_grammars = True
 
     def __init__(self, settings: Settings, path: str, log: Callable[[str], None]) -> None:
         try:
@@ -197,12 +197,6 @@ class LlamaEngine(Engine):
     def generate(self, generation: Generation, sink: Sink) -> None:
         """Queue a request for text; it runs on a thread once a slot is free."""
         body = llama_requests.body(generation, self._seed, self._max_logprobs)
-        if "messages" in body and "json_schema" in body and not body.get("tools"):
-            # With `json_schema`, llama.cpp parses the text while it is generated, and fails on tokens that are parts of
-            # characters. A grammar has the same effect without the parser.
-            body["grammar"] = self._library.json_schema_to_grammar(
-                llama_schema.with_fixed_whitespace(body.pop("json_schema"))
-            )
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
@@ -231,13 +225,21 @@ class LlamaEngine(Engine):
                 sink.on_start()
                 if generation.wants_prompt and generation.chat is None and not first_choice:
                     self._report_prompt(part, generation, sink)
-                reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled, first_choice)
-                server = self._server
-                handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
-                handle(json.dumps(part), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
-                error = reader.error
+                if generation.constraint is not None:
+                    error = self._complete_chat(part, generation, sink, first_choice)
+                else:
+                    reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled, first_choice)
+                    server = self._server
+                    handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
+                    handle(json.dumps(part), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
+                    error = reader.error
             if isinstance(error, llama_responses.UnparsedError) and reader is not None:
-                error = self._complete_unparsed(part, generation, sink, reader)
+                if any("tool_calls" in parts for parts in reader.said.values()):
+                    error = None  # calls that were sent are valid
+                    choices = range(first_choice, first_choice + part["n"])
+                    sink.push([Delta(number, finish_reason="tool_calls") for number in choices], 0)
+                else:  # llama.cpp does not return the text; the same is generated again, with the same seed
+                    error = self._complete_chat(part, generation, sink, first_choice, reader.said)
         except ValueError as raised:  # raised for a conversation that its template rejects
             error = llama_responses.template_error(str(raised))
         except Exception as raised:  # noqa: BLE001 - sent to the client
@@ -272,27 +274,37 @@ class LlamaEngine(Engine):
         (whole_token, *_), _ = self.encode("a", adds_special=False)
         return PromptScorer(self._server.handle_completions, gguf_header.read(Path(self._path)).vocabulary, whole_token)
 
-    def _complete_unparsed(
-        self, part: Dict[str, Any], generation: Generation, sink: Sink, reader: llama_responses.ChunkReader
+    def _complete_chat(
+        self,
+        part: Mapping[str, Any],
+        generation: Generation,
+        sink: Sink,
+        first_choice: int,
+        said: Optional[llama_responses.Said] = None,
     ) -> Optional[Exception]:
-        """Send the text that llama.cpp could not parse as content; return the error if that fails.
+        """Complete the prompt of a chat, without llama.cpp's parser for the answer; return the error if that fails.
 
-        llama.cpp does not return it. The same text is generated again, from the rendered prompt and with the same seed,
-        unless a part of it was sent already: then the answer ends there.
+        With *said*, the sink has got these parts of the text of each choice already, and gets what follows.
         """
-        if reader.has_output:
-            deltas = [Delta(reader.first_choice + number, finish_reason="stop") for number in range(part["n"])]
-            sink.push(deltas, 0)
-            return None
         assert generation.chat is not None
         prompt = self.render(generation.chat)
         kept = {name: value for name, value in part.items() if name not in generation.chat}
+        opening = ""
+        if generation.constraint is not None and "grammar" in kept:
+            tag = llama_grammar.opened_tag(prompt)
+            opening = f"<{tag}>" if tag else ""
+            may_reason = "</think>" in self._chat_template
+            kept["grammar"] = llama_grammar.with_reasoning(kept["grammar"], prompt, may_reason=may_reason)
+        if "top_logprobs" in kept:
+            kept["logprobs"] = kept.pop("top_logprobs")
         plain = replace(generation, chat=None, prompt=prompt)
-        again = llama_responses.ChunkReader(plain, sink, self._queue.poll_cancelled, reader.first_choice)
-        if kept.get("logprobs"):
-            kept["logprobs"] = kept.pop("top_logprobs", 1)
-        self._server.handle_completions(json.dumps({**kept, "prompt": prompt}), again.on_chunk)
-        return again.error
+        reader = llama_responses.ChunkReader(plain, sink, self._queue.poll_cancelled, first_choice, opening, said)
+        self._server.handle_completions(json.dumps({**kept, "prompt": prompt}), reader.on_chunk)
+        return reader.error
+
+    @cached_property
+    def _chat_template(self) -> str:
+        return str(self.tokenizer_info()["chat_template"])
 
     def kv_cache_usage(self, tokens: int) -> float:
         """The part of the key-value cache that *tokens* of the running requests use."""
@@ -345,9 +357,19 @@ class LlamaEngine(Engine):
 
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
         """The tokens of a text."""
-        asked = {"content": text, "add_special": adds_special, "parse_special": True, "with_pieces": True}
-        tokens = llama_http.post(self._server.listening_address, self._key, "/tokenize", asked)["tokens"]
+        tokens = self._tokens(text, adds_special=adds_special, parses_special=True)
         return [token["id"] for token in tokens], [llama_http.piece_text(token["piece"]) for token in tokens]
+
+    def is_plain_text(self, text: str) -> bool:
+        """Whether a text has no control tokens, which llama.cpp leaves out of its output."""
+        one, other = (self._tokens(text, adds_special=False, parses_special=parses) for parses in (False, True))
+        return one == other
+
+    def _tokens(self, text: str, *, adds_special: bool, parses_special: bool) -> List[Dict[str, Any]]:
+        asked = {"content": text, "add_special": adds_special, "parse_special": parses_special, "with_pieces": True}
+        found: List[Dict[str, Any]]
+        found = llama_http.post(self._server.listening_address, self._key, "/tokenize", asked)["tokens"]
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens."""
