@@ -64,6 +64,20 @@ def test_loaded_models_are_first_and_every_route_of_the_protocol_follows(page):
     assert "of naiad" in page.text("h1")
 
 
+def test_each_model_is_one_group_and_the_page_says_first_what_it_is_for(page):
+    show(page)
+    groups = "[aria-label='loaded models'] .model"
+    assert page.texts(f"{groups} h3") == sorted([*MODELS, MARKUP.replace("/", "")], key=str.lower)
+    assert page.texts(f"{groups}[aria-label=identity] .path") == [
+        "/v2/models/identity/infer",
+        "/v2/models/identity/generate",
+    ]
+    assert page.texts("header p")[0].startswith("Every request that this server takes")
+    assert page.run("return document.querySelector('#console').hidden"), "this server has no page at /ui"
+    page.fill("#filter", "identity infer")
+    page.until(lambda: page.texts(f"{groups}:not([hidden]) h3") == ["identity"])
+
+
 @pytest.mark.parametrize("path", ["/docs", "/v2/docs", "/docs/"])
 def test_a_request_is_prepared_sent_and_answered(page, path):
     show(page, path)

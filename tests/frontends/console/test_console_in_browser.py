@@ -386,10 +386,12 @@ def test_the_last_time_of_an_axis_is_not_cut(page):
 
 def test_the_console_links_to_the_page_of_the_api(page, server):
     page.open()
-    page.click("footer a", "API of the loaded models")
+    page.click("nav a", "API")
     page.until(
         lambda: page.run("return location.pathname") == "/docs" and "/v2/models/adder/infer" in page.text("main")
     )
+    page.click("#console", "What the server does now")
+    page.until(lambda: page.run("return location.pathname") == "/ui")
 
 
 def test_environments_are_listed_with_their_models(page):

@@ -235,6 +235,21 @@ def test_hung_and_restarted_instances_and_unloaded_models_are_told_apart(page, s
     page.until(lambda: MARKUP in page.text("[aria-label=instances] tbody"))
 
 
+def test_a_long_reason_keeps_its_end(page, site):
+    folder = "/srv/" + "a-folder-with-a-long-name/" * 20
+    site.engine.entries = [
+        site.engine.entry("add_sub", ModelState.UNAVAILABLE, reason=f"the archive {folder}env.tar.gz does not exist")
+    ]
+    page.open()
+    page.until(lambda: page.row("add_sub"))
+    assert "the archive /srv/a-folder" in page.row("add_sub")
+    assert "…" in page.row("add_sub")
+    assert "env.tar.gz does not exist" in page.row("add_sub")
+    line = "const line = document.querySelector('.models .line'); return line.scrollHeight <= line.clientHeight + 1"
+    page.resize(1280, 800)
+    page.until(lambda: page.run(line))
+
+
 def test_a_model_that_refuses_requests_is_shown_so_with_its_figures_and_the_reason(page, site):
     """Before, it stayed green while every second request got status 500."""
     refused = f"it refuses 2 requests that each ended 3 of its processes, for 580 s. The last process: {MARKUP}"

@@ -125,10 +125,20 @@ function show() {
     if (!groups.has(tag)) groups.set(tag, []);
     groups.get(tag).push(each);
   }
-  const sections = [...groups].filter(([, members]) => members.length).map(([tag, members]) => h("section", { "aria-label": tag }, h("h2", {}, tag), members.map(operationNode)));
+  const sections = [...groups].filter(([, members]) => members.length).map(([tag, members]) => h("section", { "aria-label": tag }, h("h2", {}, tag), tag === "loaded models" ? byModel(members) : members.map(operationNode)));
   get("main").replaceChildren(...sections, h("p", { id: "none", class: "soft", hidden: true }, "No operation matches the filter."));
   get("main").setAttribute("aria-busy", "false");
   filter();
+}
+
+// The operations of each loaded model below its name.
+function byModel(members) {
+  const models = new Map();
+  for (const each of members) {
+    const name = decoded(each.path.split("/")[3]);
+    models.set(name, [...(models.get(name) || []), each]);
+  }
+  return [...models].map(([name, own]) => h("div", { class: "model", role: "group", "aria-label": name }, h("h3", { class: "mono" }, name), own.map(operationNode)));
 }
 
 function operationNode(each) {
@@ -293,6 +303,7 @@ function filter() {
       node.hidden = !words.every(word => node.dataset.words.includes(word));
       here += !node.hidden;
     }
+    for (const model of section.querySelectorAll(".model")) model.hidden = !model.querySelector(".operation:not([hidden])");
     section.hidden = !here;
     shown += here;
   }
@@ -326,6 +337,8 @@ async function load() {
   }
   get("server").textContent = `of ${api.info.title} ${api.info.version}`;
   get("about").replaceChildren(...prose(api.info.description));
+  get("console").hidden = !api.paths["/ui"];
+  get("console").href = absolute(`${root}/ui`);
   show();
   openNamed();
 }

@@ -23,6 +23,7 @@ from naiad.protocol.numbers import decimal, integer
 from naiad.protocol.text_models import can_embed, can_generate_text
 
 _REASON_CHARACTERS = 300
+_REASON_END = 100
 _SUGGESTION = "; did you mean "
 
 
@@ -347,13 +348,13 @@ def _troubles_json(troubles: Troubles | None) -> dict[str, int]:
 
 
 def _brief(reason: str) -> str:
-    """The first line of a reason; of a long line its beginning, and the suggestion at its end."""
+    """The first line of a reason; of a long line its beginning and its end, which says what is wrong, or to be done."""
     line = reason.partition("\n")[0]
     if len(line) <= _REASON_CHARACTERS:
         return line
     cause, separator, hint = line.rpartition(_SUGGESTION)
     if not separator or len(hint) > _REASON_CHARACTERS // 2:
-        return line[:_REASON_CHARACTERS]
+        return f"{line[: _REASON_CHARACTERS - _REASON_END]}…{line[-_REASON_END:]}"
     return f"{cause[: _REASON_CHARACTERS - len(hint)]}…{separator}{hint}"
 
 
