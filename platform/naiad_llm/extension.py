@@ -53,7 +53,12 @@ class _Extension:
 
     def coordinator_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
         store = ResponseStore(options.openai.stored_responses, options.openai.stored_bytes)
-        return {"store_response": store.add, "find_response": store.find, "remove_response": store.remove}
+        return {
+            "store_response": store.add,
+            "find_response": store.find,
+            "find_response_item": store.find_item,
+            "remove_response": store.remove,
+        }
 
     def adapter_names(self, version: Path) -> Sequence[str]:
         return adapter_names(version)

@@ -346,6 +346,79 @@ def test_stored_responses_are_retrieved_and_deleted(client):
     assert (caught.value.code, caught.value.param) == ("previous_response_not_found", "previous_response_id")
 
 
+def referred(response: Any) -> list[Any]:
+    return [{"type": "item_reference", "id": item.id} for item in response.output]
+
+
+@pytest.mark.parametrize("asked", ["one two", "think", "call", "patch"])
+def test_items_of_an_answer_are_taken_back_by_their_ids(client, asked):
+    first = client.responses.create(model="fake", input=asked, tools=[PATCH] if asked == "patch" else [TOOL])
+    calls = [item for item in first.output if item.type.endswith("_call")]
+    results: Any = [{"type": f"{one.type}_output", "call_id": one.call_id, "output": "rain"} for one in calls]
+    begin: Any = {"role": "user", "content": asked}
+    end: Any = [*results, {"role": "user", "content": "repeat"}]
+    whole = [item.to_dict() for item in first.output]
+    told = [
+        repeated(client.responses.create(model="fake", input=[begin, *said_before, *end]))["messages"]
+        for said_before in (whole, referred(first))
+    ]
+    assert told[0] == told[1]
+    assert len(told[1]) == 3 + len(results)
+
+
+def test_references_are_resolved_in_streams_counts_and_later_answers(client):
+    first = client.responses.create(model="fake", input="one two")
+    given: Any = [*referred(first), {"role": "user", "content": "three"}]
+    with client.responses.stream(model="fake", input=given) as stream:
+        second = stream.get_final_response()
+    items = client.responses.input_items.list(second.id, order="asc").data
+    assert next(item.content[0].text for item in items if item.type == "message") == "one two "
+    told = repeated(client.responses.create(model="fake", input="repeat", previous_response_id=second.id))
+    assert [message["content"] for message in told["messages"]] == ["one two ", "three", "three ", "repeat"]
+
+
+def test_items_of_an_input_are_taken_back_by_their_ids_too(client):
+    first = client.responses.create(model="fake", input="one")
+    (item,) = client.responses.input_items.list(first.id).data
+    given: Any = [{"id": item.id}, {"role": "user", "content": "repeat"}]
+    told = repeated(client.responses.create(model="fake", input=given))
+    assert [message["content"] for message in told["messages"]] == ["one", "repeat"]
+
+
+def test_a_reference_to_an_unknown_item_is_not_found(client):
+    deleted = client.responses.create(model="fake", input="one")
+    client.responses.delete(deleted.id)
+    unstored = client.responses.create(model="fake", input="one", store=False)
+    for item_id in ("msg_unknown", deleted.output[0].id, unstored.output[0].id):
+        given: Any = [{"type": "item_reference", "id": item_id}]
+        for stream in (False, True):
+            with pytest.raises(openai.NotFoundError, match=f"Item with id '{item_id}' not found") as caught:
+                client.responses.create(model="fake", input=given, stream=stream)
+            assert caught.value.param == "input"
+
+
+def test_items_of_another_key_are_not_found():
+    with served(answer, keys=("one", "two")) as api, connected(api, "one") as mine, connected(api, "two") as other:
+        first = mine.responses.create(model="fake", input="one")
+        assert mine.responses.create(model="fake", input=referred(first)).id
+        with pytest.raises(openai.NotFoundError):
+            other.responses.create(model="fake", input=referred(first))
+
+
+def test_the_items_of_an_input_are_listed_in_pages(api, client):
+    given: Any = [{"role": "user", "content": str(number)} for number in range(5)]
+    response = client.responses.create(model="fake", input=given)
+    for order, texts in (("asc", "01234"), ("desc", "43210")):
+        listed = client.responses.input_items.list(response.id, order=order, limit=2)
+        assert [item.content for item in listed] == list(texts)  # the client asks for all pages
+        assert len(listed.data) == 2
+    first = client.responses.input_items.list(response.id).data
+    assert (len({item.id for item in first}), first[0].content) == (5, "4")
+    for wrong in ("limit=0", "limit=x", "order=up", "after=msg_x"):
+        assert api.request("GET", f"/v1/responses/{response.id}/input_items?{wrong}").status == 400
+    assert api.request("GET", f"/v1/responses/{response.id}?stream=true").status == 400
+
+
 def test_a_client_cannot_see_the_responses_of_another_key():
     with served(answer, keys=("one", "other")) as api, connected(api, "one") as one, connected(api, "other") as other:
         response = one.responses.create(model="fake", input="secret")
@@ -431,7 +504,7 @@ def test_errors_before_and_within_a_stream_are_reported(client):
     [
         ({"input": []}, "`input` must hold at least one item", "input"),
         ({"input": 5}, "`input` must be a string or an array of items", "input"),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference' is not supported", "input[0].type"),
+        ({"input": [{"type": "item_reference"}]}, "`input\\[0\\].id` must be a string", "input[0].id"),
         ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "call_id` must be a string", "input[0].call_id"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]}, "'input_file' that is not supported", "input[0].content"),
         ({"input": [{"content": "x"}]}, "`input\\[0\\].type` None is not supported", "input[0].type"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
+from urllib.parse import parse_qs
 
 import orjson
 
@@ -24,6 +26,7 @@ logger = logging.getLogger("naiad.openai")
 
 _OK = 200
 _GET, _DELETE = "GET", "DELETE"
+_MAX_PAGE = 100
 _ITEMS, _CANCEL = "/input_items", "/cancel"
 
 
@@ -71,10 +74,11 @@ class ResponsesApi:
         if found is None:
             raise _unknown(response_id)
         if not is_input:
+            if parse_qs(exchange.request.query.decode("latin-1")).get("stream") == ["true"]:
+                raise ApiError("`stream` is not supported here: the response is complete", param="stream")
             exchange.respond(response(_OK, [found.document]))
             return
-        listed = {"object": "list", "data": orjson.Fragment(found.items), "has_more": False}
-        exchange.respond(json_response(listed))
+        exchange.respond(json_response(_page(orjson.loads(found.items), exchange.request.query)))
 
     def _reject_cancel(self, exchange: HttpExchange, response_id: str) -> NoReturn:
         if exchange.request.method != "POST":
@@ -94,6 +98,7 @@ class ResponsesApi:
     def _begin(self, exchange: HttpExchange, request: ResponsesRequest) -> tuple[TextRequest, ResponseWriter]:
         owner = self._owner(exchange.request.headers)
         earlier = self._earlier(request, owner)
+        request = request.with_items(partial(self._item, owner=owner))
 
         def on_answer(response_id: str, document: Mapping[str, Any], answer: Answer) -> None:
             if not request.is_stored:
@@ -103,7 +108,13 @@ class ResponsesApi:
             if is_kept:
                 said = dumps(answer.message()).decode()
                 messages = (*earlier, *filter(None, (request.messages,)), said)
-                stored = StoredResponse(owner=owner, document=dumps(document), items=request.items, messages=messages)
+                stored = StoredResponse(
+                    owner=owner,
+                    document=dumps(document),
+                    items=request.items,
+                    messages=messages,
+                    item_ids=(*request.item_ids, *(item["id"] for item in document["output"])),
+                )
                 is_kept = self._store.add(response_id, stored)
             if not is_kept:
                 logger.info("response %s is not kept: it exceeds the bounds of stored responses", response_id)
@@ -117,7 +128,21 @@ class ResponsesApi:
         Raises:
             ApiError: If the response that it continues does not exist.
         """
-        return request.with_earlier(self._earlier(request, self._owner(exchange.request.headers)))
+        owner = self._owner(exchange.request.headers)
+        earlier = self._earlier(request, owner)
+        return request.with_items(partial(self._item, owner=owner)).with_earlier(earlier)
+
+    def _item(self, item_id: str, owner: bytes) -> dict[str, Any]:
+        """The stored item that an input refers to."""
+        found = self._store.find_item(item_id, owner)
+        if found is None:
+            raise ApiError(
+                f"Item with id '{item_id}' not found: its response was deleted, was sent with `store: false`, or was "
+                "dropped for newer ones; send the item itself in `input`",
+                status=NOT_FOUND,
+                param="input",
+            )
+        return found
 
     def _earlier(self, request: ResponsesRequest, owner: bytes) -> tuple[str, ...]:
         """The messages before the request."""
@@ -132,6 +157,22 @@ class ResponsesApi:
                 )
             return found.messages
         return ()
+
+
+def _page(items: list[dict[str, Any]], query: bytes) -> dict[str, Any]:
+    """The page of *items* that the parameters `order`, `after` and `limit` select, by default the newest 20."""
+    given = {name: values[-1] for name, values in parse_qs(query.decode("latin-1")).items()}
+    order, after, limit = given.get("order", "desc"), given.get("after", ""), given.get("limit", "20")
+    if order not in {"asc", "desc"} or not limit.isdecimal() or not 1 <= int(limit) <= _MAX_PAGE:
+        raise ApiError(f"`order` must be asc or desc, and `limit` an integer from 1 to {_MAX_PAGE}", param="limit")
+    ordered = items if order == "asc" else items[::-1]
+    ids = [item["id"] for item in ordered]
+    if after and after not in ids:
+        raise ApiError(f"`after` must be the id of an item of this input, not {after!r}", param="after")
+    rest = ordered[ids.index(after) + 1 if after else 0 :]
+    page = rest[: int(limit)]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": None, "last_id": None}
+    return {"object": "list", "data": page, **ends, "has_more": len(rest) > len(page)}
 
 
 def _unknown(response_id: str) -> ApiError:

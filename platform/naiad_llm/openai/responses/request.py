@@ -5,9 +5,12 @@ Items of the input become messages of a chat, so models need not know this API.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import orjson
 
 from naiad_llm.openai.custom_tools import custom_arguments
 from naiad_llm.openai.errors import ApiError
@@ -82,6 +85,7 @@ _HOSTED_ITEMS = frozenset((
     "mcp_approval_request", "mcp_approval_response", "tool_search_call", "tool_search_output", "compaction",
 ))  # fmt: skip
 """Items of tools that OpenAI's service runs, and of its own bookkeeping: nothing in them is for a model here."""
+_REFERENCE = "item_reference"
 _PARTS = {"input_text", "output_text", "text"}
 
 
@@ -94,7 +98,9 @@ class ResponsesRequest:
         instructions: The system message as JSON; "" for none.
         messages: The new messages, as JSON without the brackets of their list.
         options: The other members of the conversation, as JSON without braces.
-        items: The input as items, in JSON.
+        items: The input as items, each with an id, in JSON.
+        item_ids: Their ids.
+        has_references: Whether some items are references to stored ones, which `with_items` puts in their place.
         previous: Id of the response to continue; "" for none.
         is_stored: Whether the response can be continued and retrieved.
         fields: Members of the response that repeat the request.
@@ -106,6 +112,8 @@ class ResponsesRequest:
     messages: str
     options: str
     items: str
+    item_ids: tuple[str, ...]
+    has_references: bool
     previous: str
     is_stored: bool
     fields: Mapping[str, Any]
@@ -116,6 +124,19 @@ class ResponsesRequest:
         messages = ",".join(part for part in (self.instructions, *earlier, self.messages) if part)
         options = f",{self.options}" if self.options else ""
         return replace(self.text, prompts=(f'{{"messages":[{messages}]{options}}}',))
+
+    def with_items(self, find: Callable[[str], dict[str, Any]]) -> ResponsesRequest:
+        """The request with the items that *find* returns in place of references to their ids.
+
+        Raises:
+            ApiError: If such an item is invalid.
+        """
+        if not self.has_references:
+            return self
+        given = orjson.loads(self.items)
+        items = [find(item["id"]) if item.get("type") == _REFERENCE else item for item in given]
+        messages = check_messages(_messages(items, []), "input")
+        return replace(self, messages=to_json(messages)[1:-1], items=to_json(items), has_references=False)
 
 
 def read_response_request(document: Mapping[str, Any], default_tokens: int | None) -> ResponsesRequest:
@@ -136,7 +157,8 @@ def read_response_request(document: Mapping[str, Any], default_tokens: int | Non
     tools = read_tools(given.get("tools", ()))
     options = _conversation_options(given, tools)
     previous = given.get("previous_response_id", "")
-    if not messages and not previous:
+    has_references = any(item.get("type") == _REFERENCE for item in items)
+    if not messages and not previous and not has_references:
         raise ApiError("`input` must hold at least one item", param="input")
     instructions = given.get("instructions")
     text_format = _text_format(given.get("text") or {})
@@ -163,6 +185,8 @@ def read_response_request(document: Mapping[str, Any], default_tokens: int | Non
         messages=to_json(messages)[1:-1],
         options=to_json(options)[1:-1],
         items=to_json(items),
+        item_ids=tuple(item["id"] for item in items),
+        has_references=has_references,
         previous=previous,
         is_stored=given.get("store", True),
         fields=_repeated_fields(given, text_format),
@@ -198,11 +222,19 @@ def _reject_unsupported_values(given: Mapping[str, Any]) -> None:
 
 
 def _items(given: object) -> list[dict[str, Any]]:
+    """The items of the input, each with an id."""
     if isinstance(given, str):
-        return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
+        given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
     if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
         raise ApiError("`input` must be a string or an array of items", param="input")
-    return given
+    for number, item in enumerate(given):
+        if item.keys() == {"id"}:  # a reference may leave out its type
+            item["type"] = _REFERENCE
+        if item.get("type") == _REFERENCE:
+            _string(item, "id", f"input[{number}]")
+    return [
+        {**item, "id": item["id"] if isinstance(item.get("id"), str) else f"item_{uuid.uuid4().hex}"} for item in given
+    ]
 
 
 def _messages(items: list[dict[str, Any]], ignored: list[str]) -> list[dict[str, Any]]:
@@ -228,12 +260,14 @@ def _messages(items: list[dict[str, Any]], ignored: list[str]) -> list[dict[str,
                 messages.append({"role": "assistant", "content": None})
                 is_open = True
             _continue(messages[-1], str(kind), item, where)
+        elif kind == _REFERENCE:
+            is_open = False  # `with_items` reads all items again
         elif kind in _HOSTED_ITEMS:
             ignored.append(f"items of type '{kind}'")
         else:
             raise ApiError(
                 f"`{where}.type` {kind!r} is not supported: use message, function_call, function_call_output, "
-                "custom_tool_call, custom_tool_call_output or reasoning",
+                "custom_tool_call, custom_tool_call_output, reasoning or item_reference",
                 param=f"{where}.type",
                 code="unsupported_parameter",
             )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import orjson
 
 _OVERHEAD = 1024
 """Bytes that a response counts in addition to its texts: for its objects."""
@@ -20,17 +22,19 @@ class StoredResponse:
         items: The items of its input as JSON.
         messages: The conversation up to this response, without instructions: parts of a list in JSON. Responses of one
             conversation share the parts.
+        item_ids: The ids of the items of its input and output, by which later inputs may refer to them.
     """
 
     owner: bytes
     document: bytes
     items: str
     messages: tuple[str, ...]
+    item_ids: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         """An upper bound of its bytes: shared parts count in each response."""
-        return _OVERHEAD + len(self.document) + len(self.items) + sum(map(len, self.messages))
+        return _OVERHEAD + len(self.document) + len(self.items) + sum(map(len, (*self.messages, *self.item_ids)))
 
 
 class StoredResponses(Protocol):
@@ -41,6 +45,9 @@ class StoredResponses(Protocol):
 
     def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
         """A client's response; None if it is unknown, dropped, or another client's."""
+
+    def find_item(self, item_id: str, owner: bytes) -> dict[str, Any] | None:
+        """An item of the input or output of one of a client's responses; None if there is none."""
 
     def remove(self, response_id: str, owner: bytes) -> bool:
         """Drop a client's response; return False if it does not exist."""
@@ -63,6 +70,7 @@ class ResponseStore:
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._by_item: dict[str, str] = {}  # the response that has an item, the latest one
         self.size = 0
 
     def __len__(self) -> int:
@@ -74,9 +82,9 @@ class ResponseStore:
             return False
         self._responses[response_id] = response
         self.size += response.size
+        self._by_item.update(dict.fromkeys(response.item_ids, response_id))
         while len(self._responses) > self._max_count or self.size > self._max_bytes:
-            _, dropped = self._responses.popitem(last=False)
-            self.size -= dropped.size
+            self._drop(next(iter(self._responses)))
         return True
 
     def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
@@ -87,11 +95,24 @@ class ResponseStore:
         self._responses.move_to_end(response_id)
         return found
 
+    def find_item(self, item_id: str, owner: bytes) -> dict[str, Any] | None:
+        """See `StoredResponses`."""
+        found = self.find(self._by_item.get(item_id, ""), owner)
+        if found is None:
+            return None
+        items: list[dict[str, Any]] = [*orjson.loads(found.document)["output"], *orjson.loads(found.items)]
+        return next((item for item in items if item.get("id") == item_id), None)
+
     def remove(self, response_id: str, owner: bytes) -> bool:
         """See `StoredResponses`."""
-        found = self.find(response_id, owner)
-        if found is None:
+        if self.find(response_id, owner) is None:
             return False
-        del self._responses[response_id]
-        self.size -= found.size
+        self._drop(response_id)
         return True
+
+    def _drop(self, response_id: str) -> None:
+        dropped = self._responses.pop(response_id)
+        self.size -= dropped.size
+        for item_id in dropped.item_ids:
+            if self._by_item.get(item_id) == response_id:
+                del self._by_item[item_id]
