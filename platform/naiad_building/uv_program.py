@@ -42,7 +42,8 @@ __all__ = [
 
 PYLOCK_COMMAND = ("pip", "compile", "--format=pylock.toml", "--generate-hashes", "--no-header", "--quiet")
 """Writes a `pylock.toml`: to be followed by options, `-o` and both files."""
-_LAST_LINES = 12
+_LAST_LINES, _SHOWN_LINES = 12, 40
+_ERROR = ("error: ", "  \N{MULTIPLICATION SIGN} ")
 _KEPT_LINES = 2000
 _LINE_LENGTH = 4096
 _FAILURES = (
@@ -106,7 +107,7 @@ def install(
         progress: Called with a line for each step.
 
     Raises:
-        ExecutionEnvironmentError: If it fails; names the package and ends with uv's last lines.
+        ExecutionEnvironmentError: If it fails; names the package and has uv's error.
     """
     progress(f"installing {requirements.named_in}")
     with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
@@ -137,7 +138,7 @@ def run_uv(
         progress: Called with a line for each step.
 
     Raises:
-        ExecutionEnvironmentError: If it fails; names the package and ends with uv's last lines.
+        ExecutionEnvironmentError: If it fails; names the package and has uv's error.
     """
     command, environ = uv_command(arguments, python, options)
     # Lock files that uv leaves in its TMPDIR are removed with that.
@@ -227,11 +228,17 @@ def find_failed_requirement(lines: Sequence[str]) -> str | None:
 
 def _failure(name: str, named_in: Path, lines: Sequence[str], said: Sequence[str]) -> ExecutionEnvironmentError:
     what = find_failed_requirement(lines) or "the requirements"
-    last = "\n  ".join([line for line in lines if line.strip()][-_LAST_LINES:])
-    message = f"cannot install {what} for '{name}', named in {named_in}; last lines of uv:\n  {last}"
+    reason = "\n  ".join(_reason([line for line in lines if line.strip()]))
+    message = f"cannot install {what} for '{name}', named in {named_in}; the error of uv:\n  {reason}"
     if refused := next((line for line in said if _REFUSED.search(line)), ""):
         message += f"\n  An index refuses access, so check its user and password: {refused.partition(': ')[2]}"
     return ExecutionEnvironmentError(message)
+
+
+def _reason(lines: Sequence[str]) -> Sequence[str]:
+    """The error and its causes, which uv prints last, without warnings and steps before it."""
+    first = next((number for number, line in enumerate(lines) if line.startswith(_ERROR)), len(lines) - _LAST_LINES)
+    return lines[max(first, 0) :][:_SHOWN_LINES]
 
 
 def _run(

@@ -115,3 +115,11 @@ def test_uv_is_the_one_installed_with_naiad_else_that_on_the_path(
 )
 def test_the_package_that_failed_is_found_in_the_output(said: str, package: str | None) -> None:
     assert find_failed_requirement(said.splitlines()) == package
+
+
+def test_the_error_of_uv_is_shown_whole_and_what_comes_before_it_is_not() -> None:
+    causes = [f"  cause {number}" for number in range(20)]
+    lines = ["warning: old", "Using Python 3.11", "error: No solution found when resolving dependencies", *causes]
+
+    assert uv_program._reason(lines) == lines[2:]
+    assert uv_program._reason(["one", "two"]) == ["one", "two"]

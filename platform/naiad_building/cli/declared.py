@@ -178,11 +178,15 @@ def _request(
         # The one that a build takes: downloaded wheels are for one Python.
         with contextlib.suppress(InterpreterNotFoundError):  # uv may fetch one
             python = inspect_base(choose_base(recipe, recipe.python, None)).minor
+    required, origin = _required_python(model)
+    if required is None:
+        required, origin = _required_python(file)
     return LockRequest(
         file=file,
         cache=open_store_of("", os.environ) / "interpreters",
         python=python,
-        required=required if (required := _required_python(model)) is not None else _required_python(file),
+        required=required,
+        required_by=origin,
         options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
         progress=progress_printer(json=json),
         is_upgrade=is_upgrade,
@@ -326,22 +330,22 @@ def _recipe_of(folder: Path) -> Recipe | None:
     return read_recipe(folder) if (folder / RECIPE_FILE).is_file() else None
 
 
-def _required_python(model: Path) -> SpecifierSet | None:
-    """The versions of Python that a model's configuration, a backend's manifest or a recipe requires; None for any."""
+def _required_python(model: Path) -> tuple[SpecifierSet | None, str]:
+    """The versions of Python that a model, its backend or a recipe requires, None for any; and where it says so."""
     from naiad.models.resolution.environment import names_environment
     from naiad.models.resolution.files import RealFiles
     from naiad.models.resolution.manifest import parse_python_version
+    from naiad_building.recipe import RECIPE_FILE
 
     if (recipe := _recipe_of(model)) is not None:
-        return recipe.python
+        return recipe.python, f"'python' in {model / RECIPE_FILE}"
     folder = _folder_of(model)
     config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
     if config is not None and _PYTHON_PARAMETER in config.parameters:
         text = config.parameters[_PYTHON_PARAMETER].string_value
-        if names_environment(text):
-            return None
-        return parse_python_version(text, f"{_PYTHON_PARAMETER} in {folder / 'config.pbtxt'}")
-    return None if manifest is None else manifest.requires_python
+        origin = f"{_PYTHON_PARAMETER} in {folder / 'config.pbtxt'}"
+        return (None, "") if names_environment(text) else (parse_python_version(text, origin), origin)
+    return (None, "") if manifest is None else (manifest.requires_python, f"requires-python in {manifest.path}")
 
 
 def _folder_of(model: Path) -> Path:

@@ -60,6 +60,7 @@ class Declaration:
         constraints: Versions that packages must have if something requires them.
         overrides: Requirements that replace all others of the same package.
         indexes: Indexes that it names itself.
+        has_options: Whether it is a requirements file with options that are not about indexes and other files.
         unlockable: Why no lock can be written from it; empty if one can.
     """
 
@@ -70,6 +71,7 @@ class Declaration:
     constraints: tuple[Requirement, ...] = ()
     overrides: tuple[Requirement, ...] = ()
     indexes: PackageIndexes = NO_INDEXES
+    has_options: bool = False
     unlockable: str = ""
 
     @property
@@ -261,7 +263,7 @@ def _of_requirements(file: Path, text: str) -> Declaration:
     found: list[Requirement] = []
     constraints: list[Requirement] = []
     options: list[tuple[str, str, Path]] = []
-    unlockable = ""
+    unlockable, has_options = "", False
     for line in lines:
         given = parse_options(line.text)
         options += [(name, value, line.file.parent) for name, value in given]
@@ -272,7 +274,9 @@ def _of_requirements(file: Path, text: str) -> Declaration:
         if requirement is None:
             if not given or any(name in _EDITABLE for name, _ in given):
                 unlockable = unlockable or f"'{line.text}' in {line.file} is not a version of a package; {_WHEEL}"
+            has_options |= not any(name in INDEX_OPTIONS | _INCLUDED | _CONSTRAINTS for name, _ in given)
             continue
+        has_options |= " --" in line.text
         (constraints if line.is_constraint else found).append(requirement)
     return Declaration(
         file=file,
@@ -280,6 +284,7 @@ def _of_requirements(file: Path, text: str) -> Declaration:
         requirements=tuple(found),
         constraints=tuple(constraints),
         indexes=indexes_of_options(options),
+        has_options=has_options,
         unlockable=unlockable or _direct_reference(found),
     )
 
@@ -289,10 +294,14 @@ _PYTHON_ENV_LINE = re.compile(
 )
 
 
+_VERSION_TO_BUILD_WITH = re.compile(r"(?!pip\b)[A-Za-z0-9._-]+\s*[=<>!~].*")
+
+
 def _of_python_env(file: Path, text: str) -> Declaration:
-    """MLflow's file: `python: 3.11.7`, lists `build_dependencies`, which wheels do not need, and `dependencies`.
+    """MLflow's file: `python: 3.11.7`, and lists `build_dependencies`, which MLflow installs first, and `dependencies`.
 
     Any other patch release of Python counts as well: objects that were pickled with code need the same minor version.
+    Of what is installed first, versions count, such as a setuptools that has `pkg_resources`; pip itself is not needed.
     The few lines that MLflow writes are read here: a reader of YAML would be a dependency of each server.
     """
     python, dependencies, key = "", [], ""
@@ -306,8 +315,9 @@ def _of_python_env(file: Path, text: str) -> Declaration:
                 "an item of one of these lists; correct it, or name a requirements.txt in its place"
             )
         if match["item"]:
-            if key == "dependencies":
-                dependencies.append(_unquoted(match["item"]))
+            item = _unquoted(match["item"])
+            if key == "dependencies" or _VERSION_TO_BUILD_WITH.fullmatch(item):
+                dependencies.append(item)
         elif match["key"] == "python":
             python, key = _unquoted(match["value"]), ""
         elif match["value"]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -15,7 +17,7 @@ from naiad.core.errors import InterpreterNotFoundError
 from naiad.sources.interpreters.discovery import find_interpreter, first_minor
 from naiad.sources.interpreters.versions import matches, version_text
 
-__all__ = ["ChosenPython", "choose_or_fetch_python", "choose_python"]
+__all__ = ["ChosenPython", "choose_or_fetch_python", "choose_python", "require_agreement"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,25 @@ class ChosenPython:
     prefix: Path
     version: str
     abi: str
+
+
+def require_agreement(file: Path, asked: Mapping[str, SpecifierSet]) -> SpecifierSet:
+    """The versions of Python that all places accept.
+
+    Args:
+        file: The file that declares the environment, for the error.
+        asked: The versions by who asks for them, as the subject of a sentence.
+
+    Raises:
+        InterpreterNotFoundError: If no version is in two of them; names these two.
+    """
+    for (place, versions), (other, others) in combinations(asked.items(), 2):
+        if (versions & others).is_unsatisfiable() and not first_minor(versions & others):
+            raise InterpreterNotFoundError(
+                f"cannot choose a Python for {file}: {place} asks for Python {versions}, and {other} for {others}; "
+                "change one of the two"
+            )
+    return functools.reduce(SpecifierSet.__and__, asked.values(), SpecifierSet())
 
 
 def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:

@@ -26,7 +26,7 @@ from naiad.environments.store.package_cache import conda_packages
 from naiad_building.base_interpreter import BaseInterpreter, inspect_base
 from naiad_building.comparison import PackageChange
 from naiad_building.declared.declaration import read_declaration
-from naiad_building.declared.interpreter import choose_or_fetch_python, choose_python
+from naiad_building.declared.interpreter import choose_or_fetch_python, choose_python, require_agreement
 from naiad_building.declared.package_files import download_files
 from naiad_building.declared.resolving import place_lock, resolved_lock
 from naiad_building.declared.venv import by_indexes
@@ -84,6 +84,7 @@ class LockRequest:
         cache: Folder of cached facts about interpreters, in the store.
         python: Version of Python to resolve with, `3.12`; None for the server's own, else the newest.
         required: Versions of Python that the model supports; None for any.
+        required_by: What names those, for errors.
         options: Sources of packages.
         progress: Called with a line for each step.
         is_upgrade: Whether versions of an existing lock are forgotten.
@@ -93,6 +94,7 @@ class LockRequest:
     cache: Path
     python: str | None = None
     required: SpecifierSet | None = None
+    required_by: str = "the model"
     options: InstallOptions
     progress: Callable[[str], None]
     is_upgrade: bool = False
@@ -166,8 +168,11 @@ def _versions_in(lock: Path, request: LockRequest, locked: LockedDeclaration) ->
 
 
 def _asked(request: LockRequest) -> SpecifierSet:
-    python = request.python
-    return SpecifierSet(f"=={python}.*" if python else "") & (request.required or SpecifierSet())
+    return _exactly(request.python) & (request.required or SpecifierSet())
+
+
+def _exactly(python: str | None) -> SpecifierSet:
+    return SpecifierSet(f"=={python}.*" if python else "")
 
 
 @contextmanager
@@ -181,12 +186,18 @@ def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, L
             yield path, locked, None
         return
     declaration = read_declaration(file, None if edit is None else edit(""))
-    wanted, cache = declaration.requires_python & _asked(request), request.cache
+    asked = {
+        f"{'its block' if declaration.is_script else 'it'}": declaration.requires_python,
+        request.required_by: request.required or SpecifierSet(),
+        "--python": _exactly(request.python),
+    }
+    wanted, cache = require_agreement(file, asked), request.cache
     chosen = choose_python(wanted, cache) if options.offline else choose_or_fetch_python(wanted, cache, progress)
     base = inspect_base(chosen.executable)
     text = None if edit is None else edit(base.minor)
     declaration = read_declaration(file, text)
-    with resolved_lock(declaration, base, options, progress, is_upgrade=request.is_upgrade) as path:
+    versions = declaration.requires_python & (request.required or SpecifierSet())
+    with resolved_lock(declaration, versions, base, options, progress, is_upgrade=request.is_upgrade) as path:
         # Read before it is written: no lock is better than one from which nothing can be installed.
         pins = tuple(open_foreign_lock(path).pins(base.version, wheels=options.wheels))
         locked = LockedDeclaration(

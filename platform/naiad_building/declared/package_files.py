@@ -29,7 +29,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["PackageFile", "download_files", "locate_files"]
+__all__ = ["PackageFile", "download_files", "file_name", "locate_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,12 @@ class PackageFile:
     @property
     def name(self) -> str:
         """Name of the file."""
-        return unquote(urlsplit(self.url).path.rpartition("/")[2])
+        return file_name(self.url)
+
+
+def file_name(url: str) -> str:
+    """The name of the file at an address."""
+    return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def locate_files(

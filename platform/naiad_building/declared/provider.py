@@ -28,7 +28,7 @@ from naiad.environments.store.package_cache import conda_packages
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
 from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
-from naiad_building.declared.interpreter import ChosenPython, choose_or_fetch_python, choose_python
+from naiad_building.declared.interpreter import ChosenPython, choose_or_fetch_python, choose_python, require_agreement
 from naiad_building.declared.keys import conda_key, conda_resolution_key, resolution_key, venv_key
 from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
 
@@ -181,9 +181,14 @@ class DeclaredEnvironments:
     ) -> tuple[ChosenPython, list[Pin]]:
         """The interpreter, and the packages to install for it."""
         lock = find_lock(declaration)
-        required = declaration.requires_python & (python or SpecifierSet())
+        asked = {
+            "its block" if declaration.is_script else "it": declaration.requires_python,
+            "the model (PYTHON_VERSION, or its backend)": python or SpecifierSet(),
+        }
+        required = require_agreement(declaration.file, asked)
         try:
-            chosen = self._choose(declaration, required & _versions(lock), label)
+            of_lock = {} if lock is None else {f"its lock {lock.path.name}": _versions(lock)}
+            chosen = self._choose(declaration, require_agreement(declaration.file, {**asked, **of_lock}), label)
             pins = locked_pins(declaration, lock, chosen.version, self._policy.wheels)
             chosen, pins = self._with_files(declaration, lock, required, chosen, pins)
         except (StaleLockError, InterpreterNotFoundError) as error:
@@ -240,10 +245,9 @@ class DeclaredEnvironments:
         """The packages of a declaration without a usable lock."""
 
         def resolve(folder: Path) -> Path:
-            from naiad_building.declared.resolving import resolve_into
+            from naiad_building.declared.resolving import resolve_for_one
 
-            progress = self._progress(label)
-            return resolve_into(declaration, folder, _inspect(chosen), self._options(), progress)
+            return resolve_for_one(declaration, folder, _inspect(chosen), self._options(), self._progress(label))
 
         known = self._root / "resolved" / resolution_key(declaration, chosen)
         return self._pins_of(self._resolved(declaration, known, resolve, label), chosen)

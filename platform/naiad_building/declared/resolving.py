@@ -11,23 +11,31 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
+
 from naiad.config.model.declared_environment import PYTHON_ENV, lock_candidates
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.sources.interpreters.discovery import first_minor
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared.declaration import Declaration
-from naiad_building.declared.package_files import PackageFile, locate_files
-from naiad_building.indexes import absolute_place
+from naiad_building.declared.package_files import PackageFile, file_name, locate_files
+from naiad_building.indexes import PackageIndex, absolute_place
+from naiad_building.lockfiles import open_foreign_lock
 from naiad_building.uv_program import PYLOCK_COMMAND, InstallOptions, run_uv
 
-__all__ = ["place_lock", "resolve_into", "resolve_into_environment", "resolved_lock"]
+__all__ = ["place_lock", "resolve_for_one", "resolve_into", "resolve_into_environment", "resolved_lock"]
 
 _ADDED = re.compile(r" \+ (\S+)==(\S+)")
 """A line of `uv pip install --dry-run`."""
+_UNSATISFIABLE = "No solution found"
+_REQUIRES = re.compile(r"^requires-python\s*=.*$", re.MULTILINE)
+_URL = re.compile(r'(?<![\w-])url = "([^"]*)"')
+_INDEX = re.compile(r'^index = "[^"]*"\n', re.MULTILINE)
 _INDEX_VALUE = re.compile(
     r"""((?<![\w-])(?:url|index-url|find-links|extra-index-url)\s*=\s*)(\[[^\]]*\]|"[^"\\\n]*"|'[^'\n]*')"""
 )
@@ -38,13 +46,14 @@ _TOML_STRING = re.compile(r""""[^"\\\n]*"|'[^'\n]*'""")
 @contextmanager
 def resolved_lock(
     declaration: Declaration,
+    versions: SpecifierSet,
     base: BaseInterpreter,
     options: InstallOptions,
     progress: Callable[[str], None],
     *,
     is_upgrade: bool = False,
 ) -> Iterator[Path]:
-    """A new lock of a declaration, in a temporary folder.
+    """A new lock of a declaration, in a temporary folder: for versions of Python, or for one if nothing suits them all.
 
     uv keeps versions of an existing lock where they fit, unless it *is_upgrade*.
 
@@ -52,10 +61,23 @@ def resolved_lock(
         ExecutionEnvironmentError: If nothing satisfies the requirements.
     """
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
+        folder = Path(scratch)
         for old in lock_candidates(declaration.file):
             if old.is_file() and not is_upgrade:
-                shutil.copy2(old, scratch)
-        yield resolve_into(declaration, Path(scratch), base, options, progress)
+                shutil.copy2(old, folder)
+        others = versions & SpecifierSet(f"!={base.minor}.*")
+        if others.is_unsatisfiable() or not first_minor(others):
+            yield resolve_for_one(declaration, folder, base, options, progress)
+            return
+        try:
+            lock = resolve_into(declaration, folder, base, options, progress)
+        except ExecutionEnvironmentError as error:
+            if _UNSATISFIABLE not in error.message:
+                raise
+            # The packages may have no versions that suit every Python, but this one.
+            lock = resolve_for_one(declaration, folder, base, options, progress)
+            progress(f"the lock is for Python {base.minor} alone: nothing suits all of {versions or 'the newer ones'}")
+        yield lock
 
 
 def place_lock(resolved: Path, file: Path) -> Path:
@@ -82,45 +104,122 @@ def resolve_into(
     options: InstallOptions,
     progress: Callable[[str], None],
 ) -> Path:
-    """Write the lock of a declaration into a folder; returns its path.
+    """Write the lock of a declaration into a folder, for all versions of Python that it allows; returns its path.
+
+    Args:
+        declaration: The declaration.
+        folder: The folder, which may have an earlier lock; also of temporary files.
+        base: The interpreter to resolve with.
+        options: Where packages come from.
+        progress: Called with a line for each step.
 
     Raises:
         ExecutionEnvironmentError: If nothing satisfies the requirements; contains the resolver's reason.
     """
-    if declaration.unlockable:
-        raise ExecutionEnvironmentError(f"cannot lock {declaration.file}: {declaration.unlockable}")
-    progress(f"resolving the requirements of {declaration.file.name} for Python {base.minor}")
     if declaration.is_script:
-        # A copy with the block alone: uv writes beside the script, and must not leave half a lock there.
-        script = folder / declaration.file.name
-        script.write_text(_block(_with_absolute_paths(declaration)), encoding="utf-8")
-        target = script.with_name(f"{script.name}.lock")
-        arguments = ["lock", "--script", str(script)]
-    else:
-        target = folder / "pylock.toml"
-        source = declaration.file.absolute()
-        if declaration.file.name == PYTHON_ENV:  # a format that uv does not read
-            source = folder / "requirements.in"
-            source.write_text("".join(f"{line}\n" for line in declaration.requirements), encoding="utf-8")
-        arguments = [*PYLOCK_COMMAND, "--universal", *_limits(declaration, folder), "-o", str(target), str(source)]
-    run_uv(
-        arguments,
-        declaration.file.name,
-        declaration.file,
-        base.executable,
-        replace(options, indexes=declaration.indexes),
-        progress,
-    )
-    if not declaration.is_script:
-        _record_requirements(target, declaration)
+        block = _with_absolute_paths(declaration)
+        return _lock_script(block, declaration, folder / declaration.file.name, base, options, progress)
+    source, target = declaration.file.absolute(), folder / "pylock.toml"
+    if declaration.file.name == PYTHON_ENV:  # a format that uv does not read
+        source = folder / "requirements.in"
+        source.write_text("".join(f"{line}\n" for line in declaration.requirements), encoding="utf-8")
+    arguments = [*PYLOCK_COMMAND, "--universal", *_limits(declaration, folder), "-o", str(target), str(source)]
+    _run(arguments, declaration, base, options, progress)
+    _complete_pylock(target, declaration)
     return target
 
 
-def _record_requirements(lock: Path, declaration: Declaration) -> None:
-    """Write into a `pylock.toml` what it was resolved from; PEP 751 leaves the table `tool` to tools."""
+def resolve_for_one(
+    declaration: Declaration,
+    folder: Path,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+) -> Path:
+    """The same for the minor version of the interpreter alone: packages need not suit any other Python."""
+    python = f'requires-python = "=={base.minor}.*"'
+    if declaration.is_script:
+        block = _with_absolute_paths(declaration)
+        block = _REQUIRES.sub(python, block, count=1) if _REQUIRES.search(block) else f"{python}\n{block}"
+        return _lock_script(block, declaration, folder / declaration.file.name, base, options, progress)
+    if declaration.has_options:  # which a script cannot have
+        return resolve_into(declaration, folder, base, options, progress)
+    # `uv pip compile` has no upper bound, so as a script.
+    target = folder / "pylock.toml"
+    known = open_foreign_lock(target).pins(base.version) if target.is_file() else []
+    script, constraints = folder / "declared.py", list(map(str, declaration.constraints))
+    tables = [
+        _list("constraint-dependencies", [*constraints, *(f"{pin.name}=={pin.version}" for pin in known)]),
+        _list("override-dependencies", declaration.overrides),
+        *_assignments(declaration.indexes.assigned),
+    ]
+    block = "\n".join([python, _list("dependencies", declaration.requirements), "[tool.uv]", *tables])
+    try:
+        _lock_script(block, declaration, script, base, options, progress)
+    except ExecutionEnvironmentError:
+        if not known:
+            raise
+        # Not all versions of the earlier lock fit.
+        target.unlink()
+        return resolve_for_one(declaration, folder, base, options, progress)
+    export = ["export", "--script", str(script), "--frozen", "--format=pylock.toml", "--no-header", "--quiet"]
+    _run([*export, "-o", str(target)], declaration, base, options, lambda _: None)
+    _complete_pylock(target, declaration)
+    return target
+
+
+def _assignments(assigned: Mapping[str, PackageIndex]) -> Iterator[str]:
+    """The tables of `[tool.uv]` that assign packages to indexes."""
+    for index in {one.name: one for one in assigned.values()}.values():
+        kind = 'format = "flat"\n' if index.is_flat else ""
+        yield f"[[tool.uv.index]]\nname = {json.dumps(index.name)}\nurl = {json.dumps(index.url)}"
+        yield f"{kind}explicit = true"
+    yield "[tool.uv.sources]"
+    for package, index in assigned.items():
+        yield f"{json.dumps(package)} = {{ index = {json.dumps(index.name)} }}"
+
+
+def _lock_script(
+    block: str,
+    declaration: Declaration,
+    script: Path,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+) -> Path:
+    """Lock a script of a block alone: uv must not leave half a lock beside the model's own script."""
+    lines = "".join(f"# {line}\n" if line else "#\n" for line in block.splitlines())
+    script.write_text(f"# /// script\n{lines}# ///\n", encoding="utf-8")
+    _run(["lock", "--script", str(script)], declaration, base, options, progress)
+    return script.with_name(f"{script.name}.lock")
+
+
+def _run(
+    arguments: list[str],
+    declaration: Declaration,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+) -> None:
+    if declaration.unlockable:
+        raise ExecutionEnvironmentError(f"cannot lock {declaration.file}: {declaration.unlockable}")
+    progress(f"resolving the requirements of {declaration.file.name} for Python {base.minor}")
+    file, chosen = declaration.file, replace(options, indexes=declaration.indexes)
+    run_uv(arguments, file.name, file, base.executable, chosen, progress)
+
+
+def _list(key: str, values: Iterable[object]) -> str:
+    return f"{key} = {json.dumps(list(map(str, values)))}"
+
+
+def _complete_pylock(lock: Path, declaration: Declaration) -> None:
+    """Write into a `pylock.toml` what it was resolved from, and names of files in place of their addresses.
+
+    PEP 751 leaves the table `tool` to tools. Addresses are those of this machine's indexes, which others may not have.
+    """
+    text = _URL.sub(lambda match: f"path = {json.dumps(file_name(match[1]))}", lock.read_text(encoding="utf-8"))
     lines = "".join(f"    {json.dumps(str(one))},\n" for one in declaration.requirements)
-    with lock.open("a", encoding="utf-8") as file:
-        file.write(f"\n[tool.naiad]\nrequirements = [\n{lines}]\n")
+    lock.write_text(f"{_INDEX.sub('', text)}\n[tool.naiad]\nrequirements = [\n{lines}]\n", encoding="utf-8")
 
 
 def _limits(declaration: Declaration, folder: Path) -> Iterator[str]:
@@ -177,8 +276,3 @@ def _with_absolute_paths(declaration: Declaration) -> str:
         return json.dumps(absolute_place(text, folder), ensure_ascii=False)
 
     return _INDEX_VALUE.sub(lambda match: match[1] + _TOML_STRING.sub(absolute, match[2]), declaration.text)
-
-
-def _block(content: str) -> str:
-    lines = "".join(f"# {line}\n" if line else "#\n" for line in content.splitlines())
-    return f"# /// script\n{lines}# ///\n"

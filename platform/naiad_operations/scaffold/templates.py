@@ -136,7 +136,7 @@ def _shape(sizes: list[int]) -> str:
 
 
 _DOUBLING_MODEL = '''# /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.8"
 # dependencies = []
 # ///
 """Doubles numbers; replace this with the model's own code."""
@@ -159,7 +159,7 @@ class TritonPythonModel:
 '''
 
 _FUNCTION_MODEL = '''# /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.8"
 # dependencies = []
 # ///
 """Serves `{module}.{function}`: each request is one call of it."""
@@ -327,7 +327,7 @@ def _origin(source: FunctionSource, repository: str, name: str) -> str:
 
 
 _CODE = '''# /// script
-# requires-python = ">=3.10"
+# requires-python = ">=3.8"
 # dependencies = []
 # ///
 """Adds a prefix to texts. All models of this backend share this file; each has a file with its prefix."""

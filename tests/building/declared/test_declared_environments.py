@@ -34,6 +34,7 @@ from naiad_building.uv_program import InstallOptions
 pytestmark = pytest.mark.builds
 
 OWN = ".".join(map(str, sys.version_info[:3]))
+MINOR = ".".join(map(str, sys.version_info[:2]))
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +213,7 @@ def test_the_resolvers_reason_reaches_the_user(tmp_path: Path) -> None:
 
     message = refusal(lambda: managed(tmp_path, EnvBuild.ALLOWED).prepare(file))
 
-    assert f"named in {file}; last lines of uv:" in message
+    assert f"named in {file}; the error of uv:\n  error: No solution found" in message
     assert "adder" in message
     assert "adder<=2.0" in message
 
@@ -300,7 +301,34 @@ def test_the_model_and_its_block_must_agree_on_a_version(tmp_path: Path) -> None
 
     message = refusal(lambda: managed(tmp_path).prepare(file, python=SpecifierSet("<3.10")))
 
-    assert message.startswith(f"cannot build the environment of {file}: no Python ")
+    assert message == (
+        f"cannot choose a Python for {file}: its block asks for Python >=3.10, and the model (PYTHON_VERSION, or its "
+        "backend) for <3.10; change one of the two"
+    )
+
+
+@pytest.mark.parametrize(
+    ("block", "model", "flag", "said"),
+    [
+        (">=3.10", "", "3.9", "its block asks for Python >=3.10, and --python for ==3.9.*"),
+        (">=3.10", "==3.9.*", None, "its block asks for Python >=3.10, and PYTHON_VERSION for ==3.9.*"),
+        (">=3.8", "==3.9.*", "3.10", "PYTHON_VERSION asks for Python ==3.9.*, and --python for ==3.10.*"),
+    ],
+)
+def test_two_places_that_contradict_each_other_are_named(
+    tmp_path: Path, block: str, model: str, flag: str | None, said: str
+) -> None:
+    file = script(tmp_path, "adder", "numpy", python=block)
+
+    message = refusal(lambda: lock(file, python=flag, required=SpecifierSet(model), required_by="PYTHON_VERSION"))
+
+    assert message == f"cannot choose a Python for {file}: {said}; change one of the two"
+
+
+def test_a_version_that_no_machine_has_contradicts_nothing(tmp_path: Path) -> None:
+    file = script(tmp_path, "adder", "numpy", python=">=3.77")
+
+    assert "no Python ==3.78.*,>=3.77 on this machine" in refusal(lambda: lock(file, python="3.78"))
 
 
 def test_requirements_of_a_file_are_their_own_lock_if_they_have_digests(tmp_path: Path, wheels: Path) -> None:
@@ -336,12 +364,106 @@ def test_files_of_projects_are_locked_and_built(tmp_path: Path, name: str) -> No
     assert managed(tmp_path).prepare(locked.lock).prefix == managed(tmp_path).prepare(file).prefix
 
 
+def needs_other_packages_elsewhere(wheels: Path) -> None:
+    """Offer `picky`, which has what it requires for the Python of the tests alone."""
+    write_wheel(wheels, "picky", "1", {"picky.py": ""}, requires=[f"counter>=9; python_version > '{MINOR}'"])
+
+
+def write_picky(folder: Path, kind: str) -> Path:
+    """A declaration for the Python of the tests alone."""
+    folder.mkdir()
+    if kind == "script":
+        return script(folder, "picky", "numpy", python=f"=={MINOR}.*")
+    file = folder / kind
+    project = (
+        f'[project]\nname = "p"\nversion = "1"\nrequires-python = "~={MINOR}.0"\ndependencies = ["picky", "numpy"]\n'
+    )
+    python_env = f"python: {OWN}\ndependencies:\n- picky\n- numpy\n"
+    file.write_text({"pyproject.toml": project, "python_env.yaml": python_env}[kind])
+    return file
+
+
+@pytest.mark.parametrize("kind", ["script", "pyproject.toml", "python_env.yaml"])
+def test_an_environment_that_names_one_python_is_resolved_for_that_alone(
+    tmp_path: Path, wheels: Path, kind: str
+) -> None:
+    needs_other_packages_elsewhere(wheels)
+    file = write_picky(tmp_path / "m", kind)
+
+    locked = lock(file)
+
+    assert {pin.name for pin in locked.pins} == {"numpy", "picky"}
+    versions = open_foreign_lock(locked.lock).requires_python
+    assert [minor for minor in range(8, 16) if f"3.{minor}.7" in versions] == [int(MINOR.split(".")[1])]
+    assert managed(tmp_path).prepare(file).numpy_version == "0.1"
+
+
+def test_a_model_that_asks_for_one_python_is_locked_for_that_alone(tmp_path: Path, wheels: Path) -> None:
+    needs_other_packages_elsewhere(wheels)
+    (tmp_path / "limits.txt").write_text("adder<2\n")
+    file = tmp_path / "requirements.txt"
+    file.write_text("-c limits.txt\npicky ; python_version > '3.0'\nnumpy\nadder\n")
+
+    locked = lock(file, required=SpecifierSet(f"=={MINOR}"))
+
+    assert [(pin.name, pin.version) for pin in locked.pins] == [("adder", "1.0"), ("numpy", "0.1"), ("picky", "1")]
+    assert f'requires-python = "=={MINOR}.*"' in locked.lock.read_text()
+    # The next lock keeps its versions, unless they do not fit.
+    write_wheel(wheels, "adder", "1.5", {"adder/__init__.py": ""})
+    assert lock(file, required=SpecifierSet(f"=={MINOR}")).versions["adder"] == "1.0"
+    (tmp_path / "limits.txt").write_text("adder>1\n")
+    assert lock(file, required=SpecifierSet(f"=={MINOR}")).versions["adder"] == "2.0"
+
+
+def test_packages_that_suit_no_other_python_are_locked_for_this_one(tmp_path: Path, wheels: Path) -> None:
+    needs_other_packages_elsewhere(wheels)
+    file = script(tmp_path, "picky", "numpy", python=">=3.8")
+    told: list[str] = []
+    request = LockRequest(file=file, cache=tmp_path / "cache", options=InstallOptions(), progress=told.append)
+
+    locked = lock_declaration(request)
+
+    assert f"the lock is for Python {MINOR} alone: nothing suits all of >=3.8" in told
+    assert open_foreign_lock(locked.lock).requires_python == SpecifierSet(f"=={MINOR}.*")
+    assert managed(tmp_path).prepare(file).numpy_version == "0.1"
+    assert {pin.name for pin in lock(file, adding(file, ["adder"])).pins} == {"adder", "numpy", "picky"}
+
+
+def test_a_server_resolves_for_the_python_that_it_uses_alone(tmp_path: Path, wheels: Path) -> None:
+    needs_other_packages_elsewhere(wheels)
+    file = script(tmp_path / "m", "picky", "numpy", python=">=3.8")
+
+    assert managed(tmp_path, EnvBuild.ALLOWED).prepare(file).numpy_version == "0.1"
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "pyproject.toml"])
+def test_a_pylock_names_no_place(tmp_path: Path, wheels: Path, name: str) -> None:
+    file = tmp_path / "m" / name
+    file.parent.mkdir()
+    project = '[project]\nname = "p"\nversion = "1"\ndependencies = ["counter", "numpy"]\n'
+    file.write_text(project if name == "pyproject.toml" else "counter\nnumpy\n")
+
+    text = lock(file).lock.read_text()
+
+    assert "://" not in text
+    assert str(tmp_path) not in text
+    assert 'path = "adder-2.0-py3-none-any.whl"' in text
+    # The next one keeps its versions.
+    write_wheel(wheels, "adder", "2.5", {"adder/__init__.py": "VERSION = '2.5'\n"})
+    assert lock(file).versions["adder"] == "2.0"
+    assert lock(file, is_upgrade=True).versions["adder"] == "2.5"
+
+
 @pytest.mark.parametrize(
     ("text", "python", "requirements"),
     [
         ("python: 3.11.7\ndependencies:\n- a==1\n- 'b>=2; python_version > \"3\"'\n", "==3.11.*", ["a", "b"]),
         ("# by hand\ndependencies:\n  - a\n\npython: '3.12'\n", "==3.12.*", ["a"]),
-        ("build_dependencies:\n- pip\n", "", []),
+        (
+            "build_dependencies:\n- pip==23.3\n- setuptools==79.0.1\n- wheel\ndependencies:\n- a\n",
+            "",
+            ["setuptools", "a"],
+        ),
     ],
 )
 def test_a_file_of_mlflow_has_requirements_and_a_minor_version(

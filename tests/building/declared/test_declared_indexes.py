@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -104,6 +105,17 @@ def test_a_declaration_does_not_get_the_secrets_of_the_server(tmp_path: Path, mo
     assert [index.url for index in found.extra] == [
         "https://s3cret@shop/${NAIAD_ADMIN_KEY}/${NAIAD_OPENAI_API_KEYS}",
     ]
+
+
+@pytest.mark.parametrize("versions", [">=3.8", f"=={sys.version_info[0]}.{sys.version_info[1]}.*"])
+def test_a_project_assigns_packages_to_an_index(tmp_path: Path, web: Indexes, versions: str) -> None:
+    file = tmp_path / "pyproject.toml"
+    project = f'[project]\nname = "p"\nversion = "1"\nrequires-python = "{versions}"\n'
+    file.write_text(f'{project}dependencies = ["adder==2.0", "numpy"]\n{assigned(web)}')
+
+    lock(file)
+
+    assert imported(tmp_path, file) == "2.0 of local"
 
 
 @pytest.mark.parametrize("kind", ["model.py", "pyproject.toml", "requirements.txt", "included"])

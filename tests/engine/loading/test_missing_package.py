@@ -110,3 +110,9 @@ def test_a_module_in_a_folder_of_pythonpath_is_said_to_be_there(layout, monkeypa
 @pytest.mark.parametrize("message", ["ValueError: x", "x\nModuleNotFoundError: No module named 'y'", ""])
 def test_other_errors_get_no_advice(message: str) -> None:
     assert missing_package(message, RESOLUTION) == ""
+
+
+def test_a_module_that_its_package_has_left_out_is_in_older_releases() -> None:
+    found = missing_package("ModuleNotFoundError: No module named 'pkg_resources'", RESOLUTION)
+
+    assert found == "only setuptools<82 has 'pkg_resources': add it with `naiad add /models/m 'setuptools<82'`"

@@ -13,6 +13,8 @@ from naiad.sources.interpreters.distributions import folder_with_module, package
 
 __all__ = ["missing_package"]
 
+_LEFT_OUT = {"pkg_resources": "setuptools<82"}
+"""Modules that later releases of their packages leave out, and requirements that have them."""
 _MISSING = re.compile(r"(^|, message: )ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
 
@@ -33,6 +35,8 @@ def missing_package(message: str, resolution: Resolution) -> str:
             "under the server's own interpreter import from: name that folder in a .pth file of the model's "
             "environment, put the module beside model.py, or leave the environment out"
         )
+    if module in _LEFT_OUT:
+        return f"only {_LEFT_OUT[module]} has '{module}': {_advice(resolution, repr(_LEFT_OUT[module]))}"
     package = package_of(module)
     if not package:
         return (
