@@ -27,6 +27,16 @@ _RULES: dict[str, FieldRule] = {
     "encoding_format": TEXT,
     "user": TEXT,
 }
+_FIXED: Mapping[str, object] = {
+    "add_special_tokens": True, "embed_dtype": "float32", "endianness": "native", "embedding_types": ["float"],
+    "output_dtype": "float", "truncate": "NONE", "late_chunking": False, "priority": 0,
+    **dict.fromkeys((
+        "truncate_prompt_tokens", "truncation_side", "truncation", "normalize", "normalized", "use_activation",
+        "pooling_params", "pooling_type", "output_dimension", "messages", "chat_template", "chat_template_kwargs",
+        "mm_processor_kwargs", "instruction", "prompt_name", "prompt", "input_type", "task", "cache_salt",
+    )),
+}  # fmt: skip
+"""Fields of other servers that change a vector, with the values that do not."""
 
 
 def read_embedding_request(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +45,7 @@ def read_embedding_request(document: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ApiError: If a field is invalid.
     """
-    given = validate_fields(document, _RULES, ("model", "input"))
+    given = validate_fields(document, _RULES, ("model", "input"), fixed=_FIXED)
     if given.get("encoding_format", "float") not in {"float", "base64"}:
         raise ApiError("`encoding_format` must be float or base64", param="encoding_format")
     if not _is_input(given["input"]):

@@ -34,12 +34,14 @@ CHAT_TOKENS = 1 << 16
 """`max_tokens` of a chat whose request sets none: larger than any context, so that the context is the limit."""
 
 _MAX_CHOICES = 128
-_MAX_CHAT_LOGPROBS = 20
-_MAX_COMPLETION_LOGPROBS = 5
 _MAX_PROMPTS = 2048
 _INT32 = 1 << 31
 _INT64 = 1 << 63
 
+_PARTS_OF_RESPONSES = {
+    **dict.fromkeys(("input_text", "output_text"), '{"type": "text", "text": ...}'),
+    "input_image": '{"type": "image_url", "image_url": {"url": ...}}',
+}
 _IMAGE_HEAD = re.compile(r"data:image/[\w.+-]+;base64")
 _MISSPELLING_SIMILARITY = 0.88
 """Similarity (difflib's ratio) from which on an unknown name is a misspelling. `top_a` and `top_p`, two different
@@ -101,6 +103,7 @@ ARRAY = FieldRule("an array")
 TEXTS = FieldRule("a string or an array of strings")
 ANYTHING = FieldRule("anything")
 _NONE: Mapping[str, str] = {}
+_FREE: Mapping[str, object] = {}
 
 
 def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
@@ -146,7 +149,11 @@ def to_json(value: object) -> str:
 
 
 def validate_fields(
-    document: Mapping[str, Any], rules: FieldRules, required: tuple[str, ...], unsupported: Mapping[str, str] = _NONE
+    document: Mapping[str, Any],
+    rules: FieldRules,
+    required: tuple[str, ...],
+    unsupported: Mapping[str, str] = _NONE,
+    fixed: Mapping[str, object] = _FREE,
 ) -> dict[str, Any]:
     """The known fields of *document* whose value is not null.
 
@@ -155,11 +162,16 @@ def validate_fields(
         rules: Known fields and their permitted values.
         required: Fields that must be present.
         unsupported: Fields that must be rejected if set, because they change the response; each with an alternative.
+        fixed: Fields that must be rejected for the same reason unless they have the value here; None for any value.
 
     Raises:
         ApiError: If a field is unsupported, probably misspelled, missing, of the wrong type or out of range.
     """
     given = {name: value for name, value in document.items() if value is not None}
+    for name, value in fixed.items():
+        if given.pop(name, value) != value:
+            only = "" if value is None else f" unless it is {orjson.dumps(value).decode()}"
+            raise ApiError(f"`{name}` is not supported{only}; omit it", param=name, code="unsupported_parameter")
     for name in [name for name in given if name not in rules]:
         is_neutral = given[name] == _NEUTRAL.get(name) or (not given[name] and _NEUTRAL.get(name) is not True)
         if name in _NEUTRAL and name not in unsupported and not is_neutral:
@@ -213,7 +225,7 @@ def _type_name(value: object) -> str:
 
 SAMPLING_RULES: dict[str, FieldRule] = {
     "n": FieldRule("an integer", 1, _MAX_CHOICES),
-    "temperature": FieldRule("a number", 0, 2),
+    "temperature": FieldRule("a number", 0),  # OpenAI's own models take 2 at most, the engines any
     "top_p": FieldRule("a number", 0, 1),
     "presence_penalty": FieldRule("a number", -2, 2),
     "frequency_penalty": FieldRule("a number", -2, 2),
@@ -273,7 +285,7 @@ _COMPLETION: dict[str, FieldRule] = {
     "echo": BOOLEAN,
     "best_of": FieldRule("an integer", 1, 20),
     "suffix": TEXT,
-    "logprobs": FieldRule("an integer", 0, _MAX_COMPLETION_LOGPROBS),
+    "logprobs": FieldRule("an integer", 0),
 }
 _CONVERSATION = ("parallel_tool_calls", "chat_template_kwargs", "reasoning_effort", "add_generation_prompt",
              "continue_final_message")  # fmt: skip
@@ -313,7 +325,7 @@ _CHAT: dict[str, FieldRule] = {
     "messages": ARRAY,
     "max_completion_tokens": FieldRule("an integer", 1),
     "logprobs": BOOLEAN,
-    "top_logprobs": FieldRule("an integer", 0, _MAX_CHAT_LOGPROBS),
+    "top_logprobs": FieldRule("an integer", 0),
     "tools": ARRAY,
     "tool_choice": ANYTHING,
     "parallel_tool_calls": BOOLEAN,
@@ -581,6 +593,11 @@ def _part(part: object, where: str) -> dict[str, Any]:
     if isinstance(part, dict) and kind == "refusal" and isinstance(part.get("refusal"), str):
         return {"type": "text", "text": part["refusal"]}
     image = part.get("image_url") if isinstance(part, dict) and kind == "image_url" else None
+    if kind in _PARTS_OF_RESPONSES:
+        raise ApiError(
+            f"a part of type {kind} has the form of /v1/responses; in a chat it is {_PARTS_OF_RESPONSES[kind]}",
+            param=f"{where}.content",
+        )
     if image is None:
         raise ApiError(f"only text message is supported, but got {kind}", param=f"{where}.content")
     url = image.get("url") if isinstance(image, dict) else image

@@ -32,6 +32,10 @@ _UNSUPPORTED = {
     "truncate_prompt_tokens": "send shorter documents",
     "rank_fields": "send the text of each document",
 }
+_FIXED: Mapping[str, object] = {
+    "priority": 0,
+    **dict.fromkeys(("use_activation", "softmax", "activation", "instruction")),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,7 @@ def read_rerank(document: Mapping[str, Any]) -> RerankRequest:
     Raises:
         ApiError: If a field is invalid.
     """
-    given = validate_fields(document, _RULES, ("model", "query", "documents"), _UNSUPPORTED)
+    given = validate_fields(document, _RULES, ("model", "query", "documents"), _UNSUPPORTED, _FIXED)
     documents = given["documents"]
     if not 0 < len(documents) <= _MAX_DOCUMENTS:
         raise ApiError(

@@ -428,6 +428,35 @@ def test_tokens_are_those_that_the_engine_counts(server: ServerProcess, client: 
     assert (status, got["count"]) == (200, talk(client, model=model, max_tokens=1).usage.prompt_tokens)
 
 
+@pytest.mark.parametrize("model", ["llama", "fake"])
+def test_tokens_that_do_not_exist_are_rejected_in_our_words(server: ServerProcess, client: OpenAI, model: str):
+    complete(client, model=model, max_tokens=1)
+    for token in (1 << 20, (1 << 31) - 1):
+        status, got = post(server, "/detokenize", model=model, tokens=[1, token])
+        expected = f"Error generating stream: 'tokens' has {token}; the model's vocabulary has the token ids 0 to "
+        assert (status, got["error"]["message"].rstrip("0123456789")) == (400, expected)
+
+
+def test_a_bias_and_an_input_of_tokens_that_do_not_exist_are_rejected(client: OpenAI):
+    with pytest.raises(openai.BadRequestError, match="'logit_bias' has 1000000; the model's vocabulary has"):
+        complete(client, logit_bias={"1000000": 1})
+    with pytest.raises(openai.BadRequestError, match="'input' has 1000000; the model's vocabulary has"):
+        client.embeddings.create(model="vectors", input=[[1, 1000000]])
+
+
+def test_temperatures_and_log_probabilities_are_those_of_the_engine(client: OpenAI):
+    got = complete(client, max_tokens=1, temperature=3, logprobs=12).choices[0].logprobs
+    assert len(got.top_logprobs[0]) > 6  # equal texts are one
+    with pytest.raises(
+        openai.BadRequestError, match="Requested sample logprobs of 21, which is greater than max allowed: 20"
+    ):
+        complete(client, max_tokens=1, logprobs=21)
+    with pytest.raises(
+        openai.BadRequestError, match="Requested sample logprobs of 21, which is greater than max allowed: 20"
+    ):
+        talk(client, max_tokens=1, logprobs=True, top_logprobs=21)
+
+
 def test_documents_are_ranked_by_a_head_or_by_vectors(server: ServerProcess):
     documents = ["the other", "hello the world", "hello"]
     status, got = post(server, "/v1/rerank", model="vectors", query="hello", documents=documents)

@@ -9,7 +9,8 @@ import pytest
 from naiad.frontends.kserve_http.json_tensors import pack_strings
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 from naiad_llm.openai.completions import DocumentBuilder
-from naiad_llm.openai.embeddings import embedding_document, infer_request
+from naiad_llm.openai.embeddings import embedding_document, infer_request, read_embedding_request
+from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.logprobs import SampledTokenFinder, for_completion
 from naiad_llm.openai.requests import read_chat, read_completion
 from naiad_llm.openai.text_response import Choice
@@ -26,6 +27,38 @@ MODEL = ModelMetadata(
     ),
     outputs=(TensorMetadata(name="text_output", datatype="BYTES", shape=(-1,)),),
 )
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "neutral"),
+    [
+        ("truncate_prompt_tokens", 5, None),
+        ("truncate_prompt_tokens", -1, None),
+        ("add_special_tokens", False, True),
+        ("normalize", True, None),
+        ("normalize", False, None),
+        ("embed_dtype", "float16", "float32"),
+        ("endianness", "big", "native"),
+        ("pooling_params", {"dimensions": 2}, None),
+        ("input_type", "query", None),
+        ("late_chunking", True, False),
+    ],
+)
+def test_a_field_that_changes_a_vector_is_rejected_unless_it_changes_nothing(field, wrong, neutral):
+    given = {"model": "m", "input": "a"}
+    with pytest.raises(ApiError, match=f"`{field}` is not supported") as caught:
+        read_embedding_request({**given, field: wrong})
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, field, "unsupported_parameter")
+    assert read_embedding_request({**given, field: neutral}) == given
+
+
+@pytest.mark.parametrize("kind", ["input_text", "output_text", "input_image"])
+def test_a_part_in_the_form_of_responses_is_rejected_with_that_of_chats(kind):
+    messages = [{"role": "user", "content": [{"type": kind, "text": "a"}]}]
+    with pytest.raises(
+        ApiError, match=rf"a part of type {kind} has the form of /v1/responses; in a chat it is \{{\"type\""
+    ):
+        read_chat({"model": "m", "messages": messages}, None)
 
 
 @pytest.mark.parametrize(

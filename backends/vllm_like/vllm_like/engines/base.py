@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 _NO_TOKENIZER = "the engine of this model does not tokenize"
 _NO_SLEEP = (
@@ -266,6 +266,17 @@ def _cosines(vectors: List[List[float]]) -> List[float]:
         sum(one * other for one, other in zip(query, vector)) / (lengths[0] * length)
         for vector, length in zip(vectors[1:], lengths[1:])
     ]
+
+
+def check_tokens(tokens: Iterable[int], vocabulary: int, where: str) -> None:
+    """Check that a model with *vocabulary* tokens has these; *where* is the name of the field that has them.
+
+    Raises:
+        CallerError: If it has not.
+    """
+    wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
+    if wrong is not None:
+        raise CallerError(f"'{where}' has {wrong}; the model's vocabulary has the token ids 0 to {vocabulary - 1}")
 
 
 def truncate_vectors(vectors: List[List[float]], dimensions: Optional[int]) -> List[List[float]]:

@@ -17,6 +17,7 @@ from vllm_like.engines.base import (
     Engine,
     Generation,
     Sink,
+    check_tokens,
     truncate_vectors,
 )
 from vllm_like.settings import Settings
@@ -130,6 +131,7 @@ class OnnxEngine(Engine):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens."""
+        check_tokens(tokens, self._whole_tokenizer.get_vocab_size(), "tokens")
         return str(self._whole_tokenizer.decode(list(tokens), skip_special_tokens=False))
 
     def shutdown(self) -> None:

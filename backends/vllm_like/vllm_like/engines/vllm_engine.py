@@ -27,6 +27,7 @@ from vllm_like.engines.base import (
     EngineMetric,
     Generation,
     Sink,
+    check_tokens,
 )
 from vllm_like.settings import LORA_FILE, Settings
 
@@ -316,10 +317,9 @@ class VllmEngine(Engine):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens."""
-        try:
-            return str(self._call(self._tokenizer()).decode(list(tokens)))
-        except (OverflowError, IndexError) as error:  # the tokenizer's own, for ids beyond its vocabulary
-            raise CallerError(f"'tokens' has ids that are not in the vocabulary: {error}") from None
+        tokenizer = self._call(self._tokenizer())
+        check_tokens(tokens, len(tokenizer), "tokens")
+        return str(tokenizer.decode(list(tokens)))
 
     def render(self, conversation: Dict[str, Any]) -> str:
         """A conversation as the prompt that the chat template makes of it."""

@@ -28,6 +28,7 @@ from vllm_like.engines.base import (
     RankRequest,
     RankSink,
     Sink,
+    check_tokens,
     truncate_vectors,
 )
 from vllm_like.engines.llama_scores import PromptScorer
@@ -196,6 +197,7 @@ class LlamaEngine(Engine):
 
     def generate(self, generation: Generation, sink: Sink) -> None:
         """Queue a request for text; it runs on a thread once a slot is free."""
+        check_tokens(generation.sampling.get("logit_bias", ()), self._vocabulary, "logit_bias")
         body = llama_requests.body(generation, self._seed, self._max_logprobs)
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
@@ -272,7 +274,11 @@ class LlamaEngine(Engine):
     @cached_property
     def _scorer(self) -> PromptScorer:
         (whole_token, *_), _ = self.encode("a", adds_special=False)
-        return PromptScorer(self._server.handle_completions, gguf_header.read(Path(self._path)).vocabulary, whole_token)
+        return PromptScorer(self._server.handle_completions, self._vocabulary, whole_token)
+
+    @cached_property
+    def _vocabulary(self) -> int:
+        return gguf_header.read(Path(self._path)).vocabulary
 
     def _complete_chat(
         self,
@@ -314,6 +320,8 @@ class LlamaEngine(Engine):
         """Queue a request for vectors."""
         if not self._embeds:
             raise CallerError("this model does not support embeddings: 'runner' in its model.json is not 'pooling'")
+        for item in request.inputs:
+            check_tokens(item if isinstance(item, list) else (), self._vocabulary, "input")
         body: Dict[str, Any] = {"input": list(request.inputs), "encoding_format": "float"}
         self._queue.submit(partial(self._run_embedding, body, request, sink), lambda: False)
 
@@ -373,6 +381,7 @@ class LlamaEngine(Engine):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens."""
+        check_tokens(tokens, self._vocabulary, "tokens")
         asked = {"tokens": list(tokens)}
         return str(llama_http.post(self._server.listening_address, self._key, "/detokenize", asked)["content"])
 

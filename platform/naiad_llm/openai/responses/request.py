@@ -38,7 +38,6 @@ from naiad_llm.openai.responses.tools import (
     read_tools,
 )
 
-_MAX_LOGPROBS = 20
 _LOGPROBS = "message.output_text.logprobs"
 _SAMPLING = SAMPLING_RULES.keys() - {"n"}
 _RULES: dict[str, FieldRule] = {
@@ -57,7 +56,7 @@ _RULES: dict[str, FieldRule] = {
     "previous_response_id": TEXT,
     "store": BOOLEAN,
     "include": ARRAY,
-    "top_logprobs": FieldRule("an integer", 0, _MAX_LOGPROBS),
+    "top_logprobs": FieldRule("an integer", 0),
     "truncation": TEXT,
     "background": BOOLEAN,
     "chat_template_kwargs": OBJECT,

@@ -71,6 +71,9 @@ class Tokenizer:
         self.init_kwargs = {"vocab_file": "/a/path", "name_or_path": "/a/path", "model_max_length": 10, "odd": object()}
         self.words = ["<unk>", "</think>"]
 
+    def __len__(self):
+        return len(self.words)
+
     def encode(self, text, add_special_tokens=True):
         for word in text.split():
             if word not in self.words:
