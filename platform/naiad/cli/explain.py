@@ -28,7 +28,6 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
-from naiad.core.gpus import may_have_gpus
 from naiad.engine.lifecycle.placement import (
     COORDINATOR,
     LoadFacts,
@@ -56,10 +55,6 @@ from naiad.models.resolution.resolve import resolution_settings, resolve
 __all__ = ["explain"]
 
 _PROGRAM = "naiad explain MODEL"
-_ONE_INSTANCE = (
-    "the only one in the process that has the fewest when it is loaded; in process 0 if an ensemble has the model as a "
-    "step, or LOAD_AFTER names it"
-)
 _ENSEMBLE = (
     "its requests are executed where they arrive if that process has instances of all of these models, else in 0"
 )
@@ -153,17 +148,13 @@ def _explain_files(
         environment = _prepare(found, options) if prepare else None
         placement = _placement(config, found, options)
         if as_json:
-            places = {
-                "processes": None if placement.is_free else list(placement.processes),
-                "processes_reason": _ONE_INSTANCE if placement.is_free else placement.reason,
-            }
+            places = {"processes": list(placement.processes), "processes_reason": placement.reason}
             shown = places if options.general.processes > 1 else {}
             explained.append({**resolution_as_json(found, environment), **shown})
         else:
             print(explain_plainly(found, environment), end="")
             if options.general.processes > 1:
-                described = _ONE_INSTANCE if placement.is_free else describe_placement(config, placement)
-                print(f"instances: {described}")
+                print(f"instances: {describe_placement(config, placement)}")
     if as_json:
         print_json({"model": model, "is_ensemble": False, "versions": explained})
 
@@ -192,7 +183,6 @@ def _placement(config: ModelConfig, resolution: Resolution, options: ServerOptio
         is_on_demand=or_default(config.settings.is_on_demand, is_demand),
         is_cached=bool(options.cache.size),
         is_rate_limited=options.rate_limit.resources is not None,
-        has_gpus=may_have_gpus(),
     )
     return place_instances(config, facts, options.general.processes)
 

@@ -35,10 +35,6 @@ class DirectAccess(Protocol):
     def row(self) -> int | None:
         """Where processes note their loads for it; None if one process has all of its instances."""
 
-    @property
-    def home(self) -> int | None:
-        """The process that has all of its instances, if that is another one; None if it is not."""
-
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """See `EngineDoor.reserve_input`."""
 

@@ -21,7 +21,6 @@ from naiad.core.logs import LogLine, RecentLines
 from naiad.engine.engine import Engine
 from naiad.engine.loading.loader import Loader
 from naiad.engine.serving.instance import Instance
-from naiad.engine.serving.version import ModelVersion
 from naiad.environments.installed_packages import list_packages
 from naiad.environments.store.entries import StoreEntry, read_entries
 from naiad.environments.store.eviction import disk_usage
@@ -138,9 +137,6 @@ class LoaderFacts:
         with suppress(NaiadError):
             found = self._engine.find_loaded(key, version)
             instances: Sequence[Instance] = () if found.config.platform == "ensemble" else found.instances
-            if isinstance(found, ModelVersion) and not instances and found.branches is not None:
-                spec, python = found.branches.guest
-                return _RunningGuest(spec.python, python)
             if instances:
                 worker = instances[0].worker
                 return _RunningGuest(instances[0].spec.python, "" if worker is None else worker.python)

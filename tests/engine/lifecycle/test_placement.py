@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 from google.protobuf import text_format
 
@@ -13,6 +11,7 @@ from naiad.engine.lifecycle.placement import (
     LoadFacts,
     Placement,
     describe_ensemble,
+    describe_placement,
     place_ensemble,
     place_instances,
 )
@@ -27,93 +26,30 @@ def config(text: str) -> ModelConfig:
 
 @pytest.mark.parametrize(
     ("processes", "expected"),
-    [(1, (0, 0, 0, 0)), (2, (0, 1, 0, 1)), (3, (0, 1, 2, 0)), (4, (0, 1, 2, 3)), (8, (0, 1, 2, 3))],
+    [(2, (0, 1, 0, 1)), (3, (0, 1, 2, 0)), (4, (0, 1, 2, 3))],
 )
-def test_instances_are_spread_evenly_over_all_processes(processes: int, expected: tuple[int, ...]) -> None:
+def test_a_model_with_an_instance_for_each_process_has_some_in_each(processes: int, expected: tuple[int, ...]) -> None:
     placement = place_instances(config(FOUR), LoadFacts(), processes)
 
-    assert placement.processes == expected
-    assert placement.is_spread == (processes > 1)
+    assert placement == Placement(expected, "its instances share nothing")
+    assert placement.is_spread
 
 
-def test_instances_that_stay_keep_their_process_and_new_ones_fill_up() -> None:
-    before = {"m_0_0": 0, "m_0_1": 2, "m_0_2": 2}
+@pytest.mark.parametrize(("count", "has"), [(1, "1 instance"), (4, "4 instances")])
+def test_a_model_with_fewer_instances_than_processes_is_in_the_coordinator(count: int, has: str) -> None:
+    made = config(f'instance_group {{ name: "m_0" count: {count} kind: KIND_CPU }}')
 
-    assert place_instances(config(FOUR), LoadFacts(), 3, before).processes == (0, 2, 2, 1)
+    placement = place_instances(made, LoadFacts(), 5)
 
-
-ONE = 'instance_group { name: "m_0" count: 1 kind: KIND_CPU }'
-
-
-@pytest.mark.parametrize(
-    ("busy", "expected"),
-    [
-        ({}, 0),
-        ({1: 1}, 0),
-        ({0: 1}, 1),
-        ({0: 1, 1: 1}, 2),
-        ({0: 1, 1: 1, 2: 1}, 1),  # the coordinator loads, too
-        ({0: 1, 1: 2, 2: 2}, 0),
-        ({0: 3, 1: 2, 2: 2}, 1),
-    ],
-)
-def test_a_model_with_one_instance_is_where_there_are_the_fewest(busy: dict[int, int], expected: int) -> None:
-    for text in ("", "dynamic_batching {}"):
-        placement = place_instances(config(f"{ONE} {text}"), LoadFacts(), 3, busy=busy)
-
-        assert (placement.processes, placement.is_spread, placement.is_free) == ((expected,), False, True)
+    assert (set(placement.processes), len(placement.processes), placement.is_spread) == ({0}, count, False)
+    assert describe_placement(made, placement) == (
+        f"all instances in process 0, because it has {has} for 5 processes; with a count of 5 or more, each would have "
+        "one"
+    )
 
 
-def test_eight_models_with_one_instance_use_all_processes() -> None:
-    counts: Counter[int] = Counter()
-    for _ in range(8):
-        counts.update(place_instances(config(ONE), LoadFacts(), 4, busy=counts).processes)
-
-    assert counts == {0: 2, 1: 2, 2: 2, 3: 2}
-
-
-@pytest.mark.parametrize(("before", "expected"), [(2, 2), (0, 0), (3, 1)], ids=["stays", "coordinator", "fewer"])
-def test_a_model_that_is_loaded_again_stays_where_it_was(before: int, expected: int) -> None:
-    placement = place_instances(config(ONE), LoadFacts(), 3, {"m_0_0": before}, {0: 1, 2: 7})
-
-    assert placement.processes == (expected,)
-
-
-@pytest.mark.parametrize(
-    ("text", "facts", "reason"),
-    [
-        (
-            "sequence_batching {}",
-            LoadFacts(),
-            "a sequence stays with its instance, and one scheduler knows all of them",
-        ),
-        ("", LoadFacts(is_native=True), "instances of a native backend may share memory"),
-        ("", LoadFacts(is_on_demand=True), "it is loaded on demand"),
-        ("", LoadFacts(has_gpus=True), "tensors in the memory of this machine's GPUs pass through one process"),
-        (
-            "",
-            LoadFacts(passes_tensors=True),
-            "models of one process pass long tensors to each other without copies",
-        ),
-        (
-            'parameters { key: "ONE_PROCESS" value { string_value: "true" } }',
-            LoadFacts(),
-            "its parameter ONE_PROCESS asks for one process",
-        ),
-    ],
-)
-def test_a_model_with_one_instance_that_needs_the_coordinator_is_there(
-    text: str, facts: LoadFacts, reason: str
-) -> None:
-    placement = place_instances(config(f"{ONE} {text}"), facts, 4, {"m_0_0": 2})
-
-    assert placement == Placement((0,), reason)
-
-
-def test_gpus_and_ensembles_do_not_keep_several_instances_together() -> None:
-    facts = LoadFacts(has_gpus=True, passes_tensors=True)
-
-    assert place_instances(config(FOUR), facts, 2).processes == (0, 1, 0, 1)
+def test_a_server_of_one_process_has_all_instances_in_it() -> None:
+    assert place_instances(config(FOUR), LoadFacts(), 1).processes == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(

@@ -27,20 +27,10 @@ class Branches:
         told: What they were told.
     """
 
-    reason, is_lost, in_flight, typical, row, is_changing, is_finishing_removed, is_running = (
-        "",
-        False,
-        0,
-        0,
-        3,
-        False,
-        False,
-        True,
-    )
+    in_flight, typical, row = 0, 0, 3
 
     def __init__(self, maker: Processes, order: BranchOrder, shares: Mapping[int, Sequence[LaunchSpec]]) -> None:
         self.order, self.shares, self._maker = order, shares, maker
-        self.home = next(iter(shares)) if order.is_home else None
         self.told: list[Any] = []
         maker.made.append(self)
 
@@ -60,18 +50,6 @@ class Branches:
 
     async def stop(self, timeout: float) -> None:
         self.told.append(("stop", timeout))
-
-    async def add_instances(self, config: bytes, specs: Mapping[int, Sequence[LaunchSpec]]) -> None:
-        self.shares = specs
-
-    async def switch(self) -> None:
-        self.told.append("switch")
-
-    async def undo(self) -> None:
-        self.told.append("undo")
-
-    async def end_removed(self, timeout: float) -> None:
-        self.told.append(("end removed", timeout))
 
     def is_serving(self) -> bool:
         return True
@@ -133,41 +111,22 @@ def test_the_instances_of_a_model_are_spread_over_the_processes(host, processes,
         assert [guest.spec.name for guest in host.guests] == ["m_0_0", "m_0_3"]
         served = host.version()
         order = branches.order
-        assert (order.number, order.version, order.namespace, order.is_home) == (served.number, 1, "", False)
+        assert (order.number, order.version, order.namespace) == (served.number, 1, "")
         assert (order.specs, order.steps, order.config) == ((), (), served.config.message.SerializeToString())
         assert [each.getMessage() for each in caplog.records][1].endswith("because its instances share nothing")
         assert len(host.leases) == 1
         assert served.branches is branches
         assert served.log.advise("ModuleNotFoundError: No module named 'nosuch'")
-        host.add("m", more=instances(2))
+        host.add("m", more=instances(3))
         await host.load()
         await asyncio.sleep(1)
-        assert (host.version() is served, branches.places) == (True, {"m_0_1": 1})
-        assert branches.told == ["start", "switch", ("end removed", 30)]
+        assert host.version() is not served, "it is loaded again"
+        assert branches.told == ["start", ("stop", 30)]
+        again = processes.made[1]
+        assert again.places == {"m_0_1": 1, "m_0_2": 2}
         await host.engine.unload("m")
         await asyncio.sleep(1)
-        assert branches.told[-1] == ("stop", 30)
-
-    host.run(check, branches=processes)
-
-
-def test_a_model_with_one_instance_is_where_fewest_are_and_stays_there(host, processes):
-    for name in ("m", "n"):
-        host.add(name)
-
-    async def check() -> None:
-        await host.load("m")
-        assert processes.made == []
-        await host.load("n")
-        assert processes.places() == [{"n_0": 1}]
-        assert processes.made[0].order.is_home
-        assert [guest.spec.name for guest in host.guests] == ["m_0"]
-        await host.engine.unload("m")
-        await asyncio.sleep(1)
-        assert not host.registry.is_serving("m")
-        host.add("n", more=parameter("x", "y"))
-        await host.load("n")
-        assert processes.places() == [{"n_0": 1}, {"n_0": 1}]
+        assert again.told == ["start", ("stop", 30)]
 
     host.run(check, branches=processes)
 
@@ -223,40 +182,27 @@ def test_an_ensemble_runs_where_all_its_models_are(host, processes, count, elsew
         ("", {"debugged": ("m", "pdb")}, {"is_debugged": True}),
         ("", {"debugged": ("n", "pdb")}, {}),
         ("", {"is_caching": True}, {"is_cached": True}),
-        ("", {"has_gpus": True}, {"has_gpus": True}),
-        ("", {"ensemble": True}, {"passes_tensors": True}),
-        ("", {"after": "m"}, {"passes_tensors": True}),
-        (parameter("LOAD_AFTER", "n"), {}, {"passes_tensors": True}),
         (parameter("demand", "true"), {}, {"is_on_demand": True}),
     ],
 )
 def test_what_a_load_knows_of_a_model_decides_where_its_instances_are(
     host: Host, processes: Processes, monkeypatch: pytest.MonkeyPatch, more: str, settings: Any, expected: Any
 ):
-    seen: dict[str, tuple[Any, ...]] = {}
+    seen: list[tuple[LoadFacts, int]] = []
 
-    def place(config: Any, *facts: Any) -> Any:
-        seen[config.name] = facts
-        return place_instances(config, *facts)
+    def place(config: Any, facts: LoadFacts, processes: int) -> Any:
+        seen.append((facts, processes))
+        return place_instances(config, facts, processes)
 
     monkeypatch.setattr(loader, "place_instances", place)
-    has_gpus = settings.get("has_gpus", False)
-    monkeypatch.setattr(loader, "may_have_gpus", lambda: has_gpus)
     host.add("m", more=more)
-    host.add("n", more=parameter("LOAD_AFTER", settings["after"]) if "after" in settings else "")
-    host.add("e", ENSEMBLE)
-    settings = {
-        name: value for name, value in settings.items() if name in {"debugged", "is_caching", "ensemble", "after"}
-    }
-    first = "e" if settings.pop("ensemble", False) else "n" if settings.pop("after", "") else "m"
 
     async def check() -> None:
-        await host.load(first)
+        await host.load()
         if "is_on_demand" in expected:
             host.ask()
             await asyncio.sleep(1)
-        facts, count, before, _ = seen["m"]
-        assert (facts, count, before) == (LoadFacts(**expected), 3, {})
+        assert seen == [(LoadFacts(**expected), 3)]
 
     host.run(check, branches=processes, **settings)
 
@@ -264,15 +210,12 @@ def test_what_a_load_knows_of_a_model_decides_where_its_instances_are(
 def test_the_inputs_of_own_instances_are_shared_with_the_other_processes(host, processes):
     memory = LinkMemory(3)
     host.add("m", more=instances(3))
-    host.add("n")
 
     async def check() -> None:
         await host.load()
         (guest,) = host.guests
         assert guest.spec.link_memory is memory
         assert host.version().shared_inputs is guest.spec.inputs is not None
-        await host.load("n")
-        assert host.version("n").shared_inputs is None, "it has no instance here"
         shares = processes.made[0].shares
         assert all(spec.link_memory is None for share in shares.values() for spec in share)
         await host.engine.unload("m")

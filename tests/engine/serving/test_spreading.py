@@ -161,14 +161,15 @@ def test_a_request_that_does_not_fit_the_model_is_sent_nowhere() -> None:
     run(test)
 
 
-def test_requests_that_wait_move_in_order_when_an_instance_elsewhere_is_idle() -> None:
+def test_calls_that_wait_move_in_order_when_an_instance_elsewhere_is_idle_and_requests_stay() -> None:
     async def test(spread: Spread) -> None:
-        keys = [spread.submit("a", needs_idle=True), spread.submit("b")]
+        spread.submit("client's")
+        keys = [spread.submit(name, needs_idle=True) for name in "ab"]
         assert spread.branches.sent == []
         spread.branches.idle = 2
         await until_async(lambda: len(spread.branches.sent) == 2)
         assert spread.branches.sent == [(2, keys[0], "a", True), (2, keys[1], "b", True)]
-        assert spread.tracker.waiting == []
+        assert [each.request.request_id for each in spread.tracker.waiting] == ["client's"]
 
     run(test)
 

@@ -414,101 +414,13 @@ def test_no_instance_is_added_to_a_version_that_stops(clock):
     clock.run(check())
 
 
-class Elsewhere:
-    """The branches of a version: *failure* is why new instances do not start there; *steps* is what they were told."""
-
-    row, typical, is_decoupled, is_changing, is_finishing_removed, in_flight = 0, 0, False, False, False, 0
-
-    def __init__(self, **places: int) -> None:
-        self.places = places
-        self.failure: Exception | None = None
-        self.steps: list[object] = []
-        self.ready = asyncio.Event()
-        self.ready.set()
-
-    async def add_instances(self, message: bytes, specs: Any) -> None:
-        await self.ready.wait()
-        if self.failure is not None:
-            raise self.failure
-        self.steps.append({number: [spec.name for spec in share] for number, share in specs.items()})
-
-    async def undo(self) -> None:
-        self.steps.append("undo")
-
-    async def switch(self) -> None:
-        self.steps.append("switch")
-
-    async def end_removed(self, timeout: float) -> None:
-        self.steps.append("end")
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
-
-
-async def spread(elsewhere: Elsewhere) -> ModelVersion:
-    served = await started(TWO, "m_0_0")
-    served.branches = elsewhere  # type: ignore[assignment]
-    return served
-
-
-CHANGED = (config(PLAIN, THREE), specs("m_0_0", "m_0_1", "m_0_2"), {"m_0_0", "m_0_1"}, {"m_0_1": 1, "m_0_2": 0})
-GONE = (config(PLAIN, TWO), specs("m_0_0", "m_0_1"), {"m_0_0"}, {"m_0_1": 2})
-
-
-def test_no_process_lets_new_instances_serve_before_all_have_started_theirs(clock):
+def test_the_log_names_the_instances_that_were_added_and_removed(clock, caplog):
     async def check() -> None:
-        elsewhere = Elsewhere(m_0_1=1)
-        served = await spread(elsewhere)
-        assert served.places == {"m_0_0": 0, "m_0_1": 1}
-        elsewhere.ready.clear()
-        changing = asyncio.ensure_future(served.change_instances(*CHANGED))
-        await turns()
-        assert len(clock.made) == 2
-        assert [each.name for each in served.instances] == ["m_0_0"]
-        elsewhere.ready.set()
-        await changing
-        assert [each.name for each in served.instances] == ["m_0_0", "m_0_2"]
-        assert elsewhere.steps == [{1: ["m_0_1"]}, "switch"]
-        await served.end_removed(1)
-        assert elsewhere.steps[-1] == "end"
-
-    clock.run(check())
-
-
-def test_a_failure_in_another_process_ends_the_new_instances_here(clock):
-    async def check() -> None:
-        elsewhere = Elsewhere(m_0_1=1)
-        served = await spread(elsewhere)
-        before, message = guests(served), served.config
-        elsewhere.failure = ModelError("not there")
-        with pytest.raises(ModelError, match="not there"):
-            await served.change_instances(*CHANGED)
-        assert (guests(served), served.config, elsewhere.steps) == (before, message, ["undo"])
-        assert clock.made[-1].calls[-1] == ("stop", 0)
-        assert not served._changing
-
-    clock.run(check())
-
-
-def test_a_failure_here_ends_the_new_instances_in_other_processes(clock):
-    async def check() -> None:
-        elsewhere = Elsewhere(m_0_1=1)
-        served = await spread(elsewhere)
-        clock.failures.append(ModelError("not here"))
-        with pytest.raises(ModelError, match="not here"):
-            await served.change_instances(*CHANGED)
-        assert elsewhere.steps == [{1: ["m_0_1"]}, "undo"]
-
-    clock.run(check())
-
-
-def test_the_log_names_the_instances_of_all_processes(clock, caplog):
-    async def check() -> None:
-        served = await spread(Elsewhere(m_0_1=1))
+        served = await started(TWO, "m_0_0", "m_0_1")
         with caplog.at_level(logging.INFO, "naiad.engine"):
-            await served.change_instances(*CHANGED)
-            await served.change_instances(*GONE)
-        assert caplog.messages[-2:] == [
+            await served.change_instances(config(PLAIN, THREE), specs("m_0_0", "m_0_1", "m_0_2"), {"m_0_0", "m_0_1"})
+            await served.change_instances(config(PLAIN, TWO), specs("m_0_0", "m_0_1"), {"m_0_0"})
+        assert [each for each in caplog.messages if "added" in each] == [
             "instances of 'm' version 1: added: m_0_2; removed: none",
             "instances of 'm' version 1: added: m_0_1; removed: m_0_1, m_0_2",
         ]

@@ -41,7 +41,7 @@ class Engine:
         self.is_answering = True
         self.refusal: Exception | None = None
         self.version = SimpleNamespace(
-            number=1, config=SimpleNamespace(decoupled=False), shared_inputs=None, forwarding=None, row=None, home=None
+            number=1, config=SimpleNamespace(decoupled=False), shared_inputs=None, forwarding=None, row=None
         )
         self.version.direct = self.version  # as a version of a model has it
 

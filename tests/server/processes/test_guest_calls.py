@@ -18,7 +18,6 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
 from naiad.server.processes.far_guests import FarGuests, GuestRelay
-from naiad.server.processes.home_calls import HomeCall
 
 LASTING = 0.2
 """Seconds after which a call has been reported."""
@@ -74,11 +73,10 @@ class Model:
     gpus = None
     reason = ""
 
-    def __init__(self, *guests: Any, decoupled: bool = False, is_idle: bool = True, is_home: bool = False) -> None:
+    def __init__(self, *guests: Any, decoupled: bool = False, is_idle: bool = True) -> None:
         self.config = SimpleNamespace(decoupled=decoupled)
         self.guests = list(guests)
         self.is_idle = is_idle
-        self.is_home = is_home
         self.open: dict[int, Any] = {}
         self.waits: dict[int, Sequence[Any]] = {}
         self.waiting: set[int] = set()
@@ -129,22 +127,20 @@ class Server:
 
     Attributes:
         here: Models of the coordinator, by name.
-        there: Where calls go without the coordinator, as far as the process knows: branches here, or in other processes.
-        homes: The guests of versions that one other process has all instances of, by their loads.
+        there: Where calls go without the coordinator, as far as the process knows.
         told: The names of what the process has told.
         is_slow: Whether the process answers no more that it is asked again.
     """
 
     def __init__(self) -> None:
         self.here: dict[str, Model] = {}
-        self.there: dict[str, Any] = {}
-        self.homes: dict[int, list[Any]] = {}
+        self.there: dict[str, Model] = {}
         self.told: list[str] = []
         self.asked: list[Callable[[], None]] = []
         self.is_slow = False
         self.services = ModelServices(SimpleNamespace(find=lambda name, _: self.here[name]))  # type: ignore[arg-type]
         self.services.calls.ask_again = self._ask_again
-        self.far = FarGuests(self.services, self._tell_process, lambda *_: None, self.homes.__getitem__)
+        self.far = FarGuests(self.services, self._tell_process, lambda *_: None)
         self.noted: list[object] = []
         self.relay = GuestRelay(self._tell, self)
 
@@ -158,7 +154,7 @@ class Server:
     def target_of(self, call: ModelCall) -> Any:
         """See `Routes`."""
         found = self.there.get(call.request.model_name)
-        return found if found is None or isinstance(found, HomeCall) or found.is_idle or found.is_home else None
+        return found if found is not None and found.is_idle else None
 
     def note_call(self, target: object) -> None:
         """See `Routes`."""
@@ -197,7 +193,7 @@ def call(
     ("branch", "made", "is_executed_there"),
     [
         (Model(), call(), True),
-        (Model(is_idle=False, is_home=True), call(), True),
+        (Model(is_idle=False), call(), False),
         (Model(), call(is_decoupled=True), True),
         (None, call(), False),
         (Model(), call(correlation_id=7), False),
@@ -449,109 +445,6 @@ def test_what_a_process_has_reported_ends_with_it(clock: Clock) -> None:
         server.far.close()
         server.services.calls.on_call_waiting()
         assert b.results == []
-        server.relay.close()
-
-    clock.run(check())
-
-
-# -- calls that wait in their home --------------------------------------------------------------------------------
-
-
-class Home:
-    """A link to another process: the requests that were sent, by number, with their sinks."""
-
-    def __init__(self) -> None:
-        self.sent: dict[int, Any] = {}
-        self.cancelled: list[int] = []
-        self._numbers = 0
-
-    def send(self, _: InferRequest, sink: Any) -> int:
-        self._numbers += 1
-        self.sent[self._numbers] = sink
-        return self._numbers
-
-    def call(self, load: int = 7) -> HomeCall:
-        """The way of one call."""
-        return HomeCall(self.send, self.cancelled.append, load)
-
-
-def test_a_call_to_another_process_ends_with_its_response(clock: Clock) -> None:
-    async def check() -> None:
-        server, home = Server(), Home()
-        server.there["m"] = home.call()
-        guest: Any = Guest("a_0_1", "a")
-        server.relay.on_call(guest, call())
-        home.sent[1].send(InferResponse("m", 1, "id"), True)
-        ((number, response, final),) = guest.results
-        assert (number, response.request_id, final) == (1, "id", True)
-        assert not server.relay.is_calling(guest)
-        assert dict(server.relay.made) == {("a", "m"): 1}
-        assert server.told == []
-        server.relay.close()
-
-    clock.run(check())
-
-
-def test_a_call_that_another_process_does_not_take_goes_to_the_coordinator_and_is_counted_once(clock: Clock) -> None:
-    async def check() -> None:
-        server, home = Server(), Home()
-        server.here["m"], server.there["m"] = Model(), home.call()
-        guest: Any = Guest("a_0_1", "a")
-        server.relay.on_call(guest, call())
-        home.sent[1].take_back()
-        assert guest.results == []
-        assert server.relay.is_calling(guest)
-        server.here["m"].answer()
-        assert len(guest.results) == 1
-        assert server.services.calls.made + server.relay.made == {("a", "m"): 1}
-        server.relay.close()
-
-    clock.run(check())
-
-
-def test_a_call_that_was_sent_is_cancelled_with_its_guest(clock: Clock) -> None:
-    async def check() -> None:
-        server, home = Server(), Home()
-        server.there["m"] = home.call()
-        guest: Any = Guest("a_0_1", "a")
-        server.relay.on_call(guest, call())
-        server.relay.on_worker_exit(guest)
-        assert set(home.cancelled) == {1}
-        home.sent[1].send(None, True)
-        home.sent[1].take_back()
-        assert guest.results == []
-        assert server.told == []
-        server.relay.close()
-
-    clock.run(check())
-
-
-@pytest.mark.parametrize("is_sent_on", [True, False])
-def test_a_cycle_is_found_although_no_call_waits_in_the_coordinator(clock: Clock, is_sent_on: bool) -> None:
-    """Both calls wait in the homes of the called models, of which one may be in a third process."""
-
-    async def check() -> None:
-        server, home = Server(), Home()
-        a, b = Guest("a_0", "a"), Guest("b_0", "b", load=2)
-        server.there["a"] = Model(a, is_idle=False, is_home=True)
-        server.there["b"] = home.call(2) if is_sent_on else Model(b, is_idle=False, is_home=True)
-        server.homes[2] = []
-        server.relay.on_call(b, call(1, "a"))  # type: ignore[arg-type]
-        server.relay.on_call(a, call(1, "b"))  # type: ignore[arg-type]
-        if is_sent_on:
-            await last(clock)
-            assert a.results == b.results == []
-            server.homes[2] = [server.far.of(2, "b_0")]
-            server.services.calls.on_call_waiting()
-        rejected, other = (a, b) if a.results else (b, a)
-        assert "the call can never be answered" in rejected.error
-        assert other.results == []
-        await last(clock)
-        assert other.results == []
-        if rejected is a and is_sent_on:
-            assert home.cancelled == [1]
-            home.sent[1].send(None, True)
-            assert len(a.results) == 1
         server.relay.close()
 
     clock.run(check())

@@ -73,7 +73,7 @@ class Models:
             raise GoneError("gone")
         return self.version
 
-    def submit(self, request: InferRequest, sink: Any, load: int, needs_idle: bool) -> int:
+    def submit(self, request: InferRequest, sink: Any, load: int) -> int:
         self.requests.append(request)
         if request.trace is not None:
             request.trace.on_computed(*TIMES)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -64,14 +62,19 @@ def load(server: ServerProcess, count: int) -> str:
     return "" if reply.status == 200 else str(reply.error)
 
 
-def instances(server: ServerProcess) -> dict[str, tuple[int, int]]:
-    """The process of the server and the guest of each instance."""
-    found = {}
+def guests(server: ServerProcess) -> list[tuple[str, int, int]]:
+    """The instance, the process of the server and the guest of each; of a version that is being replaced, too."""
+    found = []
     for each in server.children():
         with suppress(psutil.Error):  # it has exited since
-            names = [word for word in each.cmdline() if word.startswith("m_0_")]
-            found.update({name: (each.ppid(), each.pid) for name in names})
+            found += [(word, each.ppid(), each.pid) for word in each.cmdline() if word.startswith("m_0_")]
     return found
+
+
+def instances(server: ServerProcess, count: int) -> dict[str, tuple[int, int]]:
+    """The process of the server and the guest of each instance, once there are so many."""
+    found = until(lambda: each if len(each := guests(server)) == count else None, f"{count} instances")
+    return {name: (parent, guest) for name, parent, guest in found}
 
 
 def processes(server: ServerProcess) -> list[int]:
@@ -125,80 +128,44 @@ class Load:
             thread.join(60)
 
 
-def test_instances_are_added_and_removed_in_all_processes_while_the_others_serve(server: ServerProcess) -> None:
-    assert load(server, 2) == ""
+def test_no_request_is_lost_while_the_count_of_a_model_changes(server: ServerProcess) -> None:
+    """With fewer instances than processes all of them are in the coordinator, else some in each: it is loaded again."""
+    assert load(server, 1) == ""
+    before = instances(server, 1)
     with closing(Load(server)) as clients:
         until(lambda: clients.answered > 20, "requests")
-        counted, before = successes(server), instances(server)
-        assert set(before) == {"m_0_0", "m_0_1"}
-        for count in (5, 4, 1, 4):
+        for count in (2, 3, 5, 1):
             server.begin_log()
             assert load(server, count) == ""
-            until(lambda count=count: len(instances(server)) == count, f"{count} instances")
-            now, stay = instances(server), {f"m_0_{number}" for number in range(min(count, len(before)))}
-            assert {name: now[name] for name in stay} == {name: before[name] for name in stay}
+            now = instances(server, count)
             parents = [parent for parent, _ in now.values()]
-            assert sorted(parents.count(pid) for pid in processes(server)) == sorted(
-                len(range(number, count, PROCESSES)) for number in range(PROCESSES)
-            )
+            expected = [
+                len(range(number, count, PROCESSES)) if count >= PROCESSES else (count if number == 0 else 0)
+                for number in range(PROCESSES)
+            ]
+            assert parents.count(server.pid) == expected[0]
+            assert sorted(map(parents.count, processes(server))) == sorted(expected)
+            is_in_place = count == 2
+            assert ("instances of 'm' version 1: added: m_0_1; removed: none" in server.log) == is_in_place
+            assert (now["m_0_0"] == before["m_0_0"]) == is_in_place
             assert server.get("/v2/models/m/config").json()["instance_group"][0]["count"] == count
-            added, removed = sorted(set(now) - set(before)), sorted(set(before) - set(now))
-            server.wait_log(
-                f"instances of 'm' version 1: added: {', '.join(added) or 'none'}; "
-                f"removed: {', '.join(removed) or 'none'}"
-            )
-            assert counted <= (counted := successes(server)), "statistics go backwards"
-            before = now
-            answered = clients.answered
+            answered, before = clients.answered, now
             until(lambda answered=answered: clients.answered > answered + 20, "requests")
     assert clients.problems == []
-    assert successes(server) == clients.answered
-    assert "loading: m:1" in server.log
-
-
-def test_the_only_instance_in_another_process_is_replaced_when_the_model_gets_more(server: ServerProcess) -> None:
-    """The coordinator then has the first one, so it is loaded again; no request fails."""
-    write_model(server.work / "models", "other")  # in the coordinator
-    assert server.post("/v2/repository/models/other/load").status == 200
-    assert load(server, 1) == ""
-    assert server.post("/v2/repository/models/other/unload").status == 200
-    ((parent, guest),) = instances(server).values()
-    assert parent != server.pid
-    with closing(Load(server)) as clients:
-        assert load(server, PROCESSES) == ""
-    assert clients.problems == []
-    until(lambda: guest not in {each.pid for each in server.children()}, "the guest that was replaced to end")
-    found = instances(server)
-    assert (len(found), {parent for parent, _ in found.values()}) == (PROCESSES, set(processes(server)))
-
-
-def test_a_model_that_is_back_at_one_instance_is_not_started_again_when_it_gets_more(server: ServerProcess) -> None:
-    assert load(server, PROCESSES) == ""
-    assert load(server, 1) == ""
-    until(lambda: len(instances(server)) == 1, "the other instances to end")
-    (only,) = instances(server).values()
-    assert load(server, PROCESSES) == ""
-    found = instances(server)
-    assert found["m_0_0"] == only
-    assert {parent for parent, _ in found.values()} == set(processes(server))
-    with connection_of_each(server) as made:
-        for pid, connection in made.items():
-            assert ask(connection, "os.getppid()") == str(pid)
 
 
 def test_what_cannot_be_started_in_one_process_leaves_all_as_they_were(server: ServerProcess) -> None:
-    assert load(server, 2) == ""
-    before = instances(server)
+    assert load(server, 3) == ""
+    before = instances(server, 3)
     (server.work / "refuse_m_0_4").touch()
     with closing(Load(server, 2)) as clients:
         assert "no m_0_4" in load(server, 6)
-        until(lambda: instances(server) == before, "the instances that were added to end")
-        assert server.get("/v2/models/m/config").json()["instance_group"][0]["count"] == 2
+        assert instances(server, 3) == before
+        assert server.get("/v2/models/m/config").json()["instance_group"][0]["count"] == 3
         (server.work / "refuse_m_0_4").unlink()
         assert load(server, 6) == ""
+        assert len(instances(server, 6)) == 6
     assert clients.problems == []
-    assert {name: instances(server)[name] for name in before} == before
-    assert len(instances(server)) == 6
 
 
 class Blocked:
@@ -223,70 +190,13 @@ class Blocked:
 
 
 def test_requests_of_a_process_that_loses_its_instances_end_before_these(server: ServerProcess, tmp_path: Path) -> None:
-    assert load(server, 2) == ""
+    assert load(server, 3) == ""
     with connection_of_each(server) as made:
         other = processes(server)[1]
         blocked = Blocked(made[other], tmp_path)
-        (server.work / "models" / "m" / "config.pbtxt").write_text(CONFIG + groups(1))
-        reply = server.post("/v2/repository/models/m/load")
-        assert reply.headers["naiad-replaced-instances"] == "ending"
+        assert load(server, 1) == ""
         assert evaluate(server, "m", "os.getppid()") == str(server.pid), "the model serves on"
-        assert set(instances(server)) == {"m_0_0", "m_0_1"}
+        assert other in {parent for _, parent, _ in guests(server)}
         assert blocked.release() == str(other)
-        until(lambda: set(instances(server)) == {"m_0_0"}, "the removed instance to end")
+        assert {parent for parent, _ in instances(server, 1).values()} == {server.pid}
         assert ask(made[other], "os.getppid()") == str(server.pid)
-    assert successes(server) == 3
-
-
-def test_a_process_that_exits_during_a_change_is_followed_by_one_with_the_new_instances(server: ServerProcess) -> None:
-    """Process 1 has started its new instance when it is killed; that of process 2 begins to serve much later."""
-    assert load(server, 3) == ""
-    before, (_, first, second) = instances(server), processes(server)
-    hold = server.work / "hold_m_0_5"
-    hold.touch()
-    with connection_of_each(server) as made:
-        loading = Loading(made[server.pid], server, 6)
-        check_change_with_exit(server, loading, hold, first)
-    found = instances(server)
-    for name in ("m_0_0", "m_0_2"):
-        assert found[name] == before[name]
-    third = processes(server)[1]
-    assert {name for name, (parent, _) in found.items() if parent == third} == {"m_0_1", "m_0_4"}
-    assert {name for name, (parent, _) in found.items() if parent == second} == {"m_0_2", "m_0_5"}
-    until(lambda: server.get("/v2/models/m/ready").status == 200, "the model to be ready")
-    with connection_of_each(server) as made:
-        answers = {pid: {ask(each, "os.getppid()") for _ in range(4)} for pid, each in made.items()}
-        assert answers == {pid: {str(pid)} for pid in processes(server)}
-
-
-class Loading:
-    """A load over a connection to the coordinator: it goes on when another process exits."""
-
-    def __init__(self, connection: http.client.HTTPConnection, server: ServerProcess, count: int) -> None:
-        (server.work / "models" / "m" / "config.pbtxt").write_text(CONFIG + groups(count))
-        self.statuses: list[int] = []
-        self._connection = connection
-        self._thread = threading.Thread(target=self._run)
-        self._thread.start()
-
-    def _run(self) -> None:
-        self._connection.request("POST", "/v2/repository/models/m/load")
-        response = self._connection.getresponse()
-        response.read()
-        self.statuses.append(response.status)
-
-    def end(self) -> list[int]:
-        self._thread.join(60)
-        return self.statuses
-
-
-def check_change_with_exit(server: ServerProcess, loading: Loading, hold: Path, first: int) -> None:
-    until(lambda: all((server.work / f"begun_m_0_{n}").exists() for n in (3, 4, 5)), "new instances to start")
-    until(lambda: "'m_0_4' is ready" in server.log, "the instance to be ready")
-    os.kill(first, signal.SIGKILL)
-    until(lambda: len(processes(server)) == PROCESSES and processes(server)[1] != first, "another process")
-    until(lambda: instances(server).get("m_0_1", (0, 0))[0] == processes(server)[1], "its instance as it was")
-    assert loading.statuses == []
-    hold.unlink()
-    assert loading.end() == [200]
-    until(lambda: len(instances(server)) == 6, "all instances")

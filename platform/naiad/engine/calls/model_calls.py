@@ -23,12 +23,13 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from naiad.core import clock
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, UnknownModelError
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.deadlock import deadlock_cycle, find_deadlocked
+from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.device_bytes import DeviceUse
@@ -37,12 +38,11 @@ from naiad.protocol.inference import (
     DEVICE_INPUTS,
     DEVICE_OUTPUTS,
     NO_HEADERS,
-    InferRequest,
     InferResponse,
     Sink,
 )
 
-__all__ = ["CallConfig", "CallId", "CallTarget", "Events", "ModelCalls", "OpenCall", "ReportedCall"]
+__all__ = ["CallId", "Events", "ModelCalls", "OpenCall"]
 
 CallId: TypeAlias = tuple[Worker, int]
 """The calling guest, and its number of the call."""
@@ -53,71 +53,6 @@ _FEW_CALLS = 32  # among so many, a search takes less than 0.1 ms
 _KEPT_UNKNOWN = 64  # a model may make up a name for each call
 # A search takes 2 to 4 us for each open call: with this delay for each, searches need less than a tenth of the time.
 _SEARCH_DELAY_PER_CALL = 50e-6
-
-
-class CallConfig(Protocol):
-    """What a call needs of a model's configuration."""
-
-    @property
-    def decoupled(self) -> bool:
-        """Whether the model may send any number of responses to a request."""
-
-
-class CallTarget(Protocol):
-    """What a call goes to: a `Target`, as far as calls need it, or instances of another process."""
-
-    @property
-    def config(self) -> CallConfig:
-        """See `Target`, also for what follows."""
-
-    @property
-    def reason(self) -> str:
-        """..."""
-
-    @property
-    def device(self) -> int:
-        """..."""
-
-    @property
-    def gpus(self) -> frozenset[bytes] | None:
-        """..."""
-
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """..."""
-
-    def cancel(self, key: int) -> None:
-        """..."""
-
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """..."""
-
-    def is_waiting(self, key: int) -> bool:
-        """..."""
-
-    def waits_of(self, key: int) -> Events:
-        """..."""
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        """..."""
-
-    def drop_responses(self, key: int) -> None:
-        """..."""
-
-
-class ReportedCall(NamedTuple):
-    """A call of which another process has reported that it blocks its guest, and that the coordinator does not have.
-
-    Attributes:
-        model: The called model.
-        began: When it was made (monotonic ns).
-        waits: What it waits for now.
-        reject: Has the process answer it with an error; None if an instance of that process executes it.
-    """
-
-    model: str
-    began: int
-    waits: Callable[[], Events]
-    reject: Callable[[NaiadError], None] | None
 
 
 class OpenCall:
@@ -134,7 +69,7 @@ class OpenCall:
 
     __slots__ = ("_calls", "_response", "began", "call", "is_discarded", "key", "version", "worker")
 
-    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: CallTarget) -> None:
+    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: Target) -> None:
         self.worker = worker
         self.call = call
         self.version = version
@@ -160,10 +95,6 @@ class OpenCall:
             self._response = response
         if final:
             self.worker.send_result(self.call.number, self._response or _no_response(self.call), True)
-
-    def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`: another process, which has the called model, has not accepted the call."""
-        self.send(_rejection(self.call, error), True)
 
     @property
     def can_deadlock(self) -> bool:
@@ -271,11 +202,11 @@ class ModelCalls:
         self.resource_waits: Callable[[], Mapping[Worker, Events]] | None = None
         self._registry = registry
         self._calls: dict[Worker, dict[int, OpenCall]] = {}
-        self._reported: dict[Worker, dict[int, ReportedCall]] = {}
+        self._reported: dict[Worker, Mapping[int, Events]] = {}
         self._suspected: frozenset[CallId] | None = None  # blocking calls when other processes were asked again
         self._search: asyncio.TimerHandle | None = None
 
-    def on_call(self, worker: Worker, call: ModelCall, target: CallTarget | None = None) -> None:
+    def on_call(self, worker: Worker, call: ModelCall, target: Target | None = None) -> None:
         """Submit a call, to *target* if it was found; a call that is rejected gets the error as its response."""
         request = call.request
         name = request.model_name
@@ -313,22 +244,11 @@ class ModelCalls:
         """The call with that number, if it does not have its last response."""
         return self._calls.get(worker, {}).get(number)
 
-    def withdraw(self, worker: Worker, number: int) -> None:
-        """Forget a call that was not accepted after all, and is submitted elsewhere."""
-        pending = self.find(worker, number)
-        if pending is not None:
-            self.remove(pending)
-            self.made[worker.spec.load.model_name, pending.call.request.model_name] -= 1
-
     def is_calling(self, worker: Worker) -> bool:
         """Whether a model waits for results of its calls."""
         return worker in self._reported or any(
             not pending.is_discarded for pending in self._calls.get(worker, {}).values()
         )
-
-    def may_wait(self, worker: Worker) -> bool:
-        """Whether a guest waits for results of its calls, as far as that is known here."""
-        return worker in self._calls or worker in self._reported
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """*count* more results of a call were consumed."""
@@ -367,7 +287,7 @@ class ModelCalls:
             if not calls:
                 del self._calls[pending.worker]
 
-    def _find(self, call: ModelCall) -> CallTarget:
+    def _find(self, call: ModelCall) -> Target:
         request = call.request
         assert self._registry is not None
         version = self._registry.find(request.model_name, request.model_version)
@@ -401,12 +321,12 @@ class ModelCalls:
         else:
             self._reject_cycles(self._waiting_calls())
 
-    def on_waits_reported(self, waits: Mapping[Worker, dict[int, ReportedCall] | None]) -> None:
+    def on_waits_reported(self, waits: Mapping[Worker, Mapping[int, Events] | None]) -> None:
         """Another process has reported what its guests wait for.
 
         Args:
-            waits: For each of these guests its calls that the coordinator does not execute, by number; None for a
-                guest that waits for nothing, and of which nothing else is known.
+            waits: For each of these guests what its calls wait for that instances of its own process execute, by
+                number; None for a guest that waits for nothing, and of which nothing else is known.
         """
         for worker, calls in waits.items():
             if calls is None:
@@ -425,8 +345,7 @@ class ModelCalls:
             if pending.is_blocking_instance
         }
         for worker, reported in self._reported.items():
-            for number, call in reported.items():
-                found[worker, number] = call.waits()
+            found.update({(worker, number): events for number, events in reported.items()})
         return found
 
     def _count(self) -> int:
@@ -489,18 +408,7 @@ class ModelCalls:
     def _waiting_calls(self) -> list[_WaitingCall]:
         # A call without a key is being submitted: `on_call` looks at it next.
         pending_calls = [pending for calls in self._calls.values() for pending in calls.values() if pending.key]
-        waiting = [_waiting_call(each) for each in pending_calls if each.can_deadlock]
-        for worker, reported in self._reported.items():
-            for number, call in reported.items():
-                if call.reject is not None:
-                    reject = partial(self._reject_reported, worker, number)
-                    waiting.append(_WaitingCall(call.began, worker, number, call.model, reject))
-        return waiting
-
-    def _reject_reported(self, worker: Worker, number: int, error: NaiadError) -> None:
-        call = self._reported[worker].pop(number)  # until the process reports again, it counts as answered
-        assert call.reject is not None
-        call.reject(error)
+        return [_waiting_call(each) for each in pending_calls if each.can_deadlock]
 
     def _ask_again(self) -> None:
         if self._suspected is None:
@@ -530,7 +438,7 @@ def _caused(worker: Worker, call: ModelCall, sink: Sink) -> Sink:
     return sink if caller.trace is None else caller.trace.start_child(call.request, sink)
 
 
-def _settle_device_use(worker: Worker, call: ModelCall, version: CallTarget) -> None:
+def _settle_device_use(worker: Worker, call: ModelCall, version: Target) -> None:
     """Have outputs of a call in GPU memory only where *version* allows it, and tell the caller about its next inputs.
 
     Inputs that are there stay, also if the version was loaded again since the last call, and takes them on the CPU now:

@@ -1,18 +1,17 @@
 """In which process of the server each instance of a model runs, and why. Pure: everything that it depends on is given.
 
-Process 0 is the one that loads models, the coordinator. The instances of a model are spread evenly over all processes,
-since each has connections of clients. The coordinator has one in any case: requests that need what only the coordinator
-has go to that. A model with one instance is in the process that has the fewest: several of them use all cores.
+Process 0 is the one that loads models, the coordinator. A model with at least as many instances as there are processes,
+which share nothing, has instances in each: each process has connections of clients. Every other model is in the
+coordinator, and requests for it go there.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from naiad.config.model.model_config import InstanceKind, ModelConfig, instance_groups, instance_names
+from naiad.core.quantities import counted
 
 __all__ = [
     "COORDINATOR",
@@ -37,8 +36,6 @@ class LoadFacts(NamedTuple):
         is_on_demand: Whether its first request loads it.
         is_cached: Whether the server caches responses.
         is_rate_limited: Whether the server limits resources.
-        has_gpus: Whether the server has GPUs, in whose memory clients and models may have tensors.
-        passes_tensors: Whether it is a step of an ensemble, or named by LOAD_AFTER as a model that calls or is called.
     """
 
     is_native: bool = False
@@ -47,11 +44,6 @@ class LoadFacts(NamedTuple):
     is_on_demand: bool = False
     is_cached: bool = False
     is_rate_limited: bool = False
-    has_gpus: bool = False
-    passes_tensors: bool = False
-
-
-_NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 class Placement(NamedTuple):
@@ -60,12 +52,10 @@ class Placement(NamedTuple):
     Attributes:
         processes: The number of the process of each instance, in the order of the configuration.
         reason: Why they are there, as the rest of a sentence.
-        is_free: Whether its only instance might be in any process: which one depends on what else is loaded.
     """
 
     processes: tuple[int, ...]
     reason: str
-    is_free: bool = False
 
     @property
     def is_spread(self) -> bool:
@@ -73,44 +63,24 @@ class Placement(NamedTuple):
         return len(set(self.processes)) > 1
 
 
-def place_instances(
-    config: ModelConfig,
-    facts: LoadFacts,
-    processes: int,
-    before: Mapping[str, int] | None = None,
-    busy: Mapping[int, int] = _NOTHING,
-) -> Placement:
+def place_instances(config: ModelConfig, facts: LoadFacts, processes: int) -> Placement:
     """Where the instances of a model run.
 
     Args:
         config: Its configuration.
         facts: What else is known of it.
         processes: Number of the server's processes, the coordinator included.
-        before: The processes of the instances that stay where they are, by name.
-        busy: How many instances of other models each process has.
     """
-    names = [instance.name for instance in instance_names(config)]
-    reason = "the server has one process" if processes <= 1 else _why_together(config, facts, len(names))
-    if reason or not names:
-        return Placement((COORDINATOR,) * len(names), reason)
-    if len(names) == 1:
-        return _place_one(names[0], processes, before or {}, busy)
-    return Placement(_spread(names, processes, before or {}), "its instances share nothing")
-
-
-def _place_one(name: str, processes: int, before: Mapping[str, int], busy: Mapping[int, int]) -> Placement:
-    """The process of the only instance of a model.
-
-    The first one is in the coordinator, as in a server of one process. Then that counts as a process with one more,
-    since it also loads models.
-    """
-    number = before.get(name, processes)
-    if number < processes:
-        return Placement((number,), "its only instance was there before", is_free=True)
-    counts = {each: busy.get(each, 0) for each in range(processes)}
-    counts[COORDINATOR] += counts[COORDINATOR] > 0
-    number = min(counts, key=lambda each: (counts[each], each))
-    return Placement((number,), "it has one instance, and no process has fewer", is_free=True)
+    count = len(instance_names(config))
+    reason = "the server has one process" if processes <= 1 else _why_together(config, facts)
+    if not reason and count < processes:
+        reason = (
+            f"it has {counted(count, 'instance')} for {processes} processes; with a count of {processes} or more, each "
+            "would have one"
+        )
+    if reason:
+        return Placement((COORDINATOR,) * count, reason)
+    return Placement(tuple([number % processes for number in range(count)]), "its instances share nothing")
 
 
 def place_ensemble(config: ModelConfig, members: Sequence[Collection[int]], *, is_cached: bool) -> Placement:
@@ -150,29 +120,14 @@ def describe_placement(config: ModelConfig, placement: Placement) -> str:
     return f"{', '.join(places)}, because {placement.reason}"
 
 
-def _spread(names: Sequence[str], processes: int, before: Mapping[str, int]) -> tuple[int, ...]:
-    """The process with the fewest instances for each new one; the coordinator has one."""
-    counts = Counter(before[name] for name in names if name in before)
-    chosen = []
-    for name in names:
-        number = before.get(name)
-        if number is None:
-            number = (
-                min(range(processes), key=lambda each: (counts[each], each)) if counts[COORDINATOR] else COORDINATOR
-            )
-            counts[number] += 1
-        chosen.append(number)
-    return tuple(chosen)
-
-
-def _why_together(config: ModelConfig, facts: LoadFacts, count: int) -> str:
-    """Why the coordinator must have all *count* instances; empty if it need not."""
+def _why_together(config: ModelConfig, facts: LoadFacts) -> str:
+    """Why the coordinator must have all instances; empty if it need not."""
     message = config.message
     if config.settings.is_in_one_process:
         return "its parameter ONE_PROCESS asks for one process"
     if message.HasField("sequence_batching"):
         return "a sequence stays with its instance, and one scheduler knows all of them"
-    if message.HasField("dynamic_batching") and count > 1:
+    if message.HasField("dynamic_batching"):
         return "one queue fills the batches of all instances"
     if config.settings.scaling is not None:
         return "the number of its instances follows their load"
@@ -193,10 +148,4 @@ def _why_together(config: ModelConfig, facts: LoadFacts, count: int) -> str:
         return "it has passive instances"
     if any(instance.kind in {InstanceKind.GPU, InstanceKind.MODEL} for instance in instance_names(config)):
         return "tensors in GPU memory pass through one process"
-    if count > 1:
-        return ""
-    if facts.has_gpus:
-        return "tensors in the memory of this machine's GPUs pass through one process"
-    if facts.passes_tensors:
-        return "models of one process pass long tensors to each other without copies"
     return ""

@@ -1,74 +1,26 @@
 """Changes of `instance_group` alone: instances are added and removed while the others of the version serve.
 
-Those that stay keep their processes: of the server, and their guests. What a process executes for the version may
-become nothing, or begin; only the coordinator always has an instance of it.
+That is so for versions with all instances in the coordinator. Others are loaded again: their instances would have to
+change in all processes in one step.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze, instance_groups, instance_names
-from naiad.engine.lifecycle.placement import COORDINATOR, Placement
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.launch import LaunchSpec
 from naiad.models.polling import Signature
 
-__all__ = ["ChangedInstances", "changed_instances", "has_other_changes", "is_nothing_changed", "specs_with"]
+__all__ = ["changed_instances", "has_other_changes", "specs_with"]
 
 
-class ChangedInstances(NamedTuple):
-    """Instances of a version that are to serve, in place of those that do.
-
-    Attributes:
-        config: Its configuration with them.
-        placement: Their processes; None in a server of one process.
-    """
-
-    config: ModelConfig
-    placement: Placement | None
-
-    @property
-    def places(self) -> Mapping[str, int]:
-        """The processes of the instances, by name, as far as they are not in the coordinator."""
-        if self.placement is None:
-            return {}
-        names = [instance.name for instance in instance_names(self.config)]
-        return dict(zip(names, self.placement.processes, strict=True))
-
-
-def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ChangedInstances | None:
-    """The instances of *now* for *loaded*; None if the version has to be loaded again.
-
-    Args:
-        loaded: The version that serves.
-        before: The configuration that it was loaded from, as read.
-        now: The configuration as read now.
-    """
-    config = changed_config(loaded, before, now)
-    if config is None or loaded.spread is None:
-        return None if config is None else ChangedInstances(config, None)
-    kept, places = kept_names(loaded.config, config), loaded.places
-    staying = {name: process for name, process in places.items() if name in kept}
-    changed = ChangedInstances(config, loaded.spread.place(config, staying))
-    if any(changed.places.get(name) != process for name, process in staying.items()):
-        return None  # now all of them have to be in one process
-    has_own = COORDINATOR in changed.places.values() and COORDINATOR in places.values()
-    return changed if has_own or is_nothing_changed(loaded, changed) else None
-
-
-def is_nothing_changed(loaded: ModelVersion, changed: ChangedInstances) -> bool:
-    """Whether all instances of *loaded* stay, as they are configured."""
-    return changed.config.message == loaded.config.message
-
-
-def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
+def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
     """The configuration of *loaded* with the instances of *now*; None if the version has to be loaded again.
 
     Args:
@@ -80,8 +32,6 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
         return None
     if loaded.reason or any(instance.reason for instance in loaded.instances):
         return None  # a load is also how an instance that was given up is tried again at once
-    if loaded.branches is not None and any(each.state == "given up" for each in loaded.branches.statuses()):
-        return None
     if loaded.resolution is None or loaded.resolution.library is not None:
         return None  # the instances of a native model may share one process
     message = pb.ModelConfig()
@@ -94,6 +44,11 @@ def changed_config(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelCo
     config = freeze(message)
     names = [instance.name for instance in instance_names(config)]
     if len(set(names)) < len(names):
+        return None
+    if loaded.branches is not None and any(each.state == "given up" for each in loaded.branches.statuses()):
+        return None
+    is_spread = loaded.branches is not None or (loaded.place is not None and loaded.place(config).is_spread)
+    if is_spread and message != loaded.config.message:
         return None
     if not _resource_needs(config) <= _resource_needs(loaded.config):
         return None  # a need that no instance has yet may be one that can never be granted

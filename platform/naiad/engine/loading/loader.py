@@ -32,7 +32,6 @@ from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.core import blocking
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
-from naiad.core.gpus import may_have_gpus
 from naiad.core.logs import logged_levels
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.placement import (
@@ -47,10 +46,10 @@ from naiad.engine.lifecycle.placement import (
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.missing_package import missing_package
-from naiad.engine.loading.placed import PlacedVersions
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.scheduling.sequences.states import StateTensor
-from naiad.engine.serving.branches import BranchMaker, BranchOrder, SpreadRule
+from naiad.engine.served import version_numbers
+from naiad.engine.serving.branches import BranchMaker, BranchOrder
 from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
@@ -184,7 +183,6 @@ class Loader:
         processes: See `LoadSettings.processes`.
         limiter: The rate limiter; None if it is disabled.
         launching: Set as soon as the first guest is being started.
-        placed: Where the instances of all versions are; those that have ended are to be removed.
     """
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
@@ -198,7 +196,6 @@ class Loader:
         self.resolutions: dict[tuple[str, int], Resolution] = {}
         self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
-        self.placed = PlacedVersions()
         self._noticed: set[str] = set()
         self._has_warned_of_activated = False
 
@@ -210,7 +207,6 @@ class Loader:
         services: GuestServices,
         *,
         is_on_demand: bool = False,
-        passes_tensors: bool = False,
     ) -> ModelVersion:
         """Load one version.
 
@@ -220,7 +216,6 @@ class Loader:
             version: The version, a directory of the model.
             services: What the model can use of the server.
             is_on_demand: Whether its first request loads it.
-            passes_tensors: See `LoadFacts`.
 
         Raises:
             NaiadError: If it cannot be loaded.
@@ -234,8 +229,7 @@ class Loader:
         self._warn_of_activated(config.name, resolution, prepared.environment)
         prewarmed = self._prewarmed(config, resolution)
         try:
-            facts = self._load_facts(config, resolution, prewarmed)
-            facts = facts._replace(is_on_demand=is_on_demand, passes_tensors=passes_tensors)
+            facts = self._load_facts(config, resolution, prewarmed)._replace(is_on_demand=is_on_demand)
             return await self._start(files, prepared, services, prewarmed, facts)
         except BaseException as error:
             if prewarmed is not None:
@@ -405,10 +399,10 @@ class Loader:
             instances = instances[:1]
         specs = [self._spec(config, resolution, environment, instance, lanes=lanes) for instance in instances]
         specs = [spec if spec.at_terminal else replace(spec, prewarm=prewarmed) for spec in specs]
-        settings, version, placed = self._settings, resolution.version, self.placed
+        settings, version = self._settings, resolution.version
         processes = 1 if settings.branches is None else settings.branches.processes
-        before, busy = placed.before(files.key, version), placed.busy(files.key)
-        placement = place_instances(config, facts, processes, before, busy)
+        place = partial(place_instances, facts=facts, processes=processes)
+        placement = place(config)
         if settings.branches is not None:
             logger.info("'%s': %s", files.key, describe_placement(config, placement))
         shares = shares_of(specs, placement)
@@ -416,31 +410,30 @@ class Loader:
         if own and settings.link_memory is not None:
             inputs = settings.link_memory.add_inputs(config.name)
             own = [replace(spec, link_memory=settings.link_memory, inputs=inputs) for spec in own]
-        loaded = ModelVersion(config, version, own, settings.restart, services, samples, settings.limiter, states)
-        if settings.branches is not None:
-            order = BranchOrder(
-                loaded.number,
-                version,
-                files.namespace,
-                config.message.SerializeToString(),
-                (),
-                settings.restart,
-                samples,
-                is_home=not own and bool(shares),
-            )
-            loaded.spread = SpreadRule(facts, settings.branches, order)
-            if shares:
-                loaded.spread_over(loaded.spread.make(config.name, shares))
-                loaded.hold(spec.lease for each in shares.values() for spec in each if spec.lease is not None)
+        number, branches = next(version_numbers), None
+        if shares:
+            assert settings.branches is not None
+            as_bytes = config.message.SerializeToString()
+            order = BranchOrder(number, version, files.namespace, as_bytes, (), settings.restart, samples)
+            branches = settings.branches.make(order, config.name, shares)
+        loaded = ModelVersion(
+            config,
+            version,
+            own,
+            settings.restart,
+            services,
+            samples,
+            settings.limiter,
+            states,
+            number=number,
+            branches=branches,
+        )
+        loaded.place = place
+        loaded.hold(spec.lease for share in shares.values() for spec in share if spec.lease is not None)
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
         loaded.log.advise = partial(missing_package, resolution=resolution)
         self.launching.set()
-        placed.add(files.key, loaded)
-        try:
-            await loaded.start()
-        except BaseException:
-            placed.remove(loaded.number)
-            raise
+        await loaded.start()
         return loaded
 
     async def start_ensemble(self, files: ModelFiles, made: EnsembleVersion) -> None:
@@ -476,7 +469,6 @@ class Loader:
             is_debugged=debugged is not None and debugged[0] == config.name,
             is_cached=self._settings.is_caching,
             is_rate_limited=self._settings.limiter is not None,
-            has_gpus=self._settings.branches is not None and may_have_gpus(),
         )
 
     def _is_model_shared(self, config: ModelConfig, resolution: Resolution) -> bool:

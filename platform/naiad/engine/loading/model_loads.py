@@ -24,9 +24,8 @@ from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
 from naiad.engine.ensembles.version import EnsembleVersion
-from naiad.engine.lifecycle.placement import describe_placement
 from naiad.engine.lifecycle.states import UNLOADED
-from naiad.engine.loading.instance_change import changed_instances, has_other_changes, is_nothing_changed, specs_with
+from naiad.engine.loading.instance_change import changed_instances, has_other_changes, specs_with
 from naiad.engine.loading.loader import Loader
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.loading.unchanged import is_whole, model_signature, version_signature
@@ -250,7 +249,6 @@ class ModelLoads:
         for number in [number for number, each in by_number.items() if _newest(each) is version]:
             del by_number[number]
         self._registry.versions_alive.pop(version.number, None)
-        self._loader.placed.remove(version.number)
         if self._cache is not None:
             self._cache.forget(version.number)
         self._origins.pop(version.number, None)
@@ -482,13 +480,11 @@ class ModelLoads:
         changed = changed_instances(loaded, before.message, origin.message)
         if changed is None:
             return False
-        if is_nothing_changed(loaded, changed):
+        if changed.message == loaded.config.message:
             logger.info("instances of '%s' version %d: all stay", files.key, loaded.version)
             self._origins[loaded.number] = replace(origin, signature=now)
             return True
-        if changed.placement is not None:
-            logger.info("'%s': %s", files.key, describe_placement(changed.config, changed.placement))
-        await loaded.change_instances(changed.config, *specs_with(loaded, changed.config), changed.places)
+        await loaded.change_instances(changed, *specs_with(loaded, changed))
         self._origins[loaded.number] = replace(origin, signature=now)
         self._registry.changed(files.key)
         self._in_background(files.key, loaded.end_removed(self._settings.exit_timeout), replaced=loaded)
@@ -501,26 +497,13 @@ class ModelLoads:
             made = make_ensemble(message, number, self._registry, self._services)
             await self._loader.start_ensemble(files, made)
             return made
-        load = partial(
-            self._loader.load,
-            files,
-            message,
-            number,
-            self._services,
-            is_on_demand=is_on_demand,
-            passes_tensors=self._passes_tensors(files.key),
-        )
+        load = partial(self._loader.load, files, message, number, self._services, is_on_demand=is_on_demand)
         for attempt in range(self._settings.load_retries):
             try:
                 return await load()
             except NaiadError as error:
                 logger.warning("loading '%s' failed (attempt %d): %s", files.key, attempt + 1, error.message)
         return await load()
-
-    def _passes_tensors(self, key: str) -> bool:
-        """Whether a model is known to pass tensors to others, or to get some from them."""
-        named = [*self.needs.values(), *self.after.values()]
-        return bool(self.after.get(key)) or any(key in each for each in named)
 
 
 @contextlib.contextmanager

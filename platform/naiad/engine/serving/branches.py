@@ -2,7 +2,7 @@
 
 The version itself is in the coordinator, with its share of the instances. Each other process that has some of them runs
 a branch: a version of its own, of the same number, with its own queue. A request is answered where it arrives, or goes
-once to where there is less to do. Where one other process has all instances, it is their home (`serving.home`).
+once, when it arrives, to where there is less to do.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError
-from naiad.engine.lifecycle.placement import LoadFacts, Placement, place_instances
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.scheduling.ensembles.graph import EnsembleStep
 from naiad.engine.serving.admission import Admission
@@ -36,13 +34,11 @@ __all__ = [
     "BranchReport",
     "Branches",
     "ProcessCounts",
-    "SpreadRule",
     "Spreading",
-    "WaitingRequests",
 ]
 
 _MOVE_SECONDS = 0.002
-"""How often requests that wait are looked at: an instance of another process may be idle."""
+"""How often calls that wait are looked at: an instance of another process may be idle."""
 
 
 class BranchOrder(NamedTuple):
@@ -56,9 +52,7 @@ class BranchOrder(NamedTuple):
         specs: How to start the guest of each of the branch's instances.
         policy: How often guests are restarted.
         samples: Warm-up samples.
-        is_home: Whether one process beside the coordinator has all instances of the version.
         row: Where the loads of the version are on the board (`server.processes.load_board`).
-        change: How often the instances of the version had been changed.
         steps: The steps of an ensemble, which has no instances; none for a model.
     """
 
@@ -69,9 +63,7 @@ class BranchOrder(NamedTuple):
     specs: tuple[LaunchSpec, ...]
     policy: RestartPolicy
     samples: tuple[WarmupSample, ...]
-    is_home: bool = False
     row: int = 0
-    change: int = 0
     steps: tuple[EnsembleStep, ...] = ()
 
 
@@ -101,18 +93,12 @@ class BranchReport(NamedTuple):
         statuses: Its instances.
         is_asked: Whether its model defines `is_ready`.
         typical: How long `execute` usually takes there, in nanoseconds.
-        reason: Why it cannot serve; empty while it can.
-        is_lost: See `LoadedVersion`.
-        python: The version of the interpreter of its guests; empty while none runs.
     """
 
     counts: BranchCounts
     statuses: Sequence[InstanceStatus]
     is_asked: bool
     typical: int
-    reason: str = ""
-    is_lost: bool = False
-    python: str = ""
 
 
 class ProcessCounts(NamedTuple):
@@ -133,22 +119,18 @@ class Branches(Protocol):
     """All branches of one version, as the coordinator sees them.
 
     Attributes:
-        home: The process that has all instances of the version; None if several have some, or the coordinator has all.
         take_back: Called with a request that its branch did not take: its key, the request, its sink.
-        on_reported: Called when it may have changed whether the home can serve.
         log: The version's log, which gets what guests of branches log, too.
         row: Where processes note their loads for the version.
         is_decoupled: Whether the model may send any number of responses to a request.
         typical: How long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds.
     """
 
-    home: int | None
     typical: int
     row: int
     is_decoupled: bool
     log: VersionLog
     take_back: Callable[[int, InferRequest, Sink], None]
-    on_reported: Callable[[], None]
 
     @property
     def processes(self) -> Collection[int]:
@@ -159,55 +141,6 @@ class Branches(Protocol):
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, then end all guests."""
-
-    @property
-    def places(self) -> Mapping[str, int]:
-        """The process of each of their instances, by name."""
-
-    async def add_instances(self, config: bytes, specs: Mapping[int, Sequence[LaunchSpec]]) -> None:
-        """Start the instances that are new in all processes. `switch` or `undo` follows.
-
-        Args:
-            config: The configuration with the changed instances, as bytes of the message.
-            specs: How to start the guests of each process, also of instances that stay; a process without any ends its
-                branch.
-
-        Raises:
-            NaiadError: If one of them cannot be started, when all have started or failed.
-        """
-
-    async def undo(self) -> None:
-        """End the instances that `add_instances` has started."""
-
-    async def switch(self) -> None:
-        """Have new instances take requests, and those that are in the configuration no more get none."""
-
-    async def end_removed(self, timeout: float) -> None:
-        """Let removed instances finish their requests within *timeout* seconds, then end their guests."""
-
-    @property
-    def is_changing(self) -> bool:
-        """Whether instances are being added or removed."""
-
-    @property
-    def is_finishing_removed(self) -> bool:
-        """Whether removed instances may have requests."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether all branches run: none of them is being started in a new process."""
-
-    @property
-    def reason(self) -> str:
-        """Why the home cannot serve, as it reported last; empty while it can."""
-
-    @property
-    def is_lost(self) -> bool:
-        """See `LoadedVersion`, for the home."""
-
-    @property
-    def guest(self) -> tuple[LaunchSpec, str]:
-        """How one of their guests is started, and the version of its interpreter; empty while that is not known."""
 
     @property
     def in_flight(self) -> int:
@@ -243,15 +176,8 @@ class Branches(Protocol):
     def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
         """Send a request to a branch; its responses go to *sink*.
 
-        With *needs_idle*, a branch without an idle instance does not take it, and it comes back by `take_back`. In the
-        home, it waits until its instance is idle.
+        With *needs_idle*, a branch without an idle instance does not take it, and it comes back by `take_back`.
         """
-
-    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """Room for a request's body where the home can read it. See `EngineDoor.reserve_input`."""
-
-    def is_waiting(self, key: int) -> bool:
-        """Whether a request that was sent to the home may wait for an instance that waits itself."""
 
     def reject(self, key: int, error: NaiadError) -> None:
         """Answer a request that was sent to a branch with *error*, and cancel it there."""
@@ -292,32 +218,10 @@ class BranchMaker(Protocol):
         """
 
 
-class SpreadRule(NamedTuple):
-    """How the instances of a version are spread, as its loader knows it.
+class _WaitingCalls:
+    """Moves calls between models that wait for an instance of this process to others that have an idle one.
 
-    Attributes:
-        facts: What the processes of its instances depend on beside its configuration.
-        maker: The other processes.
-        order: See `BranchMaker.make`.
-    """
-
-    facts: LoadFacts
-    maker: BranchMaker
-    order: BranchOrder
-
-    def place(self, config: ModelConfig, before: Mapping[str, int] | None = None) -> Placement:
-        """See `place_instances`."""
-        return place_instances(config, self.facts, self.maker.processes, before)
-
-    def make(self, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Branches:
-        """Branches of the version; see `BranchMaker.make`."""
-        return self.maker.make(self.order, model, specs)
-
-
-class WaitingRequests:
-    """Moves requests that wait for an instance of this process to others that have an idle one.
-
-    While none waits, it costs one look for each request, and no timer.
+    Clients' requests stay where they wait. A call may wait for its own caller here, while an instance is idle there.
 
     Attributes:
         queue: The requests that wait, those that may not move included: `add` is of use while there are any.
@@ -327,14 +231,14 @@ class WaitingRequests:
         self,
         tracker: RequestTracker,
         idle_process: Callable[[], int | None],
-        move: Callable[[int, PendingRequest], bool],
+        move: Callable[[int, PendingRequest], None],
     ) -> None:
         """Know of no request yet.
 
         Args:
             tracker: Has the requests.
             idle_process: Finds a process with an idle instance.
-            move: Sends a request to a process, and has the tracker give it away; whether it has.
+            move: Sends a call to a process, and has the tracker give it away.
         """
         self._find = tracker.find
         self.queue = tracker.waiting
@@ -346,7 +250,7 @@ class WaitingRequests:
         self._is_closed = False
 
     def add(self, key: int) -> None:
-        """A request that may go to another process waits: look at it soon, and again while it does."""
+        """A call that may go to another process waits: look at it soon, and again while it does."""
         if not self._is_closed:
             self._keys.append(key)
             self._look_later()
@@ -360,12 +264,13 @@ class WaitingRequests:
         self._timer = None
         while (pending := self._oldest()) is not None:
             process = self._idle_process()
-            if process is None or not self._move_one(process, pending):
+            if process is None:
                 self._look_later()
                 return
+            self._move_one(process, pending)
 
     def _oldest(self) -> PendingRequest | None:
-        """The request that waits longest."""
+        """The call that waits longest."""
         while self._keys:
             pending = self._find(self._keys[0])
             if pending is not None and pending.worker is None:
@@ -404,7 +309,7 @@ class Spreading:
         self._branches = branches
         self._count_serving = count_serving
         self._is_closed = False
-        self._waiting = WaitingRequests(tracker, branches.idle_process, self._move)
+        self._waiting = _WaitingCalls(tracker, branches.idle_process, self._move)
         branches.take_back = self._take_back
 
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
@@ -419,7 +324,7 @@ class Spreading:
                 return key
         key = self._admission.submit(request, sink, needs_idle=needs_idle)
         self._branches.note_load(len(self._tracker))
-        if self._waiting.queue and is_movable(request):
+        if needs_idle and self._waiting.queue and is_movable(request):
             self._waiting.add(key)
         return key
 
@@ -432,25 +337,18 @@ class Spreading:
         instances = 0 if self._admission.reason else self._count_serving()
         return self._branches.least_loaded(len(self._tracker), instances)
 
-    def _move(self, process: int, pending: PendingRequest) -> bool:
+    def _move(self, process: int, pending: PendingRequest) -> None:
         self._tracker.give_away(pending)
         self._branches.send(process, pending.key, pending.request, pending.sink, needs_idle=True)
-        return True
 
     def _take_back(self, key: int, request: InferRequest, sink: Sink) -> None:
         """A branch is not idle any more: the request waits here."""
-        if wait_again(self._admission, key, request, sink):
+        try:
+            self._admission.start(key, request, sink)
+        except NaiadError as error:
+            fail_sink(sink, error, (request.model_name, request.model_version, request.request_id))
+        else:
             self._waiting.add(key)
-
-
-def wait_again(admission: Admission, key: int, request: InferRequest, sink: Sink) -> bool:
-    """Let a request that another process has not taken wait here; whether it does, else it has got its error."""
-    try:
-        admission.start(key, request, sink)
-    except NaiadError as error:
-        fail_sink(sink, error, (request.model_name, request.model_version, request.request_id))
-        return False
-    return True
 
 
 def is_movable(request: InferRequest) -> bool:

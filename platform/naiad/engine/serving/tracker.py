@@ -9,7 +9,6 @@ call, and a response from `on_response` to the sink in one call, without a task 
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 
@@ -179,10 +178,6 @@ class RequestTracker:
     def waiting(self) -> Collection[PendingRequest]:
         """The requests that wait for an instance, oldest first, if they are dispatched one by one."""
         return () if self._singly is None else self._singly.waiting
-
-    def first(self, count: int) -> list[PendingRequest]:
-        """The first *count* requests in the order in which they came."""
-        return list(itertools.islice(self._pending.values(), count))
 
     def give_away(self, pending: PendingRequest) -> None:
         """Forget a request that waits: another process executes it."""

@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from naiad_stub.load_spec import NativeCode
 
-from naiad.config.model.model_config import ModelConfig, instance_groups, instance_names
+from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.core import clock
 from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError
 from naiad.core.gathering import finish_all
-from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.lifecycle.placement import Placement
 from naiad.engine.lifecycle.recovery import RecoveryTrials
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad
@@ -29,20 +27,11 @@ from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.branches import (
-    BranchCounts,
-    Branches,
-    Spreading,
-    SpreadRule,
-    WaitingRequests,
-    is_movable,
-)
+from naiad.engine.serving.branches import BranchCounts, Branches, Spreading, is_movable
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use, usable_by_all
 from naiad.engine.serving.forwarding import Forwarding
-from naiad.engine.serving.home import HomeRequests
 from naiad.engine.serving.instance import Instance
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.readiness import describe_stalls
 from naiad.engine.serving.tracker import RequestTracker
@@ -68,24 +57,6 @@ nobody gets their responses, and a model that does not look for cancellation may
 _SHARED_SECONDS = 5.0
 """How long other processes may take to learn that another version serves; they usually need milliseconds."""
 
-_ALL_HERE: Mapping[str, int] = MappingProxyType({})
-
-
-class InstanceChange(NamedTuple):
-    """A change of a version's instances in this process, from `begin_change` to `switch` or `undo`.
-
-    Attributes:
-        config: The configuration from then on.
-        now: The instances from then on, and how their next guests are started.
-        added: Those of them that are new.
-        passive: The names of the instances that were passive before.
-    """
-
-    config: ModelConfig
-    now: Sequence[tuple[Instance, LaunchSpec]]
-    added: Sequence[Instance]
-    passive: frozenset[str]
-
 
 class ModelVersion:
     """A loaded version.
@@ -107,8 +78,8 @@ class ModelVersion:
         log: Logs what its guests log and print: see `WorkerDelegate`.
         submit: See `Target.submit`.
         forwarding: See `DirectAccess`.
-        branches: Its instances in other processes; None if this process has all, and always had.
-        spread: How its instances are spread; None in a server of one process, and in branches.
+        branches: Its instances in other processes; None if this process has all.
+        place: Where its instances would be with another configuration; None in branches.
         takes_at_once: See `RequestTracker.takes_at_once`.
         on_change: Called when one of its instances can serve again, or cannot any more.
         on_instance_lost: Called when one of its instances takes no more requests: what waited for any of several may
@@ -116,8 +87,7 @@ class ModelVersion:
     """
 
     resolution: Resolution | None = None
-    branches: Branches | None = None
-    spread: SpreadRule | None = None
+    place: Callable[[ModelConfig], Placement] | None = None
 
     def __init__(
         self,
@@ -130,6 +100,7 @@ class ModelVersion:
         limiter: SharedRateLimiter | None = None,
         states: Sequence[StateTensor] = (),
         number: int | None = None,
+        branches: Branches | None = None,
     ) -> None:
         """Make a version whose guests are not started yet.
 
@@ -143,6 +114,7 @@ class ModelVersion:
             limiter: The server's rate limiter; None for none.
             states: States that its sequences keep.
             number: Number of its load; None for a new one.
+            branches: Its instances in other processes; None if this process has all.
         """
         self.config = config
         self.version = version
@@ -154,8 +126,13 @@ class ModelVersion:
         self.requests = self._tracker = tracker = RequestTracker(config, version, keys, self._warm_up, limiter, states)
         plan = compile_plan(config, version, self.number)
         self._admission = Admission(plan, tracker.start, keys, tracker.statistics)
+        self.branches = branches
+        spreading = None
+        if branches is not None:
+            spreading = Spreading(self._admission, tracker, branches, lambda: self.serving_count)
+        self._spreading = spreading
         # Requests go straight to what admits them: a method here would be a call per request more.
-        self.submit = self._admission.submit
+        self.submit = self._admission.submit if spreading is None else spreading.submit
         self.log = VersionLog(config.name, version)
         specs = tuple(specs)
         native = [spec.load.code for spec in specs if isinstance(spec.load.code, NativeCode)]
@@ -187,7 +164,10 @@ class ModelVersion:
         self.takes_at_once = tracker.takes_at_once
         self.on_change: Callable[[], None] = lambda: None
         self.on_instance_lost: Callable[[], None] = lambda: None
-        self._end_spreading: Callable[[], None] = lambda: None
+        if branches is not None:
+            branches.log, branches.is_decoupled = self.log, config.decoupled
+            tracker.observe_load(branches.note_load)
+            self.on_change = lambda: branches.note_instances(self.serving_count)
 
     def __repr__(self) -> str:
         return (
@@ -197,30 +177,10 @@ class ModelVersion:
 
     # -- life ---------------------------------------------------------------------------------------------------
 
-    def spread_over(self, branches: Branches) -> None:
-        """Have *branches* run the other instances of the version, as soon as they are started."""
-        self.branches = branches
-        branches.log, branches.is_decoupled = self.log, self.config.decoupled
-        elsewhere: Spreading | HomeRequests
-        if branches.home is None:
-            elsewhere = Spreading(self._admission, self._tracker, branches, lambda: self.serving_count)
-        else:
-            elsewhere = HomeRequests(self._admission, self._tracker, branches)
-            self.device = 0  # tensors in GPU memory do not pass between processes
-        self._end_spreading = elsewhere.close
-        self.submit = elsewhere.submit
-        self.observe_load(branches.note_load)
-        self.on_change = lambda: branches.note_instances(self.serving_count)
-
     @property
     def row(self) -> int | None:
         """See `DirectAccess`."""
         return None if self.branches is None else self.branches.row
-
-    @property
-    def home(self) -> int | None:
-        """See `DirectAccess`."""
-        return None if self.branches is None else self.branches.home
 
     def hold(self, leases: Iterable[EnvironmentLease]) -> None:
         """Hold the environment of instances in other processes, too, until the version ends."""
@@ -258,8 +218,7 @@ class ModelVersion:
     @property
     def is_lost(self) -> bool:
         """See `LoadedVersion`."""
-        is_lost = self._trials.is_lost or (self.branches is not None and self.branches.is_lost)
-        return bool(self.reason) and is_lost
+        return bool(self.reason) and self._trials.is_lost
 
     async def start(self) -> None:
         """Start all instances; if one fails, stop them all.
@@ -293,7 +252,8 @@ class ModelVersion:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         self._is_ending = True
-        self._end_spreading()
+        if self._spreading is not None:
+            self._spreading.close()
         elsewhere = None if self.branches is None else asyncio.ensure_future(self.branches.stop(timeout))
         await self.finish_requests(timeout)
         self._is_stopping = True
@@ -325,100 +285,41 @@ class ModelVersion:
     def _has_only_cancelled(self, worker: Worker) -> bool:
         return bool(worker.open) and not self._tracker.is_busy(worker)
 
-    async def change_instances(
-        self,
-        config: ModelConfig,
-        specs: Iterable[LaunchSpec],
-        kept: Collection[str],
-        places: Mapping[str, int] = _ALL_HERE,
-    ) -> None:
+    async def change_instances(self, config: ModelConfig, specs: Iterable[LaunchSpec], kept: Collection[str]) -> None:
         """Add the instances of *specs* that are new; then let those get no more work that are neither new nor *kept*.
 
-        It is one step in all processes: no instance is added or removed unless all new ones have started. `end_removed`
-        ends the removed ones.
+        No instance is added or removed unless all new ones have started. `end_removed` ends the removed ones.
 
         Args:
             config: The configuration, which differs from the present one in its instances alone.
             specs: How to start the guest of each instance, also of those that stay.
             kept: The names of the instances that stay.
-            places: The process of each instance, by name; the others are in this process.
 
         Raises:
             NaiadError: If an instance cannot be started; then the instances stay as they were.
         """
-        shares: dict[int, list[LaunchSpec]] = {COORDINATOR: []}
-        for spec in specs:
-            shares.setdefault(places.get(spec.name, COORDINATOR), []).append(spec)
-        own = shares.pop(COORDINATOR)
-        if shares and self.branches is None:
-            assert self.spread is not None
-            self.spread_over(self.spread.make(config.name, {}))
-            await self._start_branches()
-        present = {instance.name for instance in self.instances} | set(self._places)
-        change = self.begin_change(config, own, kept)
-        try:
-            await self._add_everywhere(change, shares)
-            if self._is_ending:
-                raise NotReadyError(f"model '{self.config.name}' is being unloaded")
-        except BaseException:
-            undone = self.undo(change)
-            await (undone if self.branches is None else asyncio.gather(undone, self.branches.undo()))
-            raise
-        added = [spec.name for spec in (*own, *(spec for share in shares.values() for spec in share))]
-        names = (
-            _in_order(config, (name for name in added if name not in kept)),
-            _in_order(self.config, present.difference(kept)),
-        )
-        self.switch(change)
-        if self.branches is not None:
-            await self.branches.switch()
-        listed = [", ".join(each) or "none" for each in names]
-        logger.info("instances of '%s' version %d: added: %s; removed: %s", config.name, self.version, *listed)
-
-    async def _start_branches(self) -> None:
-        if self.branches is not None:
-            await self.branches.start()
-
-    @property
-    def _places(self) -> Mapping[str, int]:
-        return _ALL_HERE if self.branches is None else self.branches.places
-
-    @property
-    def places(self) -> Mapping[str, int]:
-        """The process of each of its instances, by name."""
-        return {**dict.fromkeys((instance.name for instance in self.instances), COORDINATOR), **self._places}
-
-    async def _add_everywhere(self, change: InstanceChange, shares: Mapping[int, Sequence[LaunchSpec]]) -> None:
-        """Start the new instances of this process and of the others; raises the first failure when all have ended."""
-        if self.branches is None:
-            await self.add_instances(change)
-            return
-        config = change.config.message.SerializeToString()
-        await finish_all((self.add_instances(change), self.branches.add_instances(config, shares)))
-
-    def begin_change(self, config: ModelConfig, specs: Iterable[LaunchSpec], kept: Collection[str]) -> InstanceChange:
-        """Begin a change of the instances of this process; see `change_instances`."""
+        assert self.branches is None
         by_name, passive = {instance.name: instance for instance in self.instances}, self._passive
         now = [(by_name[spec.name] if spec.name in kept else self._make_instance(spec), spec) for spec in specs]
         added = [instance for instance, _ in now if instance.name not in kept]
         self._passive = _passive_names(config)  # decides whether a new guest is warmed up
         self._changing += added
-        return InstanceChange(config, now, added, passive)
+        try:
+            if added:  # else nothing is awaited: an instance that is removed because it is not in use must stay so
+                await self._start_all(added)
+            if self._is_ending:
+                raise NotReadyError(f"model '{self.config.name}' is being unloaded")
+        except BaseException:
+            self._passive = passive
+            self._changing = [instance for instance in self._changing if instance not in added]
+            await asyncio.gather(*(instance.stop(0) for instance in added))
+            raise
+        self._switch(config, now, added)
 
-    async def add_instances(self, change: InstanceChange) -> None:
-        """Start the new instances of a change; raises the first failure when all have ended."""
-        if change.added:  # else nothing is awaited: an instance that is removed because it is not in use must stay so
-            await self._start_all(change.added)
-
-    async def undo(self, change: InstanceChange) -> None:
-        """End the new instances of a change."""
-        self._passive = change.passive
-        self._changing = [instance for instance in self._changing if instance not in change.added]
-        await asyncio.gather(*(instance.stop(0) for instance in change.added))
-
-    def switch(self, change: InstanceChange) -> None:
+    def _switch(
+        self, config: ModelConfig, now: Sequence[tuple[Instance, LaunchSpec]], added: Sequence[Instance]
+    ) -> None:
         """Let the new instances of a change take requests, and the removed ones get none."""
-        config, now, added, _ = change
         stays = [instance for instance, _ in now]
         removed = [instance for instance in self.instances if instance not in stays]
         self._changing = [instance for instance in self._changing if instance not in added] + removed
@@ -437,6 +338,8 @@ class ModelVersion:
         self.on_change()
         if removed:
             self.on_instance_lost()
+        listed = [", ".join(each.name for each in group) or "none" for group in (added, removed)]
+        logger.info("instances of '%s' version %d: added: %s; removed: %s", config.name, self.version, *listed)
 
     def is_in_use(self, names: Collection[str]) -> bool:
         """Whether any of its instances with these names has requests or sequences."""
@@ -453,20 +356,10 @@ class ModelVersion:
 
     async def end_removed(self, timeout: float) -> None:
         """Let removed instances finish their requests within *timeout* seconds, then end their guests."""
-        elsewhere = None if self.branches is None else asyncio.ensure_future(self.branches.end_removed(timeout))
         deadline = asyncio.get_running_loop().time() + timeout
         removed = [instance for instance in self._changing if instance not in self.instances]
         await asyncio.gather(*(self._end_removed(instance, deadline) for instance in removed))
         self._changing = [instance for instance in self._changing if instance not in removed]
-        if elsewhere is not None:
-            await elsewhere
-
-    async def finish_removed(self, timeout: float) -> None:
-        """Let removed instances finish their requests within *timeout* seconds; `end_removed` ends them."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        while self.is_finishing_removed and loop.time() < deadline:
-            await asyncio.sleep(_STOP_POLL_SECONDS)
 
     async def finish_requests(self, timeout: float) -> None:
         """Let all requests finish within *timeout* seconds; cancelled ones are not waited for."""
@@ -474,11 +367,6 @@ class ModelVersion:
         deadline = loop.time() + timeout
         while self._tracker.has_uncancelled() and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(_STOP_POLL_SECONDS)
-
-    @property
-    def is_finishing_removed(self) -> bool:
-        """Whether instances that this process is removing have requests."""
-        return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
 
     async def _end_removed(self, instance: Instance, deadline: float) -> None:
         loop, worker = asyncio.get_running_loop(), instance.worker
@@ -503,8 +391,8 @@ class ModelVersion:
 
     def is_finishing_requests(self) -> bool:
         """See `LoadedVersion`."""
-        if self._changing or (self.branches is not None and self.branches.is_changing):
-            return self.is_finishing_removed or (self.branches is not None and self.branches.is_finishing_removed)
+        if self._changing:
+            return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
         is_busy_elsewhere = self.branches is not None and self.branches.in_flight > 0
         return is_busy_elsewhere or self._tracker.has_uncancelled() or self._tracker.open_sequences > 0
 
@@ -615,8 +503,6 @@ class ModelVersion:
         None with schedulers that batch. They lay the inputs of several requests side by side and may move a request
         to another instance, so the bytes would have to be copied anyway.
         """
-        if self.branches is not None and self.branches.home is not None:
-            return self.branches.reserve_input(size, ahead)
         if self._tracker.is_batching:
             return None
         workers = [instance.worker for instance in self._active if instance.worker is not None]
@@ -675,9 +561,7 @@ class ModelVersion:
     def is_waiting(self, key: int) -> bool:
         """See `Target`."""
         pending = self._tracker.find(key)
-        if pending is None:
-            return self.branches is not None and self.branches.is_waiting(key)
-        return pending.worker is None
+        return pending is not None and pending.worker is None
 
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
         """See `Target`. A request waits for its guest, for any while it is queued, or for the holders of a resource."""
@@ -696,16 +580,6 @@ class ModelVersion:
         if None in workers or elsewhere is None:
             return ([],)
         return ([*(worker for worker in workers if worker is not None), *elsewhere],)
-
-    def moving_waiting(
-        self, idle_process: Callable[[], int | None], move: Callable[[int, PendingRequest], bool]
-    ) -> WaitingRequests:
-        """What moves requests that wait here to other processes, where this process runs a branch."""
-        return WaitingRequests(self._tracker, idle_process, move)
-
-    def give_away(self, pending: PendingRequest) -> None:
-        """See `RequestTracker.give_away`."""
-        self._tracker.give_away(pending)
 
     def has_idle(self) -> bool:
         """Whether an instance of this process is idle."""
@@ -793,12 +667,6 @@ def _sum_of(own: BranchCounts, others: Sequence[BranchCounts]) -> BranchCounts:
         tuple(MemoryUse(*kind, size) for kind, size in sorted(memory.items())),
         own.refused or next((each.refused for each in others if each.refused), ""),
     )
-
-
-def _in_order(config: ModelConfig, names: Iterable[str]) -> Sequence[str]:
-    """*names* of instances in the order of a configuration."""
-    order = {instance.name: number for number, instance in enumerate(instance_names(config))}
-    return sorted(names, key=lambda name: order.get(name, len(order)))
 
 
 def _passive_names(config: ModelConfig) -> frozenset[str]:

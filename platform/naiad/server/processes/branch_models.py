@@ -11,18 +11,13 @@ __all__ = ["BranchModels"]
 
 
 class BranchModels:
-    """Implements `OwnModels`: a request goes to the load of a version that its process had in mind, and stays here.
-
-    The coordinator may also send requests to a home that takes none from clients any more: the server or the version
-    ends, and it knows.
-    """
+    """Implements `OwnModels`: a request goes to the load of a version that its process had in mind, and stays here."""
 
     is_exiting = False
     """The coordinator knows: it rejects requests, and closes all branches."""
 
-    def __init__(self, branches: OwnBranches, *, is_for_coordinator: bool = False) -> None:
+    def __init__(self, branches: OwnBranches) -> None:
         self._branches = branches
-        self._is_for_coordinator = is_for_coordinator
         self.cancel = branches.cancel
         self.confirm_sent = branches.confirm_sent
 
@@ -34,12 +29,12 @@ class BranchModels:
         """See `OwnModels`."""
         return self._find(name, load).version
 
-    def submit(self, request: InferRequest, sink: Sink, load: int, needs_idle: bool) -> int:  # noqa: FBT001 - see `OwnModels`
+    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
         """See `OwnModels`."""
-        return self._find(request.model_name, load).submit_sent(request, sink, needs_idle=needs_idle)
+        return self._find(request.model_name, load).submit(request, sink)
 
     def _find(self, name: str, load: int) -> OwnBranch:
         branch = self._branches.find(load)
-        if branch is None or not (branch.is_open or (branch.is_home and self._is_for_coordinator)):
+        if branch is None or not branch.is_open:
             raise GoneError(f"model '{name}' was unloaded while the request was received; send it again")
         return branch

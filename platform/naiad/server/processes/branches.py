@@ -12,16 +12,15 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from naiad.core.errors import Code, NaiadError, NotReadyError, without_frames
+from naiad.core.errors import Code, NaiadError, without_frames
 from naiad.core.gathering import finish_all
 from naiad.core.logs import ServerLine, log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.version_log import VersionLog
-from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
@@ -41,8 +40,6 @@ logger = logging.getLogger("naiad.engine")
 _GATHER_SECONDS = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
-_MAX_FAILURES = 3
-"""Failures in a row after which requests wait no longer for a process that is started again."""
 _PROCESS_EXIT = "process exit"
 """Why an instance was restarted, where its process has exited."""
 
@@ -67,10 +64,9 @@ class _BranchProcess:
         session: ProcessSession,
         services: ModelServices,
         find_trace: Callable[[ProcessSession, int, int], Trace | None],
-        guests_of_load: Callable[[int], Collection[Worker]],
     ) -> None:
         self.session = session
-        self.guests = FarGuests(services, self.tell, partial(find_trace, session), guests_of_load)
+        self.guests = FarGuests(services, self.tell, partial(find_trace, session))
         self.orders: dict[int, asyncio.Future[Any]] = {}
         self.gathering: asyncio.Future[Any] | None = None
         self.calls: Mapping[tuple[str, str], int] = {}
@@ -87,9 +83,7 @@ class _Branch:
         report: Its last report; None before the first one, and after its process has exited.
         before: What it had counted in processes that have exited; None if none has.
         restarts: How often each of its instances was restarted in those.
-        starting: Starts it in the next process, or again with other instances; None while it runs.
-        failures: How often its process has exited, or could not start it, since it was last running.
-        ended: Set once it has ended, while its version goes on.
+        starting: Starts it in the next process; None while it runs.
     """
 
     def __init__(self, specs: tuple[LaunchSpec, ...]) -> None:
@@ -98,20 +92,13 @@ class _Branch:
         self.before: BranchCounts | None = None
         self.restarts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.starting: asyncio.Task[None] | None = None
-        self.ended = asyncio.Event()
-        self.failures = 0
-
-    def on_report(self, report: BranchReport) -> None:
-        """It runs."""
-        self.report = report
-        self.failures = 0
 
     def on_process_end(self) -> None:
         """Its process has exited."""
-        self.failures += 1
         report, self.report = self.report, None
         if report is not None:
-            self.before = _with(self.before, report.counts.statistics)
+            counted, before = report.counts.statistics, self.before
+            self.before = BranchCounts(counted if before is None else before.statistics.with_counts_of([counted]))
             for status in report.statuses:
                 self.restarts[status.name].update(status.restarts)
                 self.restarts[status.name][_PROCESS_EXIT] += 1
@@ -121,27 +108,10 @@ class _Branch:
         return [each for each in (self.before, None if self.report is None else self.report.counts) if each is not None]
 
 
-def _with(before: BranchCounts | None, counted: Statistics) -> BranchCounts:
-    """What was counted before, if anything, and *counted*."""
-    return BranchCounts(counted if before is None else before.statistics.with_counts_of([counted]))
-
-
 def _plain(specs: Sequence[LaunchSpec], number: int) -> tuple[LaunchSpec, ...]:
     """How another process starts guests of the load *number*, without what belongs to the coordinator."""
     plain = [replace(spec, lease=None, restore=None, prewarm=None, link_memory=None, inputs=None) for spec in specs]
     return tuple([replace(spec, server_id=server_id(), load_number=number) for spec in plain])
-
-
-class _Change(NamedTuple):
-    """A change of instances, until it is done or undone.
-
-    Attributes:
-        order: What all branches have in common from then on.
-        shares: How to start the guests of each process from then on.
-    """
-
-    order: BranchOrder
-    shares: Mapping[int, tuple[LaunchSpec, ...]]
 
 
 class _SentRequest:
@@ -203,18 +173,8 @@ class VersionBranches:
         self._of = model, order.version
         self.row = order.row
         self.is_decoupled = False
-        self.home = next(iter(specs)) if order.is_home else None
-        self.on_reported: Callable[[], None] = lambda: None
         self._board = processes.board
         self._branches = {number: _Branch(_plain(own, order.number)) for number, own in specs.items()}
-        self._leaving: dict[int, _Branch] = {}  # those of processes that have no instance any more
-        self._gone: BranchCounts | None = None  # what those that have ended had counted
-        self._change: _Change | None = None
-        self._changes = itertools.count(1)
-        self._removing: set[int] = set()  # processes with instances that are being removed
-        self._finishing: set[int] = set()  # those of them where these may have requests
-        self._end_timeout = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
         self._sent: dict[int, _SentRequest] = {}  # by key
         self._counts: Counter[int] = Counter()  # of `_sent`, by process
         self.is_open = False
@@ -223,68 +183,42 @@ class VersionBranches:
     async def start(self) -> None:
         """See `Branches`."""
         self.is_open = True
-        starts = [self._start_in(number) for number in self._branches]
-        await finish_all(starts, except_for=(_ProcessEndedError,))
+        await finish_all([self._start_in(number) for number in self._branches], except_for=(_ProcessEndedError,))
 
     async def _start_in(self, number: int) -> None:
-        order = self._order._replace(specs=self._branches[number].specs)
-        report: BranchReport = await self._processes.order(number, "start", order)
-        self._branches[number].on_report(report)
-        self.on_reported()
+        branch = self._branches[number]
+        branch.report = await self._processes.order(number, "start", self._order._replace(specs=branch.specs))
 
     def on_process(self, number: int) -> None:
-        """A process serves in place of one that has exited: have it run the branch."""
+        """A process serves in place of one that has exited: have it run the branch, as soon as it can."""
         branch = self._branches.get(number)
-        if branch is not None:
-            self._start_later(number, branch)
-
-    def _start_later(self, number: int, branch: _Branch) -> None:
-        """Have a process run the present instances of a branch, as soon as it can."""
-        if self.is_open and branch.starting is None:
+        if branch is not None and self.is_open and branch.starting is None:
             branch.starting = asyncio.get_running_loop().create_task(self._start_again(number, branch))
 
     async def _start_again(self, number: int, branch: _Branch) -> None:
         pause = _FIRST_PAUSE
-        started: Sequence[LaunchSpec] | None = None
         try:
-            while self.is_open and started is not branch.specs:
-                wanted = branch.specs
-                order = self._order._replace(specs=wanted, change=next(self._changes))
+            while self.is_open:
                 try:
-                    await self._processes.order(number, "change", order)
-                    branch.on_report(await self._processes.order(number, "switch", order.number, order.change))
-                    self.on_reported()
+                    await self._start_in(number)
                 except _ProcessEndedError:
                     return
                 except NaiadError as error:
                     logger.error("cannot start instances of '%s' again: %s", self._of[0], error.message)  # noqa: TRY400 - the model's error
-                    branch.failures += 1
-                    self.on_reported()
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, _LONGEST_PAUSE)
                 else:
-                    started = wanted
-                    self._end_later(number)  # it may have started instances that were removed meanwhile
+                    return
         finally:
             branch.starting = None
 
     def on_process_end(self, number: int) -> None:
         """A process has exited, and the branch with it."""
         self._board.clear(self._order.row, number)
-        for branch in (self._branches.get(number), self._leaving.get(number)):
-            if branch is not None:
-                branch.on_process_end()
-        lost = [key for key, sent in self._sent.items() if sent.process == number]
-        self.on_reported()
-        for key in lost:
+        if number in self._branches:
+            self._branches[number].on_process_end()
+        for key in [key for key, sent in self._sent.items() if sent.process == number]:
             self._end(key, exited_error(number))
-
-    def on_failed_start(self, number: int) -> None:
-        """A process could not be started in place of one that has exited."""
-        branch = self._branches.get(number)
-        if branch is not None:
-            branch.failures += 1
-            self.on_reported()
 
     async def stop(self, timeout: float) -> None:
         """See `Branches`."""
@@ -293,160 +227,26 @@ class VersionBranches:
         for branch in self._branches.values():
             if branch.starting is not None:
                 branch.starting.cancel()
-        added = () if self._change is None else self._change.shares
-        load, numbers = self._order.number, {*self._branches, *self._leaving, *added}
-        await asyncio.gather(*(self._order_end(number, "stop", load, timeout) for number in numbers))
-        self._processes.forget(load, self._order.row)
+        await asyncio.gather(*(self._stop_in(number, timeout) for number in self._branches))
+        self._processes.forget(self._order.number, self._order.row)
 
-    async def _order_end(self, number: int, method: str, *arguments: Any) -> None:
-        """Have a process do one of the steps that end instances."""
+    async def _stop_in(self, number: int, timeout: float) -> None:
         try:
-            await self._processes.order(number, method, *arguments)
+            await self._processes.order(number, "stop", self._order.number, timeout)
         except _ProcessEndedError:
             pass
         except NaiadError as error:
             logger.error("cannot end instances of '%s': %s", self._of[0], error.message)  # noqa: TRY400 - the cause is there
 
-    # -- changes of instances -------------------------------------------------------------------------------------
-
-    @property
-    def places(self) -> Mapping[str, int]:
-        """See `Branches`, as for the methods below."""
-        return {spec.name: number for number, branch in self._branches.items() for spec in branch.specs}
-
-    async def add_instances(self, config: bytes, specs: Mapping[int, Sequence[LaunchSpec]]) -> None:
-        """See `Branches`. A process that has exited, or starts its branch again, starts the new instances later."""
-        load = self._order.number
-        order = self._order._replace(config=config, change=next(self._changes))
-        self._change = _Change(order, {number: _plain(share, load) for number, share in specs.items()})
-        await asyncio.gather(*(self._leaving[number].ended.wait() for number in specs if number in self._leaving))
-        starting = {number for number, branch in self._branches.items() if branch.starting is not None}
-        starts = [
-            self._processes.order(number, "change", order._replace(specs=share))
-            for number, share in self._change.shares.items()
-            if number not in starting
-        ]
-        await finish_all(starts, except_for=(_ProcessEndedError,))
-        if not self.is_open:
-            raise NotReadyError(f"model '{self._of[0]}' is being unloaded")
-
-    async def undo(self) -> None:
-        """See `Branches`."""
-        change, self._change = self._change, None
-        if change is not None:
-            of = change.order.number, change.order.change
-            await asyncio.gather(*(self._order_end(number, "undo", *of) for number in change.shares))
-
-    async def switch(self) -> None:
-        """See `Branches`."""
-        assert self._change is not None
-        (order, shares), self._change = self._change, None
-        self._order = order
-        removing = set(self._branches)  # an instance of the same name may be another one
-        for number in set(self._branches).difference(shares):
-            self._leaving[number] = branch = self._branches.pop(number)
-            if branch.starting is not None:
-                branch.starting.cancel()
-        for number, share in shares.items():
-            self._branches.setdefault(number, _Branch(share)).specs = share
-        self._removing |= removing
-        self._finishing |= removing
-        closing = [self._order_end(number, "close", order.number) for number in self._leaving]
-        switching = [self._switch_in(number, order.change) for number in shares]
-        await asyncio.shield(asyncio.gather(*closing, *switching))
-
-    async def _switch_in(self, number: int, change: int) -> None:
-        report: BranchReport | None = None
-        try:
-            report = await self._processes.order(number, "switch", self._order.number, change)
-        except _ProcessEndedError:
-            return  # the next process starts the new instances
-        except NaiadError as error:
-            logger.error("cannot change instances of '%s': %s", self._of[0], error.message)  # noqa: TRY400 - the cause is there
-        branch = self._branches.get(number)
-        if branch is None:
-            return
-        if report is None:  # the process has started meanwhile, with the instances as they were, or has failed
-            self._start_later(number, branch)
-        else:
-            branch.on_report(report)
-
-    @property
-    def is_changing(self) -> bool:
-        """See `Branches`."""
-        return self._change is not None or bool(self._removing)
-
-    @property
-    def is_finishing_removed(self) -> bool:
-        """See `Branches`."""
-        return bool(self._finishing)
-
-    async def end_removed(self, timeout: float) -> None:
-        """See `Branches`."""
-        self._end_timeout = timeout
-        await asyncio.gather(*(self._end_in(number, timeout) for number in list(self._removing)))
-
-    def _end_later(self, number: int) -> None:
-        """End the instances that a process has removed, while the version goes on."""
-        task = asyncio.get_running_loop().create_task(self._end_in(number, self._end_timeout))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _end_in(self, number: int, timeout: float) -> None:
-        loop, load = asyncio.get_running_loop(), self._order.number
-        deadline = loop.time() + timeout
-        await self._order_end(number, "finish", load, timeout)
-        self._finishing.discard(number)
-        await self._order_end(number, "end", load, max(deadline - loop.time(), 0.0))
-        self._removing.discard(number)
-        branch = self._leaving.pop(number, None)
-        if branch is not None:
-            for counts in branch.counts():
-                self._gone = _with(self._gone, counts.statistics)
-            branch.ended.set()
-
     # -- state ----------------------------------------------------------------------------------------------------
 
     def on_report(self, number: int, report: BranchReport) -> None:
         """A process has reported its branch."""
-        branch = self._branches.get(number) or self._leaving.get(number)
+        branch = self._branches.get(number)
         if branch is not None:
             branch.report = report
             reports = [each.report for each in self._branches.values() if each.report is not None]
             self.typical = max((each.typical for each in reports), default=0)
-            self.on_reported()
-
-    @property
-    def is_running(self) -> bool:
-        """See `Branches`, also for the following ones."""
-        return all(branch.report is not None for branch in self._branches.values())
-
-    @property
-    def reason(self) -> str:
-        """See `Branches`."""
-        if self.home is None:
-            return ""
-        branch = self._branches[self.home]
-        if branch.report is not None:
-            return branch.report.reason
-        if branch.failures < _MAX_FAILURES:
-            return ""
-        return (
-            f"process {self.home} of the server, which has its instance, has exited or could not start it "
-            f"{branch.failures} times in a row; it is started again, try again later"
-        )
-
-    @property
-    def is_lost(self) -> bool:
-        """See `Branches`."""
-        report = None if self.home is None else self._branches[self.home].report
-        return report is not None and report.is_lost
-
-    @property
-    def guest(self) -> tuple[LaunchSpec, str]:
-        """See `Branches`."""
-        branch = next(iter(self._branches.values()))
-        return branch.specs[0], "" if branch.report is None else branch.report.python
 
     @property
     def processes(self) -> Collection[int]:
@@ -498,10 +298,7 @@ class VersionBranches:
 
     def counts(self) -> Sequence[BranchCounts]:
         """See `Branches`."""
-        found = [] if self._gone is None else [self._gone]
-        for branch in (*self._branches.values(), *self._leaving.values()):
-            found += branch.counts()
-        return found
+        return [counts for branch in self._branches.values() for counts in branch.counts()]
 
     def queries(self) -> Sequence[Awaitable[bool]]:
         """See `Branches`."""
@@ -541,21 +338,15 @@ class VersionBranches:
         """See `Branches`."""
         sent = self._sent[key] = _SentRequest(process, request, sink)
         self._counts[process] += 1
-        if self.home is not None:
-            sent.instance = self._branches[process].specs[0].name
-        elif needs_idle:
+        if needs_idle:
             traced = None if request.trace is None else (request.trace.context,)
             self._processes.tell(process, "infer", self._order.number, key, plain_request(request), traced)
             return
         try:
             sink = _BranchSink(self, key)
-            sent.number = self._processes.submit(process, request, sink, self._route, needs_idle=needs_idle)
+            sent.number = self._processes.submit(process, request, sink, self._route)
         except NaiadError as error:
             self._end(key, error)
-
-    def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """See `Branches`."""
-        return None if self.home is None else self._processes.reserve_input(self.home, self._route, size, ahead)
 
     @cached_property
     def _route(self) -> VersionRoute:
@@ -602,14 +393,6 @@ class VersionBranches:
     def _forget(self, key: int) -> None:
         sent = self._sent.pop(key)
         self._counts[sent.process] -= 1
-
-    def is_waiting(self, key: int) -> bool:
-        """See `Branches`."""
-        sent = self._sent.get(key)
-        if self.home is None or sent is None:
-            return False
-        guest = self._processes.guest_of(sent.process, self._order.number, sent.instance)
-        return guest is not None and self._processes.services.calls.may_wait(guest)
 
     def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
         """See `Branches`. A request whose branch has not told yet which instance has it is not looked at."""
@@ -724,7 +507,7 @@ class BranchProcesses:
 
     def connect(self, number: int, session: ProcessSession) -> None:
         """A process runs; it has its configuration."""
-        process = self._running[number] = _BranchProcess(session, self.services, self._find_trace, self._guests_of_load)
+        process = self._running[number] = _BranchProcess(session, self.services, self._find_trace)
         session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
         session.send_descriptor(FrameKind.BOARD, (self.processes, number), self.board.descriptor)
         for version in list(self._versions.values()):
@@ -741,11 +524,6 @@ class BranchProcesses:
         process.guests.close()
         for version in list(self._versions.values()):
             version.on_process_end(number)
-
-    def on_failed_start(self, number: int) -> None:
-        """A process could not be started; it is tried again."""
-        for version in list(self._versions.values()):
-            version.on_failed_start(number)
 
     async def order(self, number: int, method: str, *arguments: Any) -> Any:
         """Have a process do something, and wait until it is done.
@@ -769,13 +547,7 @@ class BranchProcesses:
             raise error_of(result.error)
         return result.value
 
-    def reserve_input(self, number: int, route: VersionRoute, size: int, ahead: int) -> memoryview | None:
-        """See `Branches`, for the process with that number."""
-        process = self._running.get(number)
-        part = None if process is None else process.session.to_branches.route_to(route).part
-        return None if part is None else part.reserve(size, ahead)
-
-    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute, *, needs_idle: bool) -> int:
+    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute) -> int:
         """Send a request to a branch of a process; its number on that link.
 
         Raises:
@@ -785,7 +557,7 @@ class BranchProcesses:
         if process is None:
             raise exited_error(number)
         requests = process.session.to_branches
-        return requests.submit(request, sink, None, requests.route_to(route, needs_idle=needs_idle))
+        return requests.submit(request, sink, None, requests.route_to(route))
 
     def cancel(self, number: int, request: int) -> None:
         """Cancel a request, and have its further responses dropped."""
@@ -804,11 +576,6 @@ class BranchProcesses:
         process = self._running.get(number)
         if process is not None:
             process.tell(name, *arguments)
-
-    def _guests_of_load(self, load: int) -> Collection[Worker]:
-        """The guests of a version in other processes; none while one is being started."""
-        version = self._versions.get(load)
-        return () if version is None else version.workers() or ()
 
     def guest_of(self, number: int, load: int, instance: str) -> Worker | None:
         """The guest of an instance in a process; None if the process does not run."""

@@ -14,17 +14,16 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 from naiad.core.errors import ModelError, NaiadError
-from naiad.engine.calls.model_calls import CallId, CallTarget, Events, ModelCalls, ReportedCall
+from naiad.engine.calls.model_calls import CallId, Events, ModelCalls
 from naiad.engine.calls.services import ModelServices
+from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Trace
 from naiad.server.processes.far_trace import FarTrace
-from naiad.server.processes.home_calls import HomeCall, HomeInstances
 from naiad.server.processes.messages import ErrorFields, error_fields, error_of
 from naiad.server.processes.plain_messages import PlainResponse, plain_request, plain_response, response_of
 
@@ -44,40 +43,24 @@ class Tell(Protocol):
 class Routes(Protocol):
     """Where calls of a process's guests go, as far as the process knows."""
 
-    def target_of(self, call: ModelCall) -> CallTarget | None:
-        """What a call goes to without the coordinator: instances here, or in another process; None for neither."""
+    def target_of(self, call: ModelCall) -> Target | None:
+        """What a call goes to without the coordinator: an idle instance here; None without one."""
 
-    def note_call(self, target: CallTarget) -> None:
+    def note_call(self, target: Target) -> None:
         """A call was submitted to *target*."""
-
-
-class LastingCall(NamedTuple):
-    """A call that lasts, as its process reports it.
-
-    Attributes:
-        model: The called model.
-        began: When it was made (monotonic ns).
-        waits: For each event that it waits for, the guests that could cause it: their numbers, or, below 0, the number
-            of the load whose instances are all in one other process; 0 for a guest that has asked for nothing so far.
-        can_be_rejected: Whether it may be waiting for an instance.
-    """
-
-    model: str
-    began: int
-    waits: Sequence[Sequence[int]]
-    can_be_rejected: bool
 
 
 class GuestWaits(NamedTuple):
     """What a guest waits for, as its process reports it.
 
     Attributes:
-        calls: Its calls that block it and that the coordinator does not have, by number.
+        calls: For each of its calls that block it and that the coordinator does not have, by number, what it waits for:
+            for each event the numbers of the guests that could cause it; 0 for one that has asked for nothing so far.
         is_executing: Whether it executes a batch, where that decides if it is blocked by a call that the coordinator
             executes.
     """
 
-    calls: Mapping[int, LastingCall]
+    calls: Mapping[int, Sequence[Sequence[int]]]
     is_executing: bool
 
 
@@ -103,7 +86,6 @@ class GuestRelay:
         self._handlers: Mapping[str, Callable[..., None]] = {
             "result": self._on_result,
             "reply": self._on_reply,
-            "reject_call": self._on_rejected,
         }
         self._loop = asyncio.get_running_loop()
         self._next_look: asyncio.TimerHandle | None = None
@@ -137,18 +119,10 @@ class GuestRelay:
         if target is None:
             self._relay(worker, call, caller)
         else:
-            if isinstance(target, HomeCall):
-                target.on_taken_back = partial(self._take_back, worker, call)
             self._own.on_call(worker, call, target)
             self._routes.note_call(target)
         if self._next_look is None:
             self._next_look = self._loop.call_later(_LASTING_SECONDS, self._look)
-
-    def _take_back(self, worker: Worker, call: ModelCall) -> None:
-        """The process that a call was sent to does not have the version any more."""
-        if self._own.find(worker, call.number) is not None:
-            self._relay(worker, call, _caller_of(worker, call))
-            self._own.withdraw(worker, call.number)
 
     def _relay(self, worker: Worker, call: ModelCall, caller: InferRequest | None) -> None:
         if call.request.device is not None and call.request.device.has_inputs:  # a guest sends none unless it was told
@@ -239,29 +213,14 @@ class GuestRelay:
         numbers = {worker: self._number(worker) for worker in {*calls, *executing}}
         return {
             number: GuestWaits(
-                {call: self._lasting_call(worker, call, blocking[worker, call]) for call in calls.get(worker, ())},
+                {call: self._numbered(blocking[worker, call]) for call in calls.get(worker, ())},
                 worker in executing,
             )
             for worker, number in numbers.items()
         }
 
-    def _lasting_call(self, worker: Worker, number: int, events: Events) -> LastingCall:
-        pending = self._own.find(worker, number)
-        assert pending is not None
-        waits = [[self._known_number(each) for each in guests] for guests in events]
-        version = pending.version
-        can_be_rejected = isinstance(version, HomeCall) or version.is_waiting(pending.key)
-        return LastingCall(pending.call.request.model_name, pending.began, waits, can_be_rejected)
-
-    def _known_number(self, guest: Worker | HomeInstances) -> int:
-        return -guest.load if isinstance(guest, HomeInstances) else self._known.get(guest, 0)
-
-    def _on_rejected(self, guest: int, number: int, error: ErrorFields) -> None:
-        """The coordinator has found that a call waits for itself."""
-        worker = self._guests.get(guest)
-        pending = None if worker is None else self._own.find(worker, number)
-        if pending is not None:
-            pending.version.reject_waiting(pending.key, error_of(error))
+    def _numbered(self, events: Events) -> Sequence[Sequence[int]]:
+        return [[self._known.get(each, 0) for each in guests] for guests in events]
 
     # -- what else models ask for ---------------------------------------------------------------------------------
 
@@ -372,7 +331,6 @@ class FarGuests:
         services: ModelServices,
         tell: Tell,
         find_trace: Callable[[int, int], Trace | None],
-        guests_of_load: Callable[[int], Collection[Worker]],
     ) -> None:
         """No guests yet.
 
@@ -380,13 +338,10 @@ class FarGuests:
             services: What models may use of the server.
             tell: Sends to the process.
             find_trace: Finds the trace of a request that was sent to the process; see `FarTrace.of`.
-            guests_of_load: The guests of a version whose instances are all in one other process, by the number of its
-                load; none while one is being started.
         """
         self._services = services
         self._tell = tell
         self._find_trace = find_trace
-        self._guests_of_load = guests_of_load
         self._guests: dict[int, FarGuest] = {}
         self._by_instance: dict[tuple[int, str], FarGuest] = {}  # the latest guest of each, by load and instance
         self._waiting: frozenset[int] = frozenset()
@@ -437,24 +392,17 @@ class FarGuests:
 
     def _on_waits(self, report: Mapping[int, GuestWaits]) -> None:
         """The process has reported what its guests wait for now; what it reported before has ended."""
-        changes: dict[Worker, dict[int, ReportedCall] | None] = {}
+        changes: dict[Worker, Mapping[int, Events] | None] = {}
         for number in {*self._waiting, *report}:
             far, waits = self._guests.get(number), report.get(number)
             if far is not None:
                 far.batches = (None,) if waits is not None and waits.is_executing else ()
                 calls = None
                 if waits is not None:
-                    calls = {key: self._reported_call(number, key, call) for key, call in waits.calls.items()}
+                    calls = {call: self._workers(events) for call, events in waits.calls.items()}
                 changes[cast("Worker", far)] = calls
         self._waiting = frozenset(report)
         self._services.calls.on_waits_reported(changes)
-
-    def _reported_call(self, guest: int, number: int, call: LastingCall) -> ReportedCall:
-        def reject(error: NaiadError) -> None:
-            self._tell("reject_call", guest, number, error_fields(error))
-
-        waits = partial(self._workers, call.waits)
-        return ReportedCall(call.model, call.began, waits, reject if call.can_be_rejected else None)
 
     def _workers(self, waits: Sequence[Sequence[int]]) -> Events:
         """The guests that could cause each event; none for an event if one of them waits for nothing."""
@@ -462,17 +410,13 @@ class FarGuests:
         for numbers in waits:
             guests: list[Worker] = []
             for number in numbers:
-                known = self._guests_of_load(-number) if number < 0 else self._guest(number)
-                if not known:
+                known = self._guests.get(number)
+                if known is None:
                     guests.clear()
                     break
-                guests += known
+                guests.append(cast("Worker", known))
             found.append(guests)
         return found
-
-    def _guest(self, number: int) -> Collection[Worker]:
-        far = self._guests.get(number)
-        return () if far is None else (cast("Worker", far),)
 
     def of(self, load: int, instance: str) -> Worker:
         """The guest of an instance, to look for deadlocks; one that has asked for nothing waits for nothing."""

@@ -147,7 +147,6 @@ class VersionRoute(NamedTuple):
         config: As `EngineDoor.model_config`.
         inputs: The segment of inputs in which that process has a part; None if it has none.
         row: The row of the version on the load board; None if the coordinator has all of its instances.
-        home: The process that has all of them, if that is another one than the coordinator; else None.
     """
 
     number: int
@@ -156,7 +155,6 @@ class VersionRoute(NamedTuple):
     config: Mapping[str, Any]
     inputs: int | None
     row: int | None = None
-    home: int | None = None
 
 
 class UsedRegions(NamedTuple):
@@ -208,7 +206,6 @@ class RequestTemplate(NamedTuple):
         load: Number of the load that the sender took for the model's; see `VersionRoute.number`.
         is_decoupled: See `VersionRoute`.
         segment: Number of the segment with the inputs of such requests; None if their inputs travel in messages.
-        needs_idle: Whether only an instance that holds no other request may get them; see `Admission.submit`.
     """
 
     number: int
@@ -219,7 +216,6 @@ class RequestTemplate(NamedTuple):
     load: int
     is_decoupled: bool
     segment: int | None
-    needs_idle: bool = False
 
 
 class TracedArrival(NamedTuple):

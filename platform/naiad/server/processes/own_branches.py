@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
@@ -19,13 +18,11 @@ from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
 from naiad.engine.ensembles.step import StepModels
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.serving.branches import BranchOrder, BranchReport, ProcessCounts
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.readiness import are_ready
-from naiad.engine.serving.version import InstanceChange, ModelVersion
+from naiad.engine.serving.version import ModelVersion
 from naiad.engine.statistics.counters import Statistics
 from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
-from naiad.guests.launch import LaunchSpec
-from naiad.guests.memory.link_memory import LinkMemory, SharedInputs
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.server.processes.far_guests import GuestRelay, Routes
 from naiad.server.processes.far_trace import FarTrace
@@ -48,32 +45,11 @@ class OwnBranch:
 
     Attributes:
         version: The version that runs it.
-        is_home: Whether it has all instances of the version; see `BranchOrder`.
     """
 
-    def __init__(
-        self,
-        version: ModelVersion,
-        row: int,
-        board: LoadBoard,
-        move: Callable[[OwnBranch, int, PendingRequest], bool] = lambda *_: False,
-        *,
-        is_home: bool = False,
-    ) -> None:
-        """The branch that *version* runs, which takes no requests yet.
-
-        Args:
-            version: The version.
-            row: Where its loads are on the board.
-            board: The board.
-            move: Sends a request that waits to another process, and gives it away; whether it has.
-            is_home: Whether it has all instances of the version.
-        """
+    def __init__(self, version: ModelVersion, row: int, board: LoadBoard) -> None:
+        """The branch that *version* runs, which takes no requests yet; *row* is where its loads are on the board."""
         self.version = version
-        self.is_home = is_home
-        self._waiting = version.moving_waiting(
-            lambda: board.idle_process(row), lambda process, pending: move(self, process, pending)
-        )
         self._row = row
         self._board = board
         self._is_open = False
@@ -89,10 +65,6 @@ class OwnBranch:
         """Take none any more; those in flight go on."""
         self._is_open = False
         self.on_change()
-
-    def keep_waiting(self) -> None:
-        """Let the requests that wait be executed here."""
-        self._waiting.close()
 
     def on_change(self) -> None:
         """An instance can serve again, or cannot any more."""
@@ -113,17 +85,15 @@ class OwnBranch:
         return self.version.reserve_input(size, ahead)
 
     def takes_call(self, *, is_decoupled: bool) -> bool:
-        """Whether it executes a call of a guest of this process, by an instance that is idle or, at home, will be."""
+        """Whether it executes a call of a guest of this process, by an instance that is idle."""
         version = self.version
         if not self._is_open or version.reason or (version.config.decoupled and not is_decoupled):
             return False
-        return self.is_home or version.has_idle()
+        return version.has_idle()
 
     def better_process(self) -> int | None:
         """The process in which a request is better off than here; None for none."""
         version = self.version
-        if self.is_home:
-            return None if self._is_open else COORDINATOR
         if not self._instances or version.reason:
             found = self._board.better_process(self._row, 0, 0)
             return COORDINATOR if found is None else found
@@ -132,7 +102,7 @@ class OwnBranch:
         return self._board.better_process(self._row, version.in_flight, self._instances)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
-        """Submit a request of a client, which may move to another process while it waits; its ticket.
+        """Submit a request, which stays here; its ticket.
 
         Raises:
             NaiadError: See `EngineDoor.submit`.
@@ -140,25 +110,7 @@ class OwnBranch:
         version = self.version
         key = version.submit(request, sink)
         self._board.note_requests(self._row, version.in_flight)
-        if self._waiting.queue and not self.is_home:
-            self._waiting.add(key)
         return ticket_of(version.number, key)
-
-    def submit_sent(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """Submit a request that another process has sent, and that stays here; its ticket.
-
-        Raises:
-            NaiadError: See `EngineDoor.submit`.
-        """
-        version = self.version
-        key = version.submit(request, sink, needs_idle=needs_idle)
-        self._board.note_requests(self._row, version.in_flight)
-        return ticket_of(version.number, key)
-
-    def note_moved(self, process: int) -> None:
-        """A request has moved to another process, which says how many it has once it has read it."""
-        self._board.note_sent(self._row, process)
-        self._board.note_requests(self._row, self.version.in_flight)
 
     def report(self) -> BranchReport:
         """What the coordinator is to know of it."""
@@ -169,9 +121,6 @@ class OwnBranch:
             version.statuses(),
             any(worker.readiness is not None for worker in workers),
             version.typical,
-            version.reason,
-            version.is_lost,
-            workers[0].python if workers else "",
         )
 
 
@@ -189,18 +138,6 @@ class _AnswerSink:
         self._send(self._key, response, final)
 
 
-class _BegunChange(NamedTuple):
-    """A change of the instances of a branch that waits for the other processes.
-
-    Attributes:
-        number: See `BranchOrder.change`.
-        instances: The instances; None where the branch has begun with it.
-    """
-
-    number: int
-    instances: InstanceChange | None
-
-
 class OwnBranches:
     """All branches of this process.
 
@@ -211,7 +148,6 @@ class OwnBranches:
         models: Where to find the models of ensembles' steps; set before the first order.
         is_exiting: Whether the server exits: clients' requests go to the coordinator, which rejects them.
         on_closed: Called when a branch takes requests no more.
-        move: See `OwnBranch`.
     """
 
     options: ServerOptions
@@ -238,25 +174,16 @@ class OwnBranches:
         self._branches: dict[int, OwnBranch] = {}
         self._ensembles: dict[int, OwnEnsemble] = {}
         self.is_exiting = False
-        self._starts: dict[int, tuple[int, asyncio.Task[None]]] = {}  # with the number of the change
-        self._changes: dict[int, _BegunChange] = {}
-        self._leaving: set[int] = set()  # those that end while their versions go on
+        self._starts: dict[int, asyncio.Task[None]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
         self._given: dict[tuple[int, int], int] = {}  # keys here, by version and the coordinator's key
         self.received = 0
         self.on_closed: Callable[[], None] = lambda: None
-        self.move: Callable[[OwnBranch, int, PendingRequest], bool] = lambda *_: False
         self._relay = GuestRelay(self._tell, routes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[str, Callable[..., Any]] = {
             "start": self._start,
             "stop": self._stop,
-            "change": self._change,
-            "switch": self._switch,
-            "undo": self._undo,
-            "close": self._close_branch,
-            "finish": self._finish,
-            "end": self._end,
             "check": self._check,
             "report": self._report,
             "waits": self._report_waits,
@@ -361,41 +288,30 @@ class OwnBranches:
         self._send(pack(FrameKind.ORDERED, CallResult(order.number, value, error)))
 
     async def _start(self, order: BranchOrder) -> BranchReport:
+        """Start the instances of a branch, unless it ends meanwhile."""
         if order.steps:
             return self._start_ensemble(order)
-        await self._begin(order, self._start_version(order))
-        return self._open(self._branches[order.number])
-
-    async def _begin(self, order: BranchOrder, work: Coroutine[Any, Any, None]) -> None:
-        """Start instances, unless the branch ends meanwhile, or the change is undone."""
-        task = self._loop.create_task(work)
-        self._starts[order.number] = order.change, task
+        task = self._starts[order.number] = self._loop.create_task(self._start_version(order))
         try:
             await task
         finally:
-            if self._starts.get(order.number) == (order.change, task):
-                del self._starts[order.number]
-
-    def _open(self, branch: OwnBranch) -> BranchReport:
+            del self._starts[order.number]
+        branch = self._branches[order.number]
         branch.open()
-        self._on_opened(branch.version.number)
+        self._on_opened(order.number)
         return branch.report()
-
-    def _own_specs(self, specs: Sequence[LaunchSpec], inputs: SharedInputs | None) -> tuple[LaunchSpec, ...]:
-        """*specs* with the memory that guests here share with other processes."""
-        return tuple([replace(spec, link_memory=self.memory, inputs=inputs) for spec in specs])
 
     async def _start_version(self, order: BranchOrder) -> None:
         config = _config_of(order)
         inputs = None if self.memory is None else self.memory.add_inputs(config.name)
-        specs = self._own_specs(order.specs, inputs)
+        specs = [replace(spec, link_memory=self.memory, inputs=inputs) for spec in order.specs]
         version = ModelVersion(
             config, order.version, specs, order.policy, self._relay, order.samples, number=order.number
         )
         self._log_there(version)
         self._measure(version.totals, order, config)
         assert self._board is not None
-        branch = OwnBranch(version, order.row, self._board, self.move, is_home=order.is_home)
+        branch = OwnBranch(version, order.row, self._board)
         await version.start()
         self._branches[order.number] = branch
         version.on_change = lambda: self._on_change(branch)
@@ -437,22 +353,17 @@ class OwnBranches:
 
     async def _stop_branch(self, number: int, timeout: float) -> None:
         if number in self._starts:
-            _, starting = self._starts[number]
+            starting = self._starts[number]
             starting.cancel()
             await asyncio.wait([starting])
         if number in self._ensembles:
             await self._stop_ensemble(number, timeout)
             return
-        change = self._changes.pop(number, None)
         branch = self._branches.get(number)
-        self._leaving.discard(number)
         if branch is None:
             return
         branch.close()
-        branch.keep_waiting()
         self.on_closed()
-        if change is not None and change.instances is not None:
-            await branch.version.undo(change.instances)
         await branch.version.stop(timeout)
         self._send_reports()
         self._branches.pop(number, None)
@@ -465,81 +376,6 @@ class OwnBranches:
         self._send_reports()
         del self._ensembles[number]
         self._on_opened(number)
-
-    # -- changes of instances -------------------------------------------------------------------------------------
-
-    async def _change(self, order: BranchOrder) -> None:
-        """Start the instances of a branch that are new, or the branch. `_switch` or `_undo` follows."""
-        if order.steps:  # this process has taken the place of another one
-            self._start_ensemble(order)
-            return
-        branch = self._branches.get(order.number)
-        if branch is None:
-            await self._begin(order, self._start_version(order))
-            self._changes[order.number] = _BegunChange(order.change, None)
-            return
-        version, config = branch.version, _config_of(order)
-        kept = kept_names(version.config, config) & {instance.name for instance in version.instances}
-        specs = self._own_specs(order.specs, version.shared_inputs)
-        instances = version.begin_change(config, specs, kept)
-        try:
-            await self._begin(order, version.add_instances(instances))
-        except BaseException:
-            await version.undo(instances)
-            raise
-        self._changes[order.number] = _BegunChange(order.change, instances)
-
-    async def _switch(self, number: int, change: int) -> BranchReport | None:
-        """Let the instances of a change serve. None if this process does not know it: it has started since."""
-        if number in self._ensembles:
-            return self._ensembles[number].report()
-        known, branch = self._changes.get(number), self._branches.get(number)
-        if branch is None or known is None or known.number != change:
-            return None
-        del self._changes[number]
-        if known.instances is None:
-            return self._open(branch)
-        branch.version.switch(known.instances)
-        return branch.report()
-
-    async def _undo(self, number: int, change: int) -> None:
-        """End the instances that a change has started."""
-        begun, starting = self._starts.get(number, (0, None))
-        if starting is not None and begun == change:
-            starting.cancel()
-            await asyncio.wait([starting])
-        known = self._changes.get(number)
-        if known is None or known.number != change:
-            return
-        del self._changes[number]
-        if known.instances is None:
-            await self._stop(number, 0)
-        else:
-            await self._branches[number].version.undo(known.instances)
-
-    async def _close_branch(self, number: int) -> None:
-        """The branch has no instance any more: it ends while its version goes on."""
-        self._leaving.add(number)
-        branch = self._branches.get(number)
-        if branch is not None:  # else it is being started in place of one that a process had when it exited
-            branch.close()
-            self.on_closed()
-
-    async def _finish(self, number: int, timeout: float) -> None:
-        """Let the requests of removed instances finish."""
-        branch = self._branches.get(number)
-        if branch is not None and number in self._leaving:
-            await branch.version.finish_requests(timeout)
-        elif branch is not None:
-            await branch.version.finish_removed(timeout)
-
-    async def _end(self, number: int, timeout: float) -> None:
-        """End removed instances."""
-        branch = self._branches.get(number)
-        if number in self._leaving:
-            await self._stop(number, timeout)
-        elif branch is not None:
-            await branch.version.end_removed(timeout)
 
     async def _check(self, number: int) -> bool:
         branch = self._branches.get(number)
@@ -632,7 +468,6 @@ class OwnBranches:
             ensemble.close()
         for branch in self._branches.values():
             branch.close()
-            branch.keep_waiting()
 
 
 def _config_of(order: BranchOrder) -> ModelConfig:

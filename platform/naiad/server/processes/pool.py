@@ -385,8 +385,6 @@ class ProcessPool:
         except OSError as error:
             logger.error("cannot start process %d of the server: %s", slot + 1, error)  # noqa: TRY400 - the cause is the system
             self._restarts[slot] = self._loop.call_later(_LONGEST_DELAY, self._restart, slot)
-            if self._branches is not None:
-                self._branches.on_failed_start(slot + 1)
             return
         started.ready.add_done_callback(self._log_failure)
 

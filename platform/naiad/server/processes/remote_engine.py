@@ -21,11 +21,8 @@ from naiad_stub import wire
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, NotReadyError
-from naiad.engine.calls.model_calls import CallTarget
-from naiad.engine.lifecycle.placement import COORDINATOR
-from naiad.engine.serving.pending import PendingRequest
-from naiad.engine.serving.version import ModelVersion
-from naiad.engine.tickets import KEY_BITS, ticket_of
+from naiad.engine.served import Target
+from naiad.engine.tickets import KEY_BITS
 from naiad.guests.calls import ModelCall
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.delivery import reject_sink
@@ -34,7 +31,6 @@ from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, 
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.branch_models import BranchModels
 from naiad.server.processes.connection_board import ConnectionBoard
-from naiad.server.processes.home_calls import HomeCall, TakenBackSink
 from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
     CallResult,
@@ -268,10 +264,7 @@ class RemoteEngine:
         known = self._known_route(name, version)
         if known.branch is not None:
             return known.branch.reserve_input(size, ahead)
-        part = known.part
-        if known.route.home in self.peers:
-            part = self.peers[known.route.home].requests.route_to(known.route).part
-        return None if part is None else part.reserve(size, ahead)
+        return None if known.part is None else known.part.reserve(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> int:
         """See `EngineDoor`. What only the coordinator can reject is answered to the sink.
@@ -303,8 +296,6 @@ class RemoteEngine:
         """The process that a request is to go to; None for this one."""
         if known.branch is not None:
             return known.branch.better_process()
-        if known.route.home is not None:
-            return known.route.home  # the coordinator, if that process is being started again
         assert self.branches is not None
         return self.branches.process_of(known.route.row)
 
@@ -325,43 +316,13 @@ class RemoteEngine:
         return _ticket_of(process, number)
 
     def _send_elsewhere(self, process: int, number: int, request: InferRequest, sink: Sink) -> None:
-        """Send a request to the coordinator, whose branch in another process takes none any more; a call goes back."""
-        if isinstance(sink, TakenBackSink):
-            sink.take_back()
-            return
+        """Send a request to the coordinator, whose branch in another process takes none any more."""
         if not isinstance(sink, _MovedSink):
             sink = _MovedSink(self._sent_elsewhere, _ticket_of(process, number), request, sink)
         try:
             self._sent_elsewhere[sink.first] = self.requests, self.requests.submit(request, sink)
         except NaiadError as error:
             sink.reject(error)
-
-    def _move(self, branch: OwnBranch, process: int, pending: PendingRequest) -> bool:
-        """Send a request that waits in a branch to another process, which idles; whether it was sent."""
-        request = pending.request
-        key = request.model_name, request.model_version
-        ticket = ticket_of(branch.version.number, pending.key)
-        sink = _MovedSink(self._sent_elsewhere, ticket, request, pending.sink)
-        try:
-            known = self._known_route(*key)
-            if known.branch is not branch or pending.worker is not None:
-                return False  # another version serves now; or its turn has come while the route was looked for
-            if process == COORDINATOR:
-                link, number = self.requests, self.requests.submit(request, sink)
-            elif process in self.peers:
-                link = self.peers[process].requests
-                number = link.submit(request, sink, None, link.route_to(known.route))
-            else:
-                return False
-        except NaiadError:
-            return False
-        branch.version.give_away(pending)
-        self._sent_elsewhere[ticket] = link, number
-        branch.note_moved(process)
-        if process == COORDINATOR:  # which counts it, too
-            assert self.branches is not None
-            self.branches.received -= 1
-        return True
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor`."""
@@ -442,7 +403,7 @@ class RemoteEngine:
 
     # -- calls of guests here ---------------------------------------------------------------------------------------
 
-    def target_of(self, call: ModelCall) -> CallTarget | None:
+    def target_of(self, call: ModelCall) -> Target | None:
         """See `Routes`. Where it is not known what serves a name, the coordinator is asked for later calls."""
         key = call.request.model_name, call.request.model_version
         known = self.requests.routes.get(key)
@@ -450,34 +411,17 @@ class RemoteEngine:
             if key not in self._sought:
                 self._sought[key] = self._loop.create_task(self._seek_route(*key))
             return None
-        branch, route = known.branch, known.route
-        if isinstance(branch, OwnEnsemble):
-            return None  # the coordinator, which looks for deadlocks, knows what each of its steps waits for
-        if branch is not None:
-            return branch.version if branch.takes_call(is_decoupled=call.is_decoupled) else None
-        if route.home not in self.peers or route.is_decoupled or call.is_decoupled:
-            return None
-        return self._home_call(route.home, route)
+        branch = known.branch
+        if branch is None or isinstance(branch, OwnEnsemble):
+            return None  # the coordinator, which looks for deadlocks, knows what each step of an ensemble waits for
+        return branch.version if branch.takes_call(is_decoupled=call.is_decoupled) else None
 
-    def _home_call(self, home: int, route: VersionRoute) -> HomeCall:
-        peer = self.peers[home].requests
-
-        def send(request: InferRequest, sink: Sink) -> int:
-            number = peer.submit(request, sink, None, peer.route_to(route, needs_idle=True))
-            assert self.branches is not None
-            assert route.row is not None
-            self.branches.note_sent(route.row, home)
-            return number
-
-        return HomeCall(send, peer.cancel, route.number)
-
-    def note_call(self, target: CallTarget) -> None:
+    def note_call(self, target: Target) -> None:
         """See `Routes`."""
-        if isinstance(target, ModelVersion):
-            assert self.branches is not None
-            branch = self.branches.find(target.number)
-            if branch is not None:
-                branch.note_load(target.in_flight)
+        assert self.branches is not None
+        branch = self.branches.find(target.number)
+        if branch is not None:
+            branch.note_load(branch.version.in_flight)
 
     async def _seek_route(self, name: str, version: int) -> None:
         changes = self.requests.route_changes
@@ -502,12 +446,11 @@ class RemoteEngine:
         assert self._link is not None
         models = BranchModels(self.branches)
         self._shared = models, memory
-        self.session = RequestSession(BranchModels(self.branches, is_for_coordinator=True), memory)
+        self.session = RequestSession(models, memory)
         self.session.connect(self._link)
         self.branches.memory = memory
         self.branches.models = StepTargets(self)
         self.branches.on_closed = self._on_branch_closed
-        self.branches.move = self._move
         memory.on_outputs_removed = self._on_outputs_removed
 
     def _sessions(self) -> list[RequestSession]:

@@ -87,8 +87,8 @@ _MAX_TEMPLATES = 4096
 _MAX_TEMPLATE_BYTES = 1 << 20
 """Bytes of the names in templates, of tensors that the model may not have."""
 _NO_TOKEN = 0
-_ANY, _IDLE = "", "\0"
-"""In place of the name of a model that the caller has looked up: no model has these names."""
+_GIVEN = ""
+"""In place of the name of a model whose route the caller has found: no model has this name."""
 
 
 class _KnownTemplate(NamedTuple):
@@ -172,25 +172,14 @@ class _CopiedRequest:
 
 
 class KnownRoute:
-    """A route, its part of the segment, the templates of its requests by layout key, and what executes them here.
+    """A route, its part of the segment, the templates of its requests by layout key, and what executes them here."""
 
-    Those whose requests need an idle instance (see `Admission.submit`) have templates of their own.
-    """
+    __slots__ = ("branch", "part", "route", "templates")
 
-    __slots__ = ("branch", "needs_idle", "part", "route", "templates")
-
-    def __init__(
-        self,
-        route: VersionRoute,
-        part: InputPart | None,
-        branch: OwnBranch | OwnEnsemble | None,
-        *,
-        needs_idle: bool = False,
-    ) -> None:
+    def __init__(self, route: VersionRoute, part: InputPart | None, branch: OwnBranch | OwnEnsemble | None) -> None:
         self.route = route
         self.part = part
         self.branch = branch
-        self.needs_idle = needs_idle
         self.templates: dict[Hashable, _KnownTemplate] = {}
 
 
@@ -290,13 +279,13 @@ class RequestLink:
         """This process's part of a segment of inputs, if it has one."""
         return None if number is None else self._parts.get(number)
 
-    def route_to(self, route: VersionRoute, *, needs_idle: bool = False) -> KnownRoute:
+    def route_to(self, route: VersionRoute) -> KnownRoute:
         """A route that the caller has found, with what is known of it here."""
-        key = _IDLE if needs_idle else _ANY, route.number
+        key = _GIVEN, route.number
         known = self.routes.get(key)
         if known is None:
             part = self.part_of(self._segments_of_loads.get(route.number))
-            known = self.routes[key] = KnownRoute(route, part, None, needs_idle=needs_idle)
+            known = self.routes[key] = KnownRoute(route, part, None)
         return known
 
     def close(self, error: NaiadError | None = None) -> None:
@@ -460,10 +449,7 @@ class RequestLink:
         request, part = waiting.request, waiting.part
         is_sent, known = False, None
         try:
-            if self._find_route is not None:
-                known = self._route_of(request)
-            else:
-                known = self.route_to(waiting.known.route, needs_idle=waiting.known.needs_idle)
+            known = self.route_to(waiting.known.route) if self._find_route is None else self._route_of(request)
             self._submit(number, request, waiting.sink, waiting.arrival, known, waiting)
             is_sent = True
         except NaiadError as error:
@@ -545,7 +531,6 @@ class RequestLink:
                 route.number,
                 route.is_decoupled,
                 None if known.part is None else known.part.number,
-                known.needs_idle,
             )
             self.send(pack(FrameKind.TEMPLATE, message))
             known.templates[signature] = template
@@ -672,11 +657,10 @@ class RequestLink:
         part = self._parts[announced.number] = InputPart(announced.number, descriptor, announced.start, announced.size)
         os.close(descriptor)
         self._segments_of_loads[announced.load] = announced.number
-        for name in (_ANY, _IDLE):
-            known = self.routes.get((name, announced.load))
-            if known is not None:
-                known.part = part
-                known.templates.clear()  # they say where inputs are
+        known = self.routes.get((_GIVEN, announced.load))
+        if known is not None:
+            known.part = part
+            known.templates.clear()  # they say where inputs are
 
     def _on_routes_changed(self, inputs: frozenset[int]) -> None:
         self.forget_routes()

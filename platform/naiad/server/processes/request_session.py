@@ -118,8 +118,8 @@ class OwnModels(Protocol):
     def find_target(self, name: str, version: int, load: int) -> Target:
         """What an inference request would go to; raises like `route`."""
 
-    def submit(self, request: InferRequest, sink: Sink, load: int, needs_idle: bool) -> int:  # noqa: FBT001 - on the request path
-        """See `EngineDoor.submit`; with *needs_idle*, see `Admission.submit`."""
+    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
+        """See `EngineDoor.submit`."""
 
     def cancel(self, ticket: int) -> None:
         """See `EngineDoor.cancel`."""
@@ -151,7 +151,6 @@ class _OwnedTemplate:
         "load",
         "model_name",
         "model_version",
-        "needs_idle",
         "offsets",
         "outputs",
         "shared",
@@ -166,7 +165,6 @@ class _OwnedTemplate:
         self.outputs = template.requested_outputs
         self.load = template.load
         self.is_decoupled = template.is_decoupled
-        self.needs_idle = template.needs_idle
         self.offsets, self.size = input_offsets(template.inputs)
         self.shared = shared
         self.forget_version()
@@ -408,7 +406,7 @@ class RequestSession:
 
     def _known_layout(self, template: _OwnedTemplate) -> CheckedLayout | None:
         """The layout of a template's requests, once the version that serves them has checked one."""
-        if template.attempts >= _MAX_ATTEMPTS or template.is_decoupled or template.needs_idle:
+        if template.attempts >= _MAX_ATTEMPTS or template.is_decoupled:
             return None
         template.attempts += 1
         try:
@@ -495,7 +493,7 @@ class RequestSession:
                 )
             if arrival is not None:
                 sink = self._trace(number, request, sink, arrival)
-            ticket = self._models.submit(request, sink, template.load, template.needs_idle)
+            ticket = self._models.submit(request, sink, template.load)
         except GoneError:
             self._reroute(number, template, request.request_id)
             return

@@ -71,7 +71,7 @@ class _EngineModels:
     def find_target(self, name: str, version: int, load: int) -> Target:  # noqa: ARG002 - the signature of `OwnModels`
         return self._engine.find_target(name, version)
 
-    def submit(self, request: InferRequest, sink: Sink, load: int, needs_idle: bool) -> int:  # noqa: ARG002, FBT001 - as `OwnModels` has it
+    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:  # noqa: ARG002 - as `OwnModels` has it
         return self._engine.submit(request, sink)
 
 
@@ -293,7 +293,6 @@ class ProcessSession:
             config=self._engine.model_config(name, version),
             inputs=None if shared is None else shared.number,
             row=None if found.direct is None else found.direct.row,
-            home=None if found.direct is None else found.direct.home,
         )
 
     def _on_told(self, payload: Payload) -> None:
