@@ -434,6 +434,24 @@ def test_messages_name_the_stop_sequence_that_has_ended_them(server, stream, sto
     assert tokens in ((2, 3) if sequence else (3,))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_messages_tell_the_tokens_that_were_in_the_cache(server, stream):
+    asked = {"model": "strict", "stream": stream, "system": f"You are a poet, {stream}."}
+
+    def usage() -> Any:
+        got = messages(server, **asked)
+        if not stream:
+            return json.loads(got)["usage"]
+        events = [json.loads(line[6:]) for line in got.splitlines() if line.startswith("data: ")]
+        return next(event["usage"] for event in events if event["type"] == "message_delta")
+
+    first, second = usage(), usage()
+    assert second["cache_read_input_tokens"] > first["cache_read_input_tokens"]
+    totals = [one["input_tokens"] + one["cache_read_input_tokens"] for one in (first, second)]
+    assert totals[0] == totals[1]
+    assert second["cache_creation_input_tokens"] == 0
+
+
 def test_a_stop_in_the_reasoning_does_not_end_the_answer(client):
     message = talk(client, "thinker", tools=[RUN], stop=["list it"]).choices[0].message
     assert message.reasoning_content.strip() == "I should list it."
