@@ -59,16 +59,23 @@ class Pin:
         digests: SHA-256 of the files that may be installed; of a file without one, another of pip's digests, with its
             name, such as `sha512:...`.
         files: Their names, as far as the lock has them.
+        sizes: Bytes of each; 0 if the lock does not say.
     """
 
     name: str
     version: str
     digests: tuple[str, ...]
     files: tuple[str, ...] = field(default=(), compare=False)
+    sizes: tuple[int, ...] = field(default=(), compare=False)
 
     def has_file_for(self, python: str) -> bool:
         """Whether one of the files can be installed on this machine for a version of CPython; True if none is known."""
         return not self.files or any(file_rank(file, python) is not None for file in self.files)
+
+    def size_for(self, python: str) -> int:
+        """Bytes of the file that is downloaded for a version of CPython on this machine; 0 if that is unknown."""
+        ranked = ((file_rank(file, python), size) for file, size in zip(self.files, self.sizes, strict=False))
+        return min(((rank, size) for rank, size in ranked if rank is not None), default=(0, 0))[1]
 
 
 def file_rank(file: str, python: str) -> int | None:
@@ -310,7 +317,7 @@ def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str]) -> Ite
             )
         files = [*(package.wheels or ()), *([package.sdist] if package.sdist is not None else ())]
         version = "" if package.version is None else str(package.version)
-        names = [file.filename for file in files]
+        names = {file.filename: file.size or 0 for file in files}
         yield _pin(lock, package.name, version, [_digest(file.hashes) for file in files], names)
 
 
@@ -349,8 +356,9 @@ def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels
             pinned.add(key[:2])
             files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
             digests = [_uv_digest(lock, package, file, wheels) for file in files]
-            names = [urlsplit(file.get("url") or file.get("path") or "").path.rpartition("/")[2] for file in files]
-            yield _pin(lock, package["name"], package.get("version", ""), digests, [*map(unquote, filter(None, names))])
+            places = [(urlsplit(file.get("url") or file.get("path") or "").path, file.get("size", 0)) for file in files]
+            names = {unquote(path.rpartition("/")[2]): size for path, size in places if path}
+            yield _pin(lock, package["name"], package.get("version", ""), digests, names)
         dependencies = (
             package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
         )
@@ -397,11 +405,11 @@ def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str
     return not markers or any(Marker(marker).evaluate(environment) for marker in markers)
 
 
-def _pin(lock: Path, name: str, version: str, digests: list[str], files: list[str]) -> Pin:
+def _pin(lock: Path, name: str, version: str, digests: list[str], files: Mapping[str, int]) -> Pin:
     if not all(digests) or not digests or not version:
         raise ConfigError(
             f"{lock} has '{name}' without version or digest (sha256, sha384 or sha512), as from a folder, a "
             "repository, or an index that states no digests; build a wheel of it, and name the folder of that in place "
             "of the index"
         )
-    return Pin(name, version, tuple(digests), tuple(files))
+    return Pin(name, version, tuple(digests), tuple(files), tuple(files.values()))

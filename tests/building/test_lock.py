@@ -231,6 +231,17 @@ def test_a_package_has_a_file_for_a_python_of_this_machine_or_not(monkeypatch, f
     assert Pin("adder", "1.0", ("0",), files).has_file_for("3.12.1") is has_some
 
 
+def test_the_sizes_of_files_are_read_as_far_as_a_lock_has_them(tmp_path: Path) -> None:
+    wheel = _wheel().replace("hashes", "size = 1234, hashes")
+    (pin,) = open_foreign_lock(_file(tmp_path, "pylock.toml", _pylock(wheel))).pins("3.12.1")
+    assert pin.size_for("3.12.1") == 1234
+    uv_lock = UV_LOCK.replace('numpy.whl"', 'numpy-2.2.6-py3-none-any.whl", size = 55')
+    (pin,) = open_foreign_lock(_file(tmp_path, "uv.lock", uv_lock)).pins("3.12.1")
+    assert pin.size_for("3.12.1") == 55
+    (pin,) = open_foreign_lock(_file(tmp_path, "uv.lock", UV_LOCK)).pins("3.12.1")
+    assert pin.size_for("3.12.1") == 0
+
+
 def test_a_file_may_have_another_digest_of_pips(tmp_path: Path) -> None:
     hashes = ("sha512 = 'cd'", f"sha512 = 'cd', sha256 = '{_A}'", "md5 = '0', sha384 = 'ef'")
     wheels = ", ".join(

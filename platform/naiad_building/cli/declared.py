@@ -13,6 +13,7 @@ from naiad.cli.click_options import json_option, progress_printer
 from naiad.cli.json_output import print_json
 from naiad.config.model.declared_environment import PYTHON_ENV, is_declaration
 from naiad.core.errors import InterpreterNotFoundError, RepositoryError, ResolutionError
+from naiad.core.quantities import size_text
 from naiad.models.resolution.manifest import read_backend_manifest
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _WHEELS = click.option(
     help="Folder of wheels to search; may be repeated.",
 )
 _OFFLINE = click.option("--offline", is_flag=True, help="Resolve from these folders only.")
+_CUDA = ("nvidia-", "cuda-", "triton")
+"""Beginnings of the names of packages that PyTorch needs on GPUs alone."""
 _PARAMETER = "EXECUTION_ENV_PATH"
 _PYTHON_PARAMETER = "PYTHON_VERSION"
 
@@ -206,6 +209,14 @@ def _print_locked(locked: LockedDeclaration) -> None:
     click.echo(f"wrote {locked.lock}: {len(locked.versions)} packages for Python {_minor(locked)}")
     for name, version in sorted(locked.versions.items()):
         click.echo(f"    {name} {version}")
+    sizes = {pin.name: pin.size_for(locked.python) for pin in locked.pins if locked.base is not None}
+    if total := sum(sizes.values()):
+        click.echo(f"an environment of these downloads {size_text(total)}")
+    if cuda := sum(size for name, size in sizes.items() if name.startswith(_CUDA)):
+        click.echo(
+            f"{size_text(cuda)} of this is for GPUs of NVIDIA; for processors alone, assign torch with "
+            "[tool.uv.sources] to an index of its builds for these, and run `naiad lock` again"
+        )
 
 
 def _print_check(checked: LockCheck, model: Path) -> None:

@@ -11,7 +11,10 @@ from environments.makers import other_minor
 from environments.wheels import offer_wheels, only_wheels, script
 
 from naiad.cli.main import main
-from naiad_building.lockfiles import open_foreign_lock
+from naiad_building.base_interpreter import inspect_base
+from naiad_building.cli.declared import _print_locked
+from naiad_building.declared.locking import LockedDeclaration
+from naiad_building.lockfiles import Pin, open_foreign_lock
 
 OWN_MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -275,3 +278,27 @@ def test_packages_are_removed_where_they_have_an_effect(tmp_path: Path, capsys: 
         f"EXECUTION_ENV_PATH in {model}/config.pbtxt, which wins over a script block; remove them from "
         f"{model}/requirements.txt, and run `naiad lock {model}/requirements.txt`\n"
     )
+
+
+def test_what_an_environment_downloads_is_said_and_how_it_would_be_less(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def locked(*pins: Pin) -> LockedDeclaration:
+        versions = {one.name: one.version for one in pins}
+        base = inspect_base(Path(sys.executable))
+        file = tmp_path / "model.py"
+        return LockedDeclaration(file=file, lock=file, python=base.version, versions=versions, pins=pins, base=base)
+
+    plain = Pin("numpy", "1", ("0", "1"), ("numpy-1-cp38-cp38-win32.whl", "numpy-1-py3-none-any.whl"), (7, 35_000_000))
+    _print_locked(locked(plain))
+    assert capsys.readouterr().out.endswith("    numpy 1\nan environment of these downloads 35 MB\n")
+
+    cuda = Pin("nvidia-cudnn-cu13", "1", ("0",), ("nvidia_cudnn_cu13-1-py3-none-any.whl",), (5_400_000_000,))
+    _print_locked(locked(plain, cuda))
+    assert capsys.readouterr().out.endswith(
+        "an environment of these downloads 5.4 GB\n5.4 GB of this is for GPUs of NVIDIA; for processors alone, assign torch "
+        "with [tool.uv.sources] to an index of its builds for these, and run `naiad lock` again\n"
+    )
+
+    _print_locked(locked(Pin("adder", "1", ("0",), ("adder-1-py3-none-any.whl",), (0,))))
+    assert capsys.readouterr().out.endswith("    adder 1\n")

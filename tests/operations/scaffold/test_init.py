@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from naiad.cli.main import main
+from naiad.config.model.declared_environment import read_script_block
 from naiad.config.model.text import parse_text
 from naiad.core.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
@@ -52,7 +53,10 @@ def test_a_file_that_is_written_imports_what_it_uses_and_nothing_else(naiad, tmp
     for name in [line.removeprefix("wrote ") for line in out.splitlines() if line.endswith(".py")]:
         if not (tmp_path / name).exists():  # a command to run next
             continue
-        nodes = list(ast.walk(ast.parse((tmp_path / name).read_text())))
+        text = (tmp_path / name).read_text()
+        block = read_script_block(text, name)
+        assert block is None or "3.8.0" in block.requires_python, "guests may have the oldest Python that is supported"
+        nodes = list(ast.walk(ast.parse(text)))
         imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
         imported = {(alias.asname or alias.name).split(".")[0] for node in imports for alias in node.names}
         used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
