@@ -20,7 +20,7 @@ FLAG_COMMANDS = {
     ),
     "bench": FlagCommand(
         "naiad_operations.bench.command:bench",
-        "MODEL|MODEL_DIR [FLAGS]...",
+        "MODEL [URL] [FLAGS]...",
         "Send a load to a model, and print its rates and latencies.",
         takes_served_model=True,
     ),

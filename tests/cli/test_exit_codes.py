@@ -288,6 +288,23 @@ def test_an_invalid_value_of_a_flag_exits_with_2(work, capsys):
         ),
         (["explain"], "naiad explain MODEL: expected one model, got none", "`naiad explain --help` lists the flags"),
         (["completion"], "naiad completion: missing argument SHELL", "give one of bash, zsh, fish"),
+        (
+            ["stop"],
+            "naiad: no such command 'stop'",
+            "a server ends by Ctrl-C, by SIGTERM, or by what started it (systemctl stop, docker stop)",
+        ),
+        (["status"], "naiad: no such command 'status'", "`naiad top` shows what a running server does"),
+        (["tpo"], "naiad: no such command 'tpo'", "did you mean top?"),
+        (
+            ["top", "http://a:1", "--url=http://b:2"],
+            "naiad top: the server is named twice, http://a:1 and http://b:2",
+            "`naiad top --help` lists arguments and flags",
+        ),
+        (
+            ["bench", "m", "http://a:1", "--url=http://b:2"],
+            "naiad bench MODEL [URL]: the server is named twice, http://a:1 and http://b:2",
+            "`naiad bench --help` lists the flags",
+        ),
     ],
 )
 def test_a_wrong_command_line_prints_the_mistake_and_the_remedy_on_two_lines(arguments, cause, hint, work, capsys):
@@ -366,6 +383,22 @@ def test_every_flag_of_a_command_completes():
 def test_the_script_of_a_shell_asks_naiad(shell, capsys):
     assert main(["completion", shell]) == 0
     assert f"_NAIAD_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_completes_the_program_of_triton(shell, capsys):
+    assert main(["completion", shell]) == 0
+    assert f"_TRITONSERVER_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_flags_and_values_of_the_program_of_triton_complete(monkeypatch, capsys):
+    for words, offered in (("--model-repo", "plain,--model-repository"), ("--model-control-mode ", "plain,poll")):
+        monkeypatch.setenv("_TRITONSERVER_COMPLETE", "bash_complete")
+        monkeypatch.setenv("COMP_WORDS", f"tritonserver {words}")
+        monkeypatch.setenv("COMP_CWORD", str(len(f"tritonserver {words}".split(" ")) - 1))
+        with pytest.raises(SystemExit):
+            main_tritonserver([])
+        assert offered in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.parametrize(

@@ -280,6 +280,12 @@ def wrong_arguments(program: str, wanted: str, given: Sequence[str]) -> UsageErr
     return UsageError(f"{program}: {text}", preface=f"{program}: {text}")
 
 
+def repeated_address(program: str, argument: str, flag: str) -> UsageError:
+    """The error about a server that is named by an argument and by `--url`, for the caller to raise."""
+    text = f"the server is named twice, {argument} and {flag}"
+    return UsageError(f"{program}: {text}", preface=f"{program}: {text}")
+
+
 def _command_name(program: str) -> str:
     """The program's name without its positional arguments: `naiad explain` of `naiad explain MODEL`."""
     return "naiad serve" if program == "naiad" else " ".join(program.split(" ")[:2])

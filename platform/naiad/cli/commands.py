@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 import click
+from click.shell_completion import shell_complete
 
 from naiad import __version__
 from naiad.cli.command_line import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_OUTPUT_CLOSED, EXIT_USAGE, exit_code_of
-from naiad.cli.completion import CompletedFlagCommand, completion_command
+from naiad.cli.completion import TRITONSERVER, TRITONSERVER_VARIABLE, CompletedFlagCommand, completion_command
 from naiad.cli.examples import examples_text
 from naiad.cli.flag_commands import all_flag_commands
 from naiad.core.errors import NaiadError
@@ -23,6 +25,17 @@ _ORDER = (
     *("add", "remove", "lock", "top", "completion"),
 )
 """The order of the overview, whichever packages bring the commands."""
+
+
+_ELSEWHERE = {
+    "stop": "a server ends by Ctrl-C, by SIGTERM, or by what started it (systemctl stop, docker stop)",
+    "restart": "what started a server restarts it (systemctl restart, docker restart)",
+    "start": "did you mean serve?",
+    "status": "`naiad top` shows what a running server does",
+    "ps": "`naiad top` shows what a running server does",
+    "logs": "a server writes its log to stderr, or to the file that --log-file names",
+}
+"""What does the work of commands that other programs have, and that naiad lacks."""
 
 
 class _AllCommands(click.Group):
@@ -102,6 +115,12 @@ def run(arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
+def complete_tritonserver() -> int:
+    """Print what completes a command line of the program `tritonserver`, as the shell's script asks; the exit code."""
+    command = naiad_group.commands["serve"]
+    return shell_complete(command, {}, TRITONSERVER, TRITONSERVER_VARIABLE, os.environ[TRITONSERVER_VARIABLE])
+
+
 def _groups_with(name: str) -> list[str]:
     """The commands that have a sub-command of this name, unless it is a command itself."""
     commands = naiad_group.commands
@@ -128,7 +147,7 @@ def _print_usage_error(error: click.UsageError, first: str) -> None:
     hint = f"did you mean {near[0]}?" if near else f"`{command} --help` lists {listed}"
     if error.ctx is None or error.ctx.parent is None:
         within = [f"naiad {group} {first}" for group in _groups_with(first)]
-        hint = f"did you mean {' or '.join(within)}?" if within else hint
+        hint = _ELSEWHERE.get(first) or (f"did you mean {' or '.join(within)}?" if within else hint)
     if isinstance(error, click.MissingParameter) and error.param and isinstance(error.param.type, click.Choice):
         # click lists the choices in separate lines.
         text = f"missing argument {error.param.human_readable_name.upper()}"

@@ -21,12 +21,14 @@ from naiad.config.server.flag import Flag, Kind
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.core.errors import NaiadError
 
-__all__ = ["SHELLS", "CompletedFlagCommand", "completion_command"]
+__all__ = ["SHELLS", "TRITONSERVER", "TRITONSERVER_VARIABLE", "CompletedFlagCommand", "completion_command"]
 
 SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "naiad"
 _VARIABLE = "_NAIAD_COMPLETE"
 """The variable by which click's scripts ask for completions."""
+TRITONSERVER, TRITONSERVER_VARIABLE = "tritonserver", "_TRITONSERVER_COMPLETE"
+"""The same for Triton's program, whose command lines are those of `naiad serve`."""
 _URL = "--url"
 _SECONDS = 1.0
 _BOOLEANS = ("true", "false")
@@ -129,11 +131,12 @@ def _matching(values: Iterable[str], incomplete: str) -> list[CompletionItem]:
 @click.command("completion", short_help="Print a script that completes commands and flags in a shell.")
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion_command(shell: str) -> None:
-    """Print a script that completes the commands and flags of naiad in SHELL.
+    """Print a script that completes the commands and flags of naiad and tritonserver in SHELL.
 
     For bash: add the line `eval "$(naiad completion bash)"` to ~/.bashrc
     """
     completer = get_completion_class(shell)
     assert completer is not None, shell
     root = click.get_current_context().find_root().command
-    click.echo(completer(root, {}, _PROGRAM, _VARIABLE).source())
+    for program, variable in ((_PROGRAM, _VARIABLE), (TRITONSERVER, TRITONSERVER_VARIABLE)):
+        click.echo(completer(root, {}, program, variable).source())

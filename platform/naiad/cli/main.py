@@ -118,6 +118,10 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _serve(arguments: Sequence[str]) -> int:
+    if "_TRITONSERVER_COMPLETE" in os.environ:  # a shell asks what may follow
+        from naiad.cli.commands import complete_tritonserver
+
+        sys.exit(complete_tritonserver())
     with _uninterrupted():
         from naiad.cli.serve import serve
 

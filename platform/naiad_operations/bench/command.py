@@ -10,7 +10,15 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from naiad.cli.command_line import EXIT_FAILURE, CommandLine, own_flags, run_command, with_help, wrong_arguments
+from naiad.cli.command_line import (
+    EXIT_FAILURE,
+    CommandLine,
+    own_flags,
+    repeated_address,
+    run_command,
+    with_help,
+    wrong_arguments,
+)
 from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress, parse_header
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.run_input import read_request
@@ -23,9 +31,9 @@ from naiad_operations.bench.requests import BenchModel, generated_request, model
 
 __all__ = ["OWN_FLAGS", "bench", "parse_numbers"]
 
-_PROGRAM = "naiad bench MODEL"
+_PROGRAM = "naiad bench MODEL [URL]"
 _GROUP = "Bench"
-_URL = Flag("url", Kind.STRING, "", f"The server; default: {DEFAULT_URL}, with --grpc localhost:8001.")
+_URL = Flag("url", Kind.STRING, "", f"The server, as the argument; default: {DEFAULT_URL}, with --grpc localhost:8001.")
 _GRPC = Flag("grpc", Kind.NOTHING, "", "Use gRPC; needs grpcio (naiad[remote]).")
 _CONCURRENCY = Flag("concurrency", Kind.STRING, "1,4,16", "Requests in flight, one load for each number.")
 _RATE = Flag(
@@ -107,10 +115,13 @@ def bench(arguments: Sequence[str]) -> int:
 
 
 def _bench(line: CommandLine) -> int:
-    if len(line.positional) != 1:
+    if not 1 <= len(line.positional) <= len(("MODEL", "URL")):
         raise wrong_arguments(_PROGRAM, "one model", line.positional)
     plan = _plan(line)
-    (name,) = line.positional
+    name, *urls = line.positional
+    if urls and line.has(_URL):
+        raise repeated_address(_PROGRAM, urls[0], line.last(_URL))
+    url = urls[0] if urls else line.last(_URL)
     if line.server:
         raise OptionError(f"--{line.server[0][0].name}: a flag of `naiad serve`; start the server with it")
     if "/" in name:
@@ -119,9 +130,9 @@ def _bench(line: CommandLine) -> int:
             f"serve --model-repository={Path(name).parent}` starts"
         )
     if line.has(_GRPC):
-        results = asyncio.run(_measure_over_grpc(name, line.last(_URL) or _GRPC_URL, plan))
+        results = asyncio.run(_measure_over_grpc(name, url or _GRPC_URL, plan))
     else:
-        server = ServerAddress(line.last(_URL) or DEFAULT_URL, dict(parse_header(text) for text in line.all(_HEADER)))
+        server = ServerAddress(url or DEFAULT_URL, dict(parse_header(text) for text in line.all(_HEADER)))
         results = asyncio.run(_measure_over_http(name, server, plan))
     return EXIT_FAILURE if any(result.errors for result in results) else 0
 

@@ -22,7 +22,7 @@ from naiad.cli.command_line import (
 from naiad.config.server.command_line import read_options
 from naiad.config.server.console_options import LOOPBACK
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.getopt import split_arguments
+from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import DeploymentError, NaiadError
 from naiad_operations.bundle.manifest import RUN, read_manifest
@@ -131,7 +131,9 @@ def deploy(arguments: Sequence[str]) -> int:
     try:
         line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
         if line.is_help_requested:
-            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
+            target = next((word for word in line.positional if word in _WRITERS), "")
+            shown = [flag for flag in _SHOWN_FLAGS if not target or flag.name in {*USED_FLAGS[target], HELP}]
+            print(usage(f"naiad deploy {target}" if target else _PROGRAM, shown), end="")
             return 0
         if len(line.positional) != 1 or line.positional[0] not in _WRITERS:
             near = difflib.get_close_matches(line.positional[0], _WRITERS, n=1) if line.positional else []

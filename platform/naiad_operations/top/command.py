@@ -34,7 +34,8 @@ __all__ = ["show", "top_command"]
 
 
 @click.command("top", short_help="Show the models and guests of a running server, live.")
-@click.argument("url", default=DEFAULT_URL)
+@click.argument("url", default="")
+@click.option("--url", "named", metavar="URL", default="", help="The same as the argument.")
 @click.option("--metrics", metavar="URL", default="", help="Address of its metrics; default: port 8002 of its host.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between readings."
@@ -52,6 +53,7 @@ __all__ = ["show", "top_command"]
 @json_option
 def top_command(
     url: str,
+    named: str,
     metrics: str,
     interval: float,
     once: bool,  # noqa: FBT001 - click passes options by name
@@ -68,10 +70,12 @@ def top_command(
     """
     from naiad_operations.top.reading import TopReader
 
+    if url and named:
+        raise click.UsageError(f"the server is named twice, {url} and {named}", click.get_current_context())
     given = dict(map(parse_header, headers))
     if password is not None:
         given |= basic_authorization(password)
-    reader = TopReader(ServerAddress(url, given), metrics)
+    reader = TopReader(ServerAddress(url or named or DEFAULT_URL, given), metrics)
     try:
         if json:
             print_json(_read_once(reader, interval))

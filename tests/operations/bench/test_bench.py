@@ -147,7 +147,7 @@ def test_failed_requests_are_counted_with_the_first_message(served, capsys, flag
         (["add_sub", "--input=LEFT=1", "--batch=2"], 2, "--shape and --batch are for generated requests"),
         (["add_sub", "--env-store=/x"], 2, "--env-store: a flag of `naiad serve`; start the server with it"),
         (["add_sub", "--header=x"], 2, "--header=x: not of the form NAME:VALUE"),
-        ([], 2, "naiad bench MODEL: expected one model, got none"),
+        ([], 2, "naiad bench MODEL [URL]: expected one model, got none"),
     ],
 )
 def test_a_target_that_cannot_be_measured_is_reported(served, capsys, arguments, code, text):

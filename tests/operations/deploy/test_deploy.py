@@ -583,3 +583,16 @@ def test_a_file_is_not_replaced_unless_forced(written, refused, tmp_path):
 )
 def test_written_values_are_read_back_unchanged(value):
     assert list(yaml.safe_load_all(documents([value, value]))) == [value, value]
+
+
+@pytest.mark.parametrize("target", USED_FLAGS)
+def test_the_help_of_a_target_has_the_flags_that_it_reads(target, capsys):
+    assert deploy([target, "--help"]) == 0
+    shown = set(re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE))
+    assert shown == {*USED_FLAGS[target], "help"}
+
+
+def test_the_help_without_a_target_has_the_flags_of_all(capsys):
+    assert deploy(["--help"]) == 0
+    shown = set(re.findall(r"^  --([\w-]+)", capsys.readouterr().out, re.MULTILINE))
+    assert shown == {*(flag.name for flag in OWN_FLAGS), "help"}
