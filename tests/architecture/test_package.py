@@ -45,6 +45,15 @@ def test_the_wheel_has_host_guest_and_backends_whole(built: Path) -> None:
     assert sorted(name for name in packed if "__pycache__" in name) == []
 
 
+def test_the_wheel_puts_only_packages_and_modules_of_python_into_site_packages(built: Path) -> None:
+    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+        top = {PurePosixPath(name).parts for name in wheel.namelist()}
+    files = {parts[0] for parts in top if len(parts) == 1}
+    assert files == {
+        *("c_python_backend_utils.py", "triton_python_backend_utils.py", "tritonfrontend.py", "tritonserver.py")
+    }
+
+
 def test_the_source_distribution_has_what_the_wheel_is_made_from_and_no_more(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         top = {PurePosixPath(name).parts[1] for name in archive.getnames()}

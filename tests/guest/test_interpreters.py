@@ -36,7 +36,7 @@ def test_every_file_of_the_guest_compiles_under_the_oldest_python(version):
         "for name in sys.argv[1:]:\n"
         "    with open(name, 'rb') as file: compile(file.read(), name, 'exec', dont_inherit=True)"
     )
-    files = [*STUBS.glob("naiad_stub/**/*.py"), *STUBS.glob("triton_python_backend_*")]
+    files = [*STUBS.glob("naiad_stub/**/*.py"), *STUBS.glob("*.py"), *STUBS.glob("naiad_stub/artifacts/triton_*")]
     names = [str(path) for path in files if path.is_file()]
 
     done = subprocess.run([python, "-W", "error", "-c", code, *names], capture_output=True, text=True, check=False)

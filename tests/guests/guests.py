@@ -98,7 +98,7 @@ def launch_spec(
     return LaunchSpec(
         name="m_0_0",
         python=Path(sys.executable),
-        stub=STUBS / "triton_python_backend_stub",
+        stub=STUBS / "naiad_stub" / "artifacts" / "triton_python_backend_stub",
         library=STUBS,
         environ=environ,
         load=LoadSpec(PythonCode(str(model), str(STUBS), environment=environment), **about),

@@ -50,7 +50,7 @@ def test_a_backends_own_utils_are_used_in_its_guests(tmp_path):
     """Whatever of the kind is installed where the server runs."""
     backend = tmp_path / "backends" / "own"
     backend.mkdir(parents=True)
-    shutil.copy(STUBS / "triton_python_backend_stub", backend)
+    shutil.copy(STUBS / "naiad_stub" / "artifacts" / "triton_python_backend_stub", backend)
     (backend / "triton_python_backend_utils.py").write_text("MINE = 3\n")
     folder = write_model(tmp_path, "user", "pass", more='backend: "own"')
     (folder / "1" / "model.py").unlink()

@@ -30,7 +30,11 @@ def start(library: Path) -> None:
     # The packages of this interpreter, as it may be a venv's or not.
     environ["PYTHONPATH"] = os.pathsep.join([str(library.parent / "others"), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, STUBS / "triton_python_backend_stub"], env=environ, capture_output=True, text=True, check=False
+        [sys.executable, STUBS / "naiad_stub" / "artifacts" / "triton_python_backend_stub"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "--host" in done.stderr
 

@@ -93,11 +93,14 @@ def _located(target: Path) -> GuestLayout:
 def _read_guest(source: Path) -> dict[str, bytes]:
     """The contents of the guest's files by their path in the layout."""
     package = source / "naiad_stub"
-    files = {f"artifacts/{name}": source / name for name in (STUB_FILENAME, UTILS_FILENAME, STUB_MANIFEST)}
+    # In the package, and not beside it as the utils: a wheel puts what is there into site-packages itself.
+    own = package / "artifacts"
+    files = {f"artifacts/{name}": own / name for name in (STUB_FILENAME, STUB_MANIFEST)}
+    files[f"artifacts/{UTILS_FILENAME}"] = source / UTILS_FILENAME
     files |= {
         f"lib/{path.relative_to(source).as_posix()}": path
         for path in sorted(package.rglob("*"))
-        if path.is_file() and path.suffix != ".pyc"
+        if path.is_file() and path.suffix != ".pyc" and path.parent != own
     }
     try:
         return {name: path.read_bytes() for name, path in files.items()}
