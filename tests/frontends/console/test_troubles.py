@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 from fakes.engine import sample_statistics
 
+import naiad
 from naiad.frontends.console.troubles import RecentTroubles, Troubles, read_troubles
-from naiad.protocol.metadata import Duration, InstanceStatus
+from naiad.protocol.metadata import Duration, InstanceStatus, ModelCondition
 
 KEY = ("", "m", "1")
 NONE = Troubles()
@@ -63,3 +67,9 @@ def test_failures_are_those_that_clients_did_not_cause():
         for name, restarts in (("m_0", {"exit 1": 2, "SIGKILL": 1}), ("m_1", {}))
     ]
     assert read_troubles([statistics], instances) == {KEY: counted(restarts=3, failed=7, rejected=3)}
+
+
+def test_each_condition_of_a_model_has_its_place_in_the_order_of_the_list() -> None:
+    script = Path(naiad.__file__).parent / "frontends" / "console" / "js" / "models.js"
+    (order,) = re.findall(r"^const ORDER = (\[.*\]);$", script.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {condition.value for condition in ModelCondition} <= set(json.loads(order))

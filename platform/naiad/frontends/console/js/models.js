@@ -2,7 +2,7 @@
 // All models, one line each: those that need attention first, or in the order of a column. The address has the filter,
 // the order and the part of the list that is shown.
 
-const ORDER = ["failed", "not serving", "refusing", "degraded", "restarted", "failing", "rejecting", "loading", "unloading", "ready", "dormant", "unloaded", "not loaded"];
+const ORDER = ["failed", "not serving", "refusing", "no progress", "degraded", "restarted", "failing", "rejecting", "loading", "unloading", "ready", "dormant", "unloaded", "not loaded"];
 const WITH_FIGURES = ["refusing", "no progress", "degraded", "restarted", "failing", "rejecting", "ready"];
 const PART = { wide: 50, narrow: 12 };  // models on one part of the list: lines, or cards on phones
 const isNarrow = matchMedia("(max-width: 700px)");
