@@ -1,7 +1,7 @@
 """The dynamic batcher (`dynamic_batching`): requests of several clients in one call of `execute`.
 
 Requests wait in `queue.WaitingQueue`, which orders them by priority level and enforces limits and timeouts.
-`batch_forming.BatchRule` decides how many of them form the next batch, and whether it waits for more. This class
+`batch_rule.BatchRule` decides how many of them form the next batch, and whether it waits for more. This class
 combines both with the loads of the instances:
 
 - A batch goes to the instance of least load.
