@@ -32,10 +32,7 @@ def parse(text: str) -> Dict[str, Any]:
         given = {"messages": given}
     if not isinstance(given, dict):
         raise CallerError("'messages' must be a list of messages, or an object with the key 'messages'")
-    try:
-        keys.reject_unknown(given, _KEYS, "'messages'")
-    except ValueError as error:
-        raise CallerError(str(error)) from None
+    json_text.reject_unknown(given, _KEYS, "'messages'")
     messages = given.get("messages")
     if not isinstance(messages, list) or not messages:
         raise CallerError("'messages' must hold at least one message")

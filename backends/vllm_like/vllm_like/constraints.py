@@ -106,7 +106,7 @@ class ConstraintRules:
             return conversation, None
         tools = conversation.get("tools") if conversation.get("tool_choice") != "none" else None
         in_grammar = self._engine.takes_grammars and any(structure.get(kind) is not None for kind in _IN_GRAMMARS)
-        if not tools:
+        if not tools or not self.template.describes_tools:  # a model that is not told of tools calls none
             return conversation, Constraint(structure=structure) if in_grammar else None
         if not in_grammar or self._form is None:
             del parameters[_STRUCTURE]

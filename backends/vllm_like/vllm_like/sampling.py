@@ -143,10 +143,7 @@ def cast(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
     Raises:
         CallerError: If a parameter is unknown, of the wrong type, or out of range.
     """
-    try:
-        keys.reject_unknown(given, _CASTS, where, "sampling parameter")
-    except ValueError as error:
-        raise CallerError(str(error)) from None
+    json_text.reject_unknown(given, _CASTS, where, "sampling parameter")
     parameters = {}
     for name, value in given.items():
         if value is None:

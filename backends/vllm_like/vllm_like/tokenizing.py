@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict
 
-from vllm_like import chat, json_text, keys
+from vllm_like import chat, json_text
 from vllm_like.constraints import ConstraintRules
 from vllm_like.engines.base import CallerError, Engine
 
@@ -22,10 +22,7 @@ def read_request(text: str, rules: ConstraintRules) -> Dict[str, Any]:
     given = json_text.parse(text, "'tokenizer_request'")
     if not isinstance(given, dict) or len(set(_SUBJECTS) & set(given)) != 1:
         raise CallerError("'tokenizer_request' must be a JSON object with one of 'prompt', 'chat', 'tokens' and 'info'")
-    try:
-        keys.reject_unknown(given, _KEYS, "'tokenizer_request'")
-    except ValueError as error:
-        raise CallerError(str(error)) from None
+    json_text.reject_unknown(given, _KEYS, "'tokenizer_request'")
     if not isinstance(given.get("prompt", ""), str):
         raise CallerError("'prompt' must be a string")
     tokens = given.get("tokens", [])

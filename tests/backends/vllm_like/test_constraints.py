@@ -50,14 +50,16 @@ class PlainEngine(Engine):
 TALK: Any = {"messages": [{"role": "user", "content": "Hello"}], "tools": [{"type": "function", "function": RUN}]}
 
 
-def applied(*, takes_grammars: bool, mark: str = "<call>", **options: Any) -> tuple[Constraint | None, dict[str, Any]]:
+def applied(
+    *, takes_grammars: bool, mark: str = "<call>", describes: bool = True, **options: Any
+) -> tuple[Constraint | None, dict[str, Any]]:
     """The constraint of a conversation with a tool and a format, and the parameters for the engine."""
 
     def render(conversation: dict[str, Any]) -> str:
         texts = [one.get("content") or "" for one in conversation["messages"]]
         calls = [call["function"] for one in conversation["messages"] for call in one.get("tool_calls", ())]
         texts[1:1] = [f'{mark}{{"name": "{one["name"]}", "arguments": {one["arguments"]}}}' for one in calls]
-        return json.dumps(conversation.get("tools")) + "".join(texts)
+        return (json.dumps(conversation.get("tools")) if describes else "") + "".join(texts)
 
     parameters: dict[str, Any] = {"structured_outputs": ANSWER}
     rules = ConstraintRules(TemplateRules(render), PlainEngine(takes_grammars=takes_grammars))
@@ -75,6 +77,12 @@ def test_an_engine_with_grammars_has_one_if_it_writes_the_form_of_calls_as_text(
     assert constraint is not None
     assert (constraint.form.begin, constraint.structure) == ('<call>{"name": "', ANSWER)
     assert applied(takes_grammars=True, mark="[CALL]") == (None, {})
+
+
+def test_a_format_binds_the_answer_if_the_template_does_not_tell_the_model_of_tools():
+    assert applied(takes_grammars=False, describes=False) == (None, {"structured_outputs": ANSWER})
+    constraint, _ = applied(takes_grammars=True, describes=False)
+    assert constraint == Constraint(structure=ANSWER)
 
 
 @pytest.mark.parametrize("takes_grammars", [False, True])

@@ -323,22 +323,12 @@ class LlamaEngine(Engine):
         for item in request.inputs:
             check_tokens(item if isinstance(item, list) else (), self._vocabulary, "input")
         body: Dict[str, Any] = {"input": list(request.inputs), "encoding_format": "float"}
-        self._queue.submit(partial(self._run_embedding, body, request, sink), lambda: False)
 
-    def _run_embedding(self, body: Dict[str, Any], request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        vectors: List[List[float]] = []
-        tokens = 0
-        error: Any = None
-        try:
-            document = self._server.handle_embeddings(body)
-            error = llama_responses.parse_error(document)
-            if error is None:
-                tokens = document["usage"]["prompt_tokens"]
-                vectors = [each["embedding"] for each in sorted(document["data"], key=lambda each: each["index"])]
-                vectors = truncate_vectors(vectors, request.dimensions)
-        except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
-        sink(vectors, tokens, error)
+        def read(document: Dict[str, Any]) -> List[List[float]]:
+            ordered = sorted(document["data"], key=lambda each: each["index"])
+            return truncate_vectors([each["embedding"] for each in ordered], request.dimensions)
+
+        self._submit_pooling("handle_embeddings", body, read, sink)
 
     def rank(self, request: RankRequest, sink: RankSink) -> None:
         """Queue a request for scores: by the model's own head if it has one, else by its vectors."""
@@ -346,22 +336,33 @@ class LlamaEngine(Engine):
             super().rank(request, sink)
             return
         body = {"query": request.query, "documents": list(request.documents)}
-        self._queue.submit(partial(self._run_ranking, body, sink), lambda: False)
 
-    def _run_ranking(self, body: Dict[str, Any], sink: RankSink) -> None:
-        scores: List[float] = []
-        tokens = 0
-        error: Any = None
-        try:
-            document = self._server.handle_rerank(body)
-            error = llama_responses.parse_error(document)
-            if error is None:
-                tokens = document["usage"]["prompt_tokens"]
-                found = sorted(document["results"], key=lambda each: each["index"])
-                scores = [float(each["relevance_score"]) for each in found]
-        except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
-        sink(scores, tokens, error)
+        def read(document: Dict[str, Any]) -> List[float]:
+            ordered = sorted(document["results"], key=lambda each: each["index"])
+            return [float(each["relevance_score"]) for each in ordered]
+
+        self._submit_pooling("handle_rerank", body, read, sink)
+
+    def _submit_pooling(
+        self, handler: str, body: Dict[str, Any], read: Callable[[Dict[str, Any]], List[Any]], sink: Callable[..., None]
+    ) -> None:
+        """Queue a request that llama.cpp answers with one document, of which *read* makes what the sink gets."""
+
+        def run() -> None:
+            found: List[Any] = []
+            tokens = 0
+            error: Any = None
+            try:
+                document = getattr(self._server, handler)(body)
+                error = llama_responses.parse_error(document)
+                if error is None:
+                    tokens = document["usage"]["prompt_tokens"]
+                    found = read(document)
+            except Exception as raised:  # noqa: BLE001 - sent to the client
+                error = raised.with_traceback(None)  # which refers to this frame, and so to the error
+            sink(found, tokens, error)
+
+        self._queue.submit(run, lambda: False)
 
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
         """The tokens of a text."""
