@@ -174,13 +174,15 @@ def _request(
 ) -> LockRequest:
     from naiad.environments.store.opening import open_store_of
     from naiad_building.base_interpreter import choose_base, inspect_base
+    from naiad_building.declared.declaration import read_declaration
     from naiad_building.declared.locking import LockRequest
     from naiad_building.uv_program import InstallOptions
 
     if python is None and (recipe := _recipe_of(model)) is not None and recipe.conda is None:
         # The one that a build takes: downloaded wheels are for one Python.
         with contextlib.suppress(InterpreterNotFoundError):  # uv may fetch one
-            python = inspect_base(choose_base(recipe, recipe.python, None)).minor
+            accepted = recipe.python & read_declaration(file).requires_python
+            python = inspect_base(choose_base(recipe, accepted, None)).minor
     required, origin = _required_python(model)
     if required is None:
         required, origin = _required_python(file)

@@ -302,3 +302,35 @@ def test_what_an_environment_downloads_is_said_and_how_it_would_be_less(
 
     _print_locked(locked(Pin("adder", "1", ("0",), ("adder-1-py3-none-any.whl",), (0,))))
     assert capsys.readouterr().out.endswith("    adder 1\n")
+
+
+def make_recipe(folder: Path, python: str, project: str) -> Path:
+    folder.mkdir()
+    (folder / "env.toml").write_text(f'name = "r"\npython = "{python}"\nrequirements = "pyproject.toml"\n')
+    (folder / "pyproject.toml").write_text(
+        f'[project]\nname = "p"\nversion = "1"\nrequires-python = "{project}"\ndependencies = ["adder", "numpy"]\n'
+    )
+    return folder
+
+
+def test_a_recipe_is_locked_with_a_python_that_its_declaration_accepts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_recipe(tmp_path / "recipe", ">=3.8", f"=={OWN_MINOR}.*")  # a build takes the newest
+
+    assert main(["lock", str(folder)]) == 0
+
+    assert f"2 packages for Python {OWN_MINOR}\n" in capsys.readouterr().out
+
+
+def test_a_recipe_and_its_declaration_that_contradict_each_other_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_recipe(tmp_path / "recipe", "<3.10", ">=3.11")
+
+    assert main(["lock", str(folder)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"cannot choose a Python for {folder / 'pyproject.toml'}: it asks for Python >=3.11, and 'python' in "
+        f"{folder / 'env.toml'} for <3.10; change one of the two\n"
+    )

@@ -25,6 +25,7 @@ from naiad_building.declared.locking import (
     LockedDeclaration,
     LockRequest,
     adding,
+    check_lock,
     fetch_locked_wheels,
     lock_declaration,
 )
@@ -393,6 +394,7 @@ def test_an_environment_that_names_one_python_is_resolved_for_that_alone(
     locked = lock(file)
 
     assert {pin.name for pin in locked.pins} == {"numpy", "picky"}
+    assert check_lock(LockRequest(file=file, cache=tmp_path, options=InstallOptions(), progress=print)).is_current
     versions = open_foreign_lock(locked.lock).requires_python
     assert [minor for minor in range(8, 16) if f"3.{minor}.7" in versions] == [int(MINOR.split(".")[1])]
     assert managed(tmp_path).prepare(file).numpy_version == "0.1"
@@ -424,6 +426,7 @@ def test_packages_that_suit_no_other_python_are_locked_for_this_one(tmp_path: Pa
     locked = lock_declaration(request)
 
     assert f"the lock is for Python {MINOR} alone: nothing suits all of >=3.8" in told
+    assert check_lock(request).is_current
     assert open_foreign_lock(locked.lock).requires_python == SpecifierSet(f"=={MINOR}.*")
     assert managed(tmp_path).prepare(file).numpy_version == "0.1"
     assert {pin.name for pin in lock(file, adding(file, ["adder"])).pins} == {"adder", "numpy", "picky"}
