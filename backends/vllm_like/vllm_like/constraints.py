@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from naiad_stub.template_rules import CallSyntax, TemplateRules
 
-from vllm_like import keys
+from vllm_like import chat, keys
 from vllm_like.engines.base import CallerError, Delta, Engine
 
 JSON_CALLS = CallSyntax('[{"name": "', '", "arguments": ', '}, {"name": "', "}]")
@@ -106,9 +106,11 @@ class ConstraintRules:
             return conversation, None
         tools = conversation.get("tools") if conversation.get("tool_choice") != "none" else None
         in_grammar = self._engine.takes_grammars and any(structure.get(kind) is not None for kind in _IN_GRAMMARS)
-        if not tools or not self.template.describes_tools:  # a model that is not told of tools calls none
+        if tools and not self.template.describes_tools:  # a model that is not told of tools calls none
+            tools, conversation = None, keys.without(conversation, _TOOL_KEYS[1:])
+        if not tools:
             return conversation, Constraint(structure=structure) if in_grammar else None
-        if not in_grammar or self._form is None:
+        if not in_grammar or self._form is None or chat.take_images(conversation)[1]:
             del parameters[_STRUCTURE]
             return conversation, None
         functions = [tool["function"] for tool in tools]

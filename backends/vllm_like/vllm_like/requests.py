@@ -127,6 +127,7 @@ def read_request(
         wants_prompt=options.prompt,
         wants_stop=options.stop_reason,
         constraint=constraint,
+        has_images=conversation is not None and bool(chat.take_images(conversation)[1]),
     )
     return TextRequest(generation, options)
 

@@ -192,6 +192,7 @@ def test_words_of_vllm_are_left_to_the_installed_release(tmp_path: Path):
         ("split_mode", "row", "row"),
         ("tensor_split", [3, 1.5], [3.0, 1.5]),
         ("draft_model", "small.gguf", "small.gguf"),
+        ("mmproj", "eyes.gguf", "eyes.gguf"),
         ("draft_max", 8, 8),
         ("main_gpu", None, None),
     ],
@@ -217,6 +218,7 @@ def test_options_of_llama_cpp_are_read(key: str, value: object, read_as: object)
         ("tensor_split", [1, True], "must be a list of numbers of 0 or more, not [1, true]"),
         ("split_mode", "rows", 'is "rows"; it must be one of none, layer, row, tensor'),
         ("draft_model", 3, "must be the name of a GGUF file, not 3"),
+        ("mmproj", 3, "must be the name of a GGUF file, not 3"),
     ],
 )
 def test_invalid_options_of_llama_cpp_are_refused(key: str, value: object, told: str):

@@ -42,6 +42,7 @@ class Generation:
         wants_prompt: Whether the text of the prompt is needed.
         wants_stop: Whether the client is told which of the texts in `stop` has ended a choice.
         constraint: What the answer of a chat must be (`constraints.Constraint`); None for anything.
+        has_images: Whether the conversation has images.
     """
 
     request_id: str
@@ -56,6 +57,7 @@ class Generation:
     wants_prompt: bool = False
     wants_stop: bool = False
     constraint: Optional[Any] = None
+    has_images: bool = False
 
 
 @dataclass

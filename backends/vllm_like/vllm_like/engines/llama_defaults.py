@@ -37,6 +37,7 @@ OPTIONS: Mapping[str, Any] = {
     "split_mode": None,
     "main_gpu": None,
     "tensor_split": None,
+    "mmproj": None,
     "draft_model": None,
     "draft_n_gpu_layers": None,
     "draft_min": None,
@@ -107,7 +108,7 @@ def option(given: Mapping[str, Any], key: str) -> Any:
                 f"'{key}' in {values.OPTIONS} must be a list of numbers of 0 or more, not {json.dumps(value)}"
             )
         return [float(share) for share in value]
-    if not isinstance(value, str) or not value:  # draft_model
+    if not isinstance(value, str) or not value:  # draft_model, mmproj
         raise ValueError(f"'{key}' in {values.OPTIONS} must be the name of a GGUF file, not {json.dumps(value)}")
     return value
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional
 
-from vllm_like import chat
 from vllm_like.engines import llama_grammar
 from vllm_like.engines.base import CallerError, Generation
 
@@ -59,19 +58,20 @@ def finds_stops(generation: Generation) -> bool:
     return generation.wants_stop and is_one and bool(given.get("stop"))
 
 
-def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict[str, Any]:
+def body(generation: Generation, seed: Optional[int], max_logprobs: int, *, takes_images: bool) -> Dict[str, Any]:
     """The body of a request to llama.cpp.
 
     Args:
         generation: The request.
         seed: Seed of requests that set none; None for a random one.
         max_logprobs: Maximum of `logprobs`.
+        takes_images: Whether there is an encoder of images.
 
     Raises:
         CallerError: If llama.cpp does not support the request.
     """
     given = generation.sampling
-    _reject_unsupported(generation)
+    _reject_unsupported(generation, takes_images=takes_images)
     document: Dict[str, Any] = {name: given.get(name, default) for name, default in _SAME_NAMES.items()}
     if document["max_tokens"] is None:
         document["max_tokens"] = _NO_LIMIT
@@ -103,12 +103,16 @@ def body(generation: Generation, seed: Optional[int], max_logprobs: int) -> Dict
     return document
 
 
-def _reject_unsupported(generation: Generation) -> None:
+def _reject_unsupported(generation: Generation, *, takes_images: bool) -> None:
     given = generation.sampling
     if generation.images:
         raise CallerError("the engine xllamacpp does not support 'image'")
-    if generation.chat is not None and chat.take_images(generation.chat)[1]:
-        raise CallerError("the engine xllamacpp does not support images in 'messages'")
+    if generation.has_images and not takes_images:
+        raise CallerError(
+            "the engine xllamacpp supports images in 'messages' with 'mmproj' in 'engine_options' of model.json only"
+        )
+    if generation.has_images and generation.constraint is not None and generation.constraint.functions:
+        raise CallerError("the engine xllamacpp cannot demand a call in a conversation with images")
     if given.get("best_of", 1) not in (1, given.get("n", 1)):
         raise CallerError("the engine xllamacpp does not support the sampling parameter 'best_of'")
     if "prompt_logprobs" in given and generation.chat is not None:

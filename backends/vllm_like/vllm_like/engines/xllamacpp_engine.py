@@ -137,6 +137,12 @@ class LlamaEngine(Engine):
             made.n_gpu_layers = options["n_gpu_layers"]
         self._divide(made, options)
         self._draft(made, options, settings)
+        self._takes_images = options["mmproj"] is not None
+        if self._takes_images:
+            made.mmproj.path = weights.find(options["mmproj"], settings.directory, "mmproj")
+            # Some models read an image as one batch.
+            made.n_batch = max(made.n_batch, llama_defaults.BATCHED_TOKENS)
+            made.n_ubatch = made.n_batch
         for name in ("rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"):
             if options[name] is not None:
                 setattr(made, name, options[name])
@@ -198,7 +204,7 @@ class LlamaEngine(Engine):
     def generate(self, generation: Generation, sink: Sink) -> None:
         """Queue a request for text; it runs on a thread once a slot is free."""
         check_tokens(generation.sampling.get("logit_bias", ()), self._vocabulary, "logit_bias")
-        body = llama_requests.body(generation, self._seed, self._max_logprobs)
+        body = llama_requests.body(generation, self._seed, self._max_logprobs, takes_images=self._takes_images)
         if self.loras:
             wanted = self._lora_numbers.get(generation.lora)
             body["lora"] = [{"id": number, "scale": float(number == wanted)} for number in self._lora_numbers.values()]
@@ -227,7 +233,7 @@ class LlamaEngine(Engine):
                 sink.on_start()
                 if generation.wants_prompt and generation.chat is None and not first_choice:
                     self._report_prompt(part, generation, sink)
-                if generation.constraint is not None:
+                if generation.constraint is not None and not generation.has_images:
                     error = self._complete_chat(part, generation, sink, first_choice)
                 else:
                     reader = llama_responses.ChunkReader(generation, sink, self._queue.poll_cancelled, first_choice)
@@ -235,7 +241,8 @@ class LlamaEngine(Engine):
                     handle = server.handle_completions if generation.chat is None else server.handle_chat_completions
                     handle(json.dumps(part), reader.on_chunk)  # a JSON string as argument makes the chunks JSON strings
                     error = reader.error
-            if isinstance(error, llama_responses.UnparsedError) and reader is not None:
+            is_unparsed = isinstance(error, llama_responses.UnparsedError) and not generation.has_images
+            if is_unparsed and reader is not None:
                 if any("tool_calls" in parts for parts in reader.said.values()):
                     error = None  # calls that were sent are valid
                     choices = range(first_choice, first_choice + part["n"])
