@@ -8,6 +8,8 @@ import sys
 import pytest
 from support.server import free_ports
 
+import naiad
+
 HEAVY = {"numpy", "rich", "prometheus_client", "fsspec", "virtualenv", "conda_pack", "naiad_llm.api"}
 
 
@@ -17,6 +19,17 @@ def test_a_server_without_extras_starts_without_importing_for_them(module):
     code = f"import {module}, sys; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert HEAVY & set(run.stdout.split()) == set()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("flag", ["--version", "-V", "version"])
+def test_the_version_is_printed_without_importing_commands(flag):
+    code = f"from naiad.cli.main import main; import sys; code = main([{flag!r}]); print(code, *sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    first, modules = run.stdout.splitlines()
+    assert first == f"naiad {naiad.__version__}"
+    assert modules.split()[0] == "0"
+    assert {"click", "naiad.cli.commands", "naiad.config.server.options", "numpy"} & set(modules.split()) == set()
 
 
 @pytest.mark.server

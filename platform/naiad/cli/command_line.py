@@ -27,6 +27,7 @@ from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.core.errors import NaiadError, OptionError
+from naiad.core.standard_streams import output_failure
 from naiad.environments.store.opening import open_store_of
 
 __all__ = [
@@ -37,7 +38,6 @@ __all__ = [
     "CommandLine",
     "exit_code_of",
     "is_directory",
-    "output_failure",
     "own_flags",
     "parse_command_line",
     "report_error",
@@ -154,15 +154,6 @@ def run_command(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-
-
-def output_failure() -> OSError | None:
-    """Why this program's output cannot be written; None if it can. BrokenPipeError: its reader is gone."""
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return error
-    return None
 
 
 def _is_of_output(error: OSError) -> bool:

@@ -57,7 +57,7 @@ def _until_output_closes(command: Callable[[], int]) -> int:
 
     Usually the reader of the output, such as `head`, has exited. This is not reported as a failure.
     """
-    from naiad.cli.command_line import EXIT_FAILURE, EXIT_OUTPUT_CLOSED, output_failure
+    from naiad.core.standard_streams import output_failure
 
     try:
         try:
@@ -72,6 +72,8 @@ def _until_output_closes(command: Callable[[], int]) -> int:
             raise
     if failure is None:
         return code
+    from naiad.cli.command_line import EXIT_FAILURE, EXIT_OUTPUT_CLOSED
+
     # What is still buffered goes nowhere, so that Python's own flush at exit succeeds.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(failure, BrokenPipeError):
@@ -139,10 +141,12 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
     """Import what runs a command line; whether that is the server, and the function."""
+    arguments = _as_flag(arguments)
+    if arguments in (["--version"], ["-V"]):  # scripts ask for it; the commands would take half a second to import
+        return False, _print_version
     from naiad.cli.flag_commands import find_flag_command
     from naiad.core.errors import MissingPackageError
 
-    arguments = _as_flag(arguments)
     try:
         found = find_flag_command(arguments[0]) if arguments else None
         if found is not None:
@@ -158,6 +162,13 @@ def _find(arguments: list[str]) -> tuple[bool, Callable[[], int]]:
             from naiad.cli.commands import run
 
             return False, partial(run, arguments)
+
+
+def _print_version() -> int:
+    from naiad import __version__
+
+    print(f"naiad {__version__}")
+    return 0
 
 
 def _as_flag(arguments: list[str]) -> list[str]:

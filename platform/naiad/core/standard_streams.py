@@ -1,11 +1,11 @@
-"""Makes sure that the standard streams exist, in programs that were started without some of them."""
+"""The standard streams: opened where a program was started without some of them; whether output can be written."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-__all__ = ["open_standard_streams"]
+__all__ = ["open_standard_streams", "output_failure"]
 
 _NAMES = ("stdin", "stdout", "stderr")
 
@@ -25,3 +25,12 @@ def open_standard_streams() -> None:
             os.set_inheritable(opened, True)
         if getattr(sys, name) is None:  # Python found it closed when it started
             setattr(sys, name, open(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False))  # noqa: SIM115 - lives as long as the process
+
+
+def output_failure() -> OSError | None:
+    """Why this program's output cannot be written; None if it can. BrokenPipeError: its reader is gone."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return error
+    return None
