@@ -300,7 +300,11 @@ def test_what_an_environment_downloads_is_said_and_how_it_would_be_less(
         "with [tool.uv.sources] to an index of its builds for these, and run `naiad lock` again\n"
     )
 
-    _print_locked(locked(Pin("adder", "1", ("0",), ("adder-1-py3-none-any.whl",), (0,))))
+    unknown = Pin("adder", "1", ("0",), ("adder-1-py3-none-any.whl",), (0,))
+    _print_locked(locked(plain, unknown))
+    assert capsys.readouterr().out.endswith("\nan environment of these downloads at least 35 MB\n")
+
+    _print_locked(locked(unknown))
     assert capsys.readouterr().out.endswith("    adder 1\n")
 
 
