@@ -190,17 +190,14 @@ def test_a_model_is_explained_with_the_processes_of_its_instances(tmp_path, run)
     assert (version["processes"], version["processes_reason"]) == ([0, 1, 0], "its instances share nothing")
 
 
-def test_a_model_with_one_instance_is_explained_by_the_rule_for_its_process(tmp_path, monkeypatch, run):
+def test_explain_says_which_count_spreads_a_model_over_the_processes(tmp_path, monkeypatch, run):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     write_model(tmp_path, "m")
     command = ("naiad", "explain", "m", f"--model-repository={tmp_path}", "--processes=2")
-    rule = (
-        "the only one in the process that has the fewest when it is loaded; in process 0 if an ensemble has the model as a "
-        "step, or LOAD_AFTER names it"
-    )
-    assert run(*command).stdout.endswith(f"instances: {rule}\n")
+    reason = "it has 1 instance for 2 processes; with a count of 2 or more, each would have one"
+    assert run(*command).stdout.endswith(f"instances: all instances in process 0, because {reason}\n")
     (version,) = json.loads(run(*command, "--json").stdout)["versions"]
-    assert (version["processes"], version["processes_reason"]) == (None, rule)
+    assert (version["processes"], version["processes_reason"]) == ([0], reason)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ PIPELINED = pytest.mark.parametrize(
 
 
 @PIPELINED
+@pytest.mark.usefixtures("short_shares")
 def test_requests_sent_ahead_are_answered_in_several_turns_of_the_loop(template):
     """The second of two requests that take a share each begins a turn later, and the socket is not read before."""
     loop = Loop()
@@ -137,6 +138,7 @@ def test_no_more_requests_are_read_while_many_wait_for_a_slow_one():
     assert transport.is_reading
 
 
+@pytest.mark.usefixtures("short_shares")
 def test_bytes_that_tls_delivers_after_the_pause_keep_their_order():
     """TLS delivers what it has already decrypted."""
     loop = Loop()
@@ -150,6 +152,7 @@ def test_bytes_that_tls_delivers_after_the_pause_keep_their_order():
     assert answered(transport) == list(range(7))
 
 
+@pytest.mark.usefixtures("short_shares")
 def test_a_lost_connection_is_not_resumed():
     loop = Loop()
     connection, _, transport = connect(answer_slowly, loop)
