@@ -13,7 +13,7 @@ def short_shares() -> None:
 
 
 @pytest.fixture(autouse=True)
-def shares(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _lasting_shares(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all others do what they do in one turn, however long the machine lets them wait meanwhile."""
     if "short_shares" not in request.fixturenames:
         monkeypatch.setattr(request_reader, "SHARE_SECONDS", 60.0)

@@ -352,6 +352,7 @@ class Ticks:
         (0.1 * SHARE_SECONDS, [7]),
     ],
 )
+@pytest.mark.usefixtures("short_shares")
 def test_queued_requests_are_handled_until_the_share_of_the_connection_is_used_up(
     connection, monkeypatch, cost, shares
 ):
