@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from configparser import Error, RawConfigParser
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,8 +94,9 @@ def _files(environ: Mapping[str, str]) -> Iterator[Path]:
     for folder in (*platformdirs.site_config_dir("pip", appauthor=False, multipath=True).split(os.pathsep), _ETC):
         yield Path(folder, "pip.conf")
     if not Path(given).is_file():
-        yield Path.home() / ".pip" / "pip.conf"
-        yield platformdirs.user_config_path("pip", appauthor=False) / "pip.conf"
+        with suppress(RuntimeError):  # neither HOME nor a password entry, as for the number that a container has
+            yield Path.home() / ".pip" / "pip.conf"
+            yield platformdirs.user_config_path("pip", appauthor=False) / "pip.conf"
     yield Path(sys.prefix, "pip.conf")
     if given:
         yield Path(given)

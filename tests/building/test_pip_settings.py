@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pwd
 import sys
 from pathlib import Path
 
@@ -163,3 +164,17 @@ def test_the_command_of_uv_has_settings_sources_and_no_secrets(
 
     offline, _ = uv_command(["pip", "install", "x"], Path("/py"), InstallOptions(wheels=(tmp_path,), offline=True))
     assert offline[-3:] == ["--no-index", "--offline", f"--find-links={tmp_path}"]
+
+
+def test_a_user_without_a_home_has_the_other_files(places: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that a container was started with."""
+    places["system"].write_text("[global]\nindex-url = https://system/simple\n")
+    places["legacy"].write_text("[global]\nindex-url = https://legacy/simple\n")
+    monkeypatch.delenv("HOME")
+    monkeypatch.delenv("XDG_CONFIG_HOME")
+    monkeypatch.setattr(pwd, "getpwuid", _no_user)
+    assert index_of() == "https://system/simple"
+
+
+def _no_user(number: int) -> None:
+    raise KeyError(f"getpwuid(): uid not found: {number}")
