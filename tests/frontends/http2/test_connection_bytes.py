@@ -14,7 +14,7 @@ from frontends.http2.peer import REQUEST
 
 from naiad.core.turns import LoopTurns
 from naiad.frontends.http2 import connection as module
-from naiad.frontends.http2 import frames
+from naiad.frontends.http2 import frame_reader, frames, sender
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Http2Connection
 from naiad.frontends.http2.frames import ErrorCode, Setting
 from naiad.frontends.http2.keepalive import KeepaliveSettings
@@ -22,6 +22,13 @@ from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
 
 PREFACE = frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 20)])
+
+
+@pytest.fixture(autouse=True)
+def _lasting_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What arrives is handled in one turn, however long the machine lets this process wait meanwhile."""
+    for each in (module, frame_reader, sender):
+        monkeypatch.setattr(each, "SHARE_SECONDS", 60.0)
 
 
 class Handler:
