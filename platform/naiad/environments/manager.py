@@ -7,7 +7,6 @@ import logging
 import os
 import site
 import sys
-import sysconfig
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,7 +45,7 @@ from naiad.sources.interpreters.prefix import (
     require_program,
 )
 from naiad.sources.interpreters.probe import Interpreter, probe_cached
-from naiad.sources.interpreters.versions import matches, version_text
+from naiad.sources.interpreters.versions import OWN_ABI, matches, version_text
 
 _log = logging.getLogger("naiad.environments")
 
@@ -324,7 +323,7 @@ def host_environment(store_root: Path) -> ReadyEnvironment:
         python=Path(sys.executable),
         version=sys.version_info[:3],
         cache_tag=sys.implementation.cache_tag or "",
-        abi=str(sysconfig.get_config_var("SOABI") or ""),
+        abi=OWN_ABI,
         numpy_version=_numpy_version(origin),
         is_host=True,
         bytecode=None if has_bytecode else store_root / "bytecode",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import sys
-import sysconfig
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -15,7 +14,7 @@ from packaging.specifiers import SpecifierSet
 
 from naiad.core.errors import InterpreterNotFoundError
 from naiad.sources.interpreters.discovery import find_interpreter, first_minor
-from naiad.sources.interpreters.versions import matches, version_text
+from naiad.sources.interpreters.versions import OWN_ABI, matches, version_text
 
 __all__ = ["ChosenPython", "choose_or_fetch_python", "choose_python", "require_agreement"]
 
@@ -66,8 +65,7 @@ def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
     if matches(required, own):
         # Of a virtual environment, the interpreter that it was made from.
         executable = getattr(sys, "_base_executable", None) or sys.executable
-        abi = str(sysconfig.get_config_var("SOABI") or "")
-        return ChosenPython(Path(os.path.realpath(executable)), Path(sys.base_prefix), version_text(own), abi)
+        return ChosenPython(Path(os.path.realpath(executable)), Path(sys.base_prefix), version_text(own), OWN_ABI)
     found = find_interpreter(required, cache, need_numpy=False)
     return ChosenPython(found.python, found.base_prefix, version_text(found.version), found.abi)
 

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from packaging.specifiers import SpecifierSet
 
+from naiad.environments.manager import host_environment
 from naiad_building.declared import keys
 from naiad_building.declared.conda import CondaDeclaration, CondaPackages
 from naiad_building.declared.declaration import Declaration
-from naiad_building.declared.interpreter import ChosenPython
+from naiad_building.declared.interpreter import ChosenPython, choose_python
 from naiad_building.declared.keys import conda_key, conda_resolution_key, resolution_key, venv_key
 from naiad_building.indexes import PackageIndex, PackageIndexes
 from naiad_building.lockfiles import Pin
@@ -125,3 +126,14 @@ def test_another_format_of_what_is_built_changes_every_name(key, monkeypatch):
     monkeypatch.setattr(keys, "_FORMAT", 2)
 
     assert key() != before
+
+
+def test_the_own_python_has_its_abi_while_another_thread_reads_the_variables_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to Python 3.11, `sysconfig` has no variable then: an environment was built twice, under two keys."""
+    expected = sysconfig.get_config_var("SOABI")
+    assert expected
+    monkeypatch.setattr(sysconfig, "get_config_vars", lambda *_: {})
+    assert choose_python(SpecifierSet(), tmp_path).abi == expected
+    assert host_environment(tmp_path).abi == expected
