@@ -36,6 +36,7 @@ else:
 __all__ = [
     "ForeignLock",
     "Pin",
+    "file_name",
     "file_rank",
     "open_foreign_lock",
     "pin_lines",
@@ -76,6 +77,11 @@ class Pin:
         """Bytes of the file that is downloaded for a version of CPython on this machine; 0 if that is unknown."""
         ranked = ((file_rank(file, python), size) for file, size in zip(self.files, self.sizes, strict=False))
         return min(((rank, size) for rank, size in ranked if rank is not None), default=(0, 0))[1]
+
+
+def file_name(place: str) -> str:
+    """The name of the file at an address or a path."""
+    return unquote(urlsplit(place).path.rpartition("/")[2])
 
 
 def file_rank(file: str, python: str) -> int | None:
@@ -356,8 +362,8 @@ def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels
             pinned.add(key[:2])
             files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
             digests = [_uv_digest(lock, package, file, wheels) for file in files]
-            places = [(urlsplit(file.get("url") or file.get("path") or "").path, file.get("size", 0)) for file in files]
-            names = {unquote(path.rpartition("/")[2]): size for path, size in places if path}
+            places = [(file_name(file.get("url") or file.get("path") or ""), file.get("size", 0)) for file in files]
+            names = {name: size for name, size in places if name}
             yield _pin(lock, package["name"], package.get("version", ""), digests, names)
         dependencies = (
             package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())

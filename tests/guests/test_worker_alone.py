@@ -889,10 +889,7 @@ def has_a_limit(played: Played) -> None:
         (has_a_later_batch, False),
     ],
 )
-def test_a_guest_hangs_that_has_requests_and_waits_for_nobody(monkeypatch, caplog, why, hangs):
-    clock = SimpleNamespace(now=1000.0)
-    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: int(clock.now * 1e9))
-    monkeypatch.setattr(worker_module, "clock", fake)
+def test_a_guest_hangs_that_has_requests_and_waits_for_nobody(monkeypatch, clock, caplog, why, hangs):
     monkeypatch.setattr(worker_module, "STACKS_SECONDS", 0.0)
 
     async def hang():
@@ -924,11 +921,16 @@ def test_a_guest_hangs_that_has_requests_and_waits_for_nobody(monkeypatch, caplo
     play(hang)
 
 
-def test_a_guest_without_a_limit_reports_once_that_execute_makes_no_progress_for_a_minute(monkeypatch):
-    clock = SimpleNamespace(now=1000.0)
-    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: int(clock.now * 1e9))
+@pytest.fixture
+def clock(monkeypatch):
+    """The time as workers read it, which passes when `now` is set."""
+    made = SimpleNamespace(now=1000.0)
+    fake = SimpleNamespace(monotonic=lambda: made.now, monotonic_ns=lambda: int(made.now * 1e9))
     monkeypatch.setattr(worker_module, "clock", fake)
+    return made
 
+
+def test_a_guest_without_a_limit_reports_once_that_execute_makes_no_progress_for_a_minute(clock):
     async def stall():
         played = await Played().start()
         worker, reports = played.worker, played.host
@@ -973,11 +975,7 @@ def test_a_guest_without_a_limit_reports_once_that_execute_makes_no_progress_for
         (has_a_limit, False),
     ],
 )
-def test_execute_stalls_that_waits_for_nobody_and_has_no_limit(monkeypatch, why, stalls):
-    clock = SimpleNamespace(now=1000.0)
-    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: int(clock.now * 1e9))
-    monkeypatch.setattr(worker_module, "clock", fake)
-
+def test_execute_without_a_limit_stalls_if_it_waits_for_nobody(clock, why, stalls):
     async def stall():
         played = await Played().start()
         worker = played.worker
@@ -994,11 +992,7 @@ def test_execute_stalls_that_waits_for_nobody_and_has_no_limit(monkeypatch, why,
     play(stall)
 
 
-def test_responses_of_a_long_execute_are_progress(monkeypatch):
-    clock = SimpleNamespace(now=1000.0)
-    fake = SimpleNamespace(monotonic=lambda: clock.now, monotonic_ns=lambda: int(clock.now * 1e9))
-    monkeypatch.setattr(worker_module, "clock", fake)
-
+def test_responses_of_a_long_execute_are_progress(clock):
     async def stream():
         played = await Played().start()
         execute(played, 1)

@@ -20,7 +20,7 @@ from naiad.environments.fetching.download import download
 from naiad.environments.progress import LogReporter
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.indexes import PackageIndexes
-from naiad_building.lockfiles import Pin, file_rank
+from naiad_building.lockfiles import Pin, file_name, file_rank
 from naiad_building.pip_settings import read_pip_settings
 from naiad_building.uv_program import PYLOCK_COMMAND, InstallOptions, run_uv
 
@@ -29,7 +29,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["PackageFile", "download_files", "file_name", "locate_files"]
+__all__ = ["PackageFile", "download_files", "locate_files"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +52,6 @@ class PackageFile:
     def name(self) -> str:
         """Name of the file."""
         return file_name(self.url)
-
-
-def file_name(url: str) -> str:
-    """The name of the file at an address."""
-    return unquote(urlsplit(url).path.rpartition("/")[2])
 
 
 def locate_files(

@@ -23,9 +23,9 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.sources.interpreters.discovery import first_minor
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared.declaration import Declaration
-from naiad_building.declared.package_files import PackageFile, file_name, locate_files
+from naiad_building.declared.package_files import PackageFile, locate_files
 from naiad_building.indexes import PackageIndex, absolute_place
-from naiad_building.lockfiles import open_foreign_lock
+from naiad_building.lockfiles import file_name, open_foreign_lock
 from naiad_building.uv_program import PYLOCK_COMMAND, InstallOptions, run_uv
 
 __all__ = ["place_lock", "resolve_for_one", "resolve_into", "resolve_into_environment", "resolved_lock"]
