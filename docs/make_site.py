@@ -7,6 +7,9 @@ its text, becomes a picture here: a reader's browser would fetch the program tha
 
 The first page is README with a picture in the reader's colors and three ways in. The index of the search is written
 again, because the search knows no other order than where a word is: pages to do things by come before decisions.
+
+Zensical, in Markdown without its extensions, so that another generator can replace it: the maintenance of Material for
+MkDocs ends in November 2026, and roles and directives of Sphinx are not shown by a forge.
 """
 
 from __future__ import annotations

@@ -523,9 +523,18 @@ def _anchor(heading: str) -> str:
 
 
 def unlisted_pages(first: Path, pages: Iterable[Path]) -> list[str]:
-    """Pages to which the first page has no link."""
-    listed = {(first.parent / target).resolve() for target, _ in _links_of(first.read_text(encoding="utf-8"))}
-    return sorted(str(page.relative_to(first.parent)) for page in pages if page.resolve() not in listed)
+    """Pages to which the first page has no link, nor the README of their folder, if the first page links to that."""
+    listed = _linked_from(first)
+    return sorted(
+        str(page.relative_to(first.parent))
+        for page in pages
+        if page.resolve() not in listed
+        and not ((readme := page.with_name("README.md").resolve()) in listed and page.resolve() in _linked_from(readme))
+    )
+
+
+def _linked_from(page: Path) -> set[Path]:
+    return {(page.parent / target).resolve() for target, _ in _links_of(page.read_text(encoding="utf-8"))}
 
 
 def state_diagram(transitions: Mapping[str, Iterable[str]], first: str) -> str:
@@ -558,9 +567,10 @@ def unused_dependencies(packages: Iterable[str], host: Iterable[Source]) -> list
     ]
 
 
-def rows_of_dependencies(record: str) -> list[str]:
-    """The first column of the record's table, its heading included."""
-    return re.findall(r"^\| ([a-z-]+) \|", record, re.MULTILINE)
+def unexplained_dependencies(project: str) -> list[str]:
+    """Packages, each on a line of its own, without a comment that says what they do here."""
+    lines = re.findall(r'^  "([\w.-]+)(?:\[[^]]*\])?>=[^"]*",(.*)$', project, re.MULTILINE)
+    return [package for package, rest in lines if not rest.startswith("  # ")]
 
 
 # In pieces, or this file would be the first violation.

@@ -361,10 +361,17 @@ def test_broken_links_and_unlisted_pages_are_reported(tmp_path: Path) -> None:
     first.write_text("[a](second.md) [b](second.md#the-heading) [c](https://example.com/x.md) `[d](code.md)`")
     second.write_text("# The heading\n[a](nothing.md) [b](README.md#nothing) [c](#the-heading)")
     third.touch()
+    folder = tmp_path / "pages"
+    folder.mkdir()
+    for name, text in (("README.md", "[a](listed.md)"), ("listed.md", ""), ("unlisted.md", "")):
+        (folder / name).write_text(text)
 
     assert rules.broken_links(first) == []
     assert rules.broken_links(second) == ["second.md: nothing.md", "second.md: README.md#nothing"]
     assert rules.unlisted_pages(first, [second, third]) == ["third.md"]
+    assert rules.unlisted_pages(first, [folder / "listed.md"]) == ["pages/listed.md"]
+    first.write_text("[a](pages/README.md)")
+    assert rules.unlisted_pages(first, folder.iterdir()) == ["pages/unlisted.md"]
 
 
 def test_a_diagram_that_lacks_a_transition_differs_from_the_table() -> None:
@@ -377,10 +384,10 @@ def test_a_diagram_that_lacks_a_transition_differs_from_the_table() -> None:
     ]
 
 
-def test_a_dependency_without_a_row_is_reported() -> None:
-    record = "| package | for |\n|---|---|\n| click | x |\n| numpy | y |\n"
+def test_a_dependency_without_a_comment_is_reported() -> None:
+    project = 'dependencies = [\n  "click>=8.1",  # commands\n  "numpy>=1.22",\n]\n'
 
-    assert rules.rows_of_dependencies(record) == ["package", "click", "numpy"]
+    assert rules.unexplained_dependencies(project) == ["numpy"]
 
 
 def test_a_path_of_a_machine_is_reported_with_its_line() -> None:

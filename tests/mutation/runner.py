@@ -2,6 +2,9 @@
 
 A fork replaces the code of the mutant's functions where they are, so nothing is imported or collected again, and files
 stay as they are. Only tests that call one of these functions run: a run without mutants, which must pass, shows which.
+A mutant takes 0.5 to 3 s. mutmut 3.8 names modules by their paths, which fails for `platform/`, a folder that cannot be
+a package; cosmic-ray 8.7 writes mutants into the checkout and starts the tests anew for each. Bodies of functions alone
+have mutants: other modules have copied constants before the fork.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""One loaded remote model: from the server's requests to calls of targets, and from their ends to responses."""
+"""One loaded remote model: from the server's requests to calls of targets, and from their ends to responses.
+
+Each call in flight has a thread with a blocking socket. On an event loop a response sender could not block until its
+client reads, so each stream would need a queue with limits of its own. In the host, a crash of this code would be the
+server's.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Child processes: starting one that runs code of this installation, and ending one with all that it has started."""
+"""Child processes: starting one that runs code of this installation, and ending one with all that it has started.
+
+Only what two or more modules do in the same way is here. Guests (a user of their own, watched by a pidfd), forks that
+another process reaps, and replicas of Ray share no statement with this.
+"""
 
 from __future__ import annotations
 

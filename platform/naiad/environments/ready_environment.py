@@ -1,4 +1,10 @@
-"""A prepared environment, and the environment variables of its guests."""
+"""A prepared environment, and the environment variables of its guests.
+
+Guests get the server's variables without those that steer an interpreter or loader, which were set with the server's
+Python in mind: a PYTHONPATH with the server's numpy breaks numpy in every environment of another version, as it does in
+Triton. Not all are dropped: models read HF_HOME, CUDA_VISIBLE_DEVICES, proxies and secrets. Guests of the server's own
+interpreter keep PYTHONPATH: start scripts of public repositories rely on it, and there the packages fit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Users for guests: one for all of them, or one for each model (`--guest-user=auto`)."""
+"""Users for guests: one for all of them, or one for each model (`--guest-user=auto`).
+
+User ids separate models, because the kernel checks them for /proc, ptrace, signals and files in every container;
+namespaces need rights that containers withhold. The numbers are 60706 to 61183 by default, which systemd's list has as
+unused: from 61184 on, `DynamicUser=` gives them to services. All instances of a model have one user, since they share
+inputs and a prewarming process.
+"""
 
 from __future__ import annotations
 

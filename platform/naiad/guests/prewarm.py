@@ -1,4 +1,4 @@
-"""Prewarming: fork servers, one for each environment, shared by its models (docs/decisions/0022).
+"""Prewarming: fork servers, one for each environment, shared by its models (docs/decisions/0022-forked-guests.md).
 
 Two models share one if they have the same interpreter, stub, modules, user and environment variables. These count
 because libraries read some of them while they are imported (OMP_NUM_THREADS), when a model cannot change them any more.

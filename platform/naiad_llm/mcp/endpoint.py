@@ -1,7 +1,8 @@
 """The Model Context Protocol over HTTP (its transport "streamable HTTP"), without sessions and without streams.
 
 Every request is complete in itself and gets one JSON response, as the protocol permits to servers that send
-nothing but responses. Decision 35 has the reasons why this is not the SDK's server.
+nothing but responses. This is not the SDK's server: that is an ASGI application which reads bodies whole, parses them
+on the loop and brings eight packages, with limits that are not ours; a server of tools needs four kinds of messages.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 `archive` and `image` write the result. The members stay files of this machine until then, so a bundle of many gigabytes
 is copied once.
+
+A bundle contains its interpreter, because the other machine may have no Python and no network: a wheel and a lock would
+need both, and minutes at the start. Environments stay packed: unpacked, each layer would be several times as large.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Whether a model's code may define `auto_complete_config`, judged by its source text.
 
 Auto-completion costs a process (the start of an interpreter and the model's imports), so it is skipped where it cannot
-have an effect. In doubt the answer is yes.
+have an effect. In doubt the answer is yes. A complete configuration is no reason to skip it, since the function may
+change that; the process that serves cannot call it, since its side effects would stay; and code of models is never
+imported here.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@
 
 The page says nothing of this server, so it needs no secret. The document names models and their tensors: where these
 may be read with a header only (`--http-restricted-api`), it needs the same headers.
+
+The page is our own (7 KB compressed): Swagger UI 5, RapiDoc and Redoc have 0.9 to 1.9 MB, and Swagger UI needs
+`unsafe-inline` for its styles.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What went wrong with models in the last minutes: restarts of their processes, failed and rejected requests.
 
 A model whose processes crash with each request is ready between two crashes. So the page shows what was counted
-recently beside its state.
+recently beside its state. Counts of five minutes, not rates with thresholds: an operator can check a count against the
+log, and a threshold would hide the first crash of a new version. Five minutes are longer than a back-off.
 """
 
 from __future__ import annotations
