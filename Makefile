@@ -59,7 +59,7 @@ check: $(VENV)/.ready-dev  ## Linter, formatter, spelling and types
 	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples backends envs platform stubs
 	$(BIN)/mypy
 
-bench: $(VENV)/.ready-dev  ## Beside the real Triton; writes docs/benchmarks.md
+bench: $(VENV)/.ready-dev  ## Beside the real Triton; writes bench/results.md
 	$(BIN)/python -m bench
 
 bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton; writes a section of that page

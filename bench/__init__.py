@@ -1,1 +1,1 @@
-"""Compares naiad with the real Triton, on one machine in one run; `make bench` writes docs/benchmarks.md."""
+"""Compares naiad with the real Triton, on one machine in one run; `make bench` writes bench/results.md."""

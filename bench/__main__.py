@@ -1,4 +1,4 @@
-"""`python -m bench`: compare naiad with the real Triton; docs/benchmarks.md shows the results."""
+"""`python -m bench`: compare naiad with the real Triton; bench/results.md shows the results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from bench.servers import Program
 from bench.session import Session
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench"
 ROUNDS, PROMISED_ROUNDS, WINDOW = 3, 7, 0.8
 QUICK_ROUNDS, QUICK_WINDOW = 1, 0.3
@@ -42,7 +41,7 @@ def main() -> int:
     settings += f", {session.rounds} rounds by turns ({session.promised_rounds} of loads with a target), "
     settings += f"3 windows of {session.window} s each"
     python = python_of(install_ours(FOLDER, reference))
-    return _conclude(results, settings, python, page=PAGE if options.write or _is_whole(options) else None)
+    return _conclude(results, settings, python, page=report.PAGE if options.write or _is_whole(options) else None)
 
 
 def _options() -> argparse.Namespace:
@@ -51,7 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", default=[], metavar="PART", help="run the cases whose names contain PART"
     )
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md even after --quick or --only")
+    parser.add_argument("--write", action="store_true", help="write bench/results.md even after --quick or --only")
     parser.add_argument(
         "--servers", nargs="+", choices=(OURS, THEIRS), default=(OURS, THEIRS), help="measure one server alone"
     )

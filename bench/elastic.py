@@ -26,12 +26,11 @@ from pathlib import Path
 
 import psutil
 
-from bench.report import ELASTIC_BEGIN, ELASTIC_END, publish, table, written_by
+from bench.report import ELASTIC_BEGIN, ELASTIC_END, PAGE, publish, table, written_by
 from bench.results import OURS
 from bench.scaling.processes import parse_pss
 from bench.servers import HOST, Program, Server, running
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 _MIB = 1 << 20
 _HOT = 50
 _EXPONENT = 1.5
@@ -210,7 +209,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--memory-mib", type=int, default=512, help="--models-memory of the server")
     parser.add_argument("--rate", type=int, default=50, help="requests per second of all clients together")
     parser.add_argument("--clients", type=int, default=8)
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write bench/results.md")
     return parser.parse_args()
 
 

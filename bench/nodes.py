@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from bench.report import NODES_BEGIN, NODES_END, publish, table, written_by
+from bench.report import NODES_BEGIN, NODES_END, PAGE, publish, table, written_by
 from naiad.ray import ServerList
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "benchmarks.md"
 GOAL = 0.9
 _SECONDS = 0.01
 _INSTANCES = 2
@@ -131,7 +130,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.nodes", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each of the three loads of a round")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write bench/results.md")
     return parser.parse_args()
 
 

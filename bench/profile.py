@@ -1,7 +1,7 @@
 """`python -m bench.profile`: where the host spends the time of a request, function by function.
 
 Runs naiad under cProfile with a load from the real perf_analyzer. A profiler overstates the time of small functions,
-so use its figures for ranking only. docs/benchmarks.md has the real CPU time per request.
+so use its figures for ranking only. bench/results.md has the real CPU time per request.
 """
 
 from __future__ import annotations

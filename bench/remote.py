@@ -22,11 +22,10 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc as grpcclient
 
-from bench.report import REMOTE_BEGIN, REMOTE_END, publish, table, written_by
+from bench.report import PAGE, REMOTE_BEGIN, REMOTE_END, publish, table, written_by
 from bench.results import OURS
 from bench.servers import HOST, Program, Server, running
 
-PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 PROTOCOLS = ("HTTP", "gRPC")
 GOAL_MS = 1.5
 _MODEL_NAME = "identity"
@@ -102,7 +101,8 @@ def section(measured: dict[str, Latencies], options: argparse.Namespace) -> str:
         )
     introduction = (
         f"{written_by('bench.remote')} A model that returns its input of {_ELEMENTS} numbers, called at its own "
-        "server, and through a model of the [remote backend](reference/remote.md) on another server of this machine. "
+        "server, and through a model of the [remote backend](../docs/reference/remote.md) on another server of this "
+        "machine. "
         f"One client sends requests one after the other, {options.requests} to each by turns, {options.rounds} rounds. "
         "Figures are medians over the rounds of each round's p50. Client, remote model and target use the protocol of "
         "the first column."
@@ -116,7 +116,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.remote", description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--requests", type=int, default=500, help="requests of each round to each of the two servers")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write bench/results.md")
     return parser.parse_args()
 
 

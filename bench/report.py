@@ -1,4 +1,7 @@
-"""Writes docs/benchmarks.md from results; keeps the prose that was written by hand."""
+"""Writes bench/results.md from results; keeps the prose that was written by hand.
+
+`docs/benchmarks.md` has what users need of it; `tests/benchmarks/test_page.py` says which of its figures are outdated.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from bench.reference import LOAD_WHEEL, SERVER_WHEEL
 from bench.results import OURS, THEIRS, Results
 from bench.scaling.load import GENERATOR
 
+PAGE = Path(__file__).with_name("results.md")
 PROSE_BEGIN, PROSE_END = "<!-- prose: kept when this page is written anew -->", "<!-- end of prose -->"
 MODELS_BEGIN, MODELS_END = (
     "<!-- language models: written by `python -m bench.llm` -->",

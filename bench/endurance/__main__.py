@@ -16,7 +16,7 @@ from bench.results import OURS
 from bench.servers import HOST, Program, running
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "endurance.md"
+PAGE = Path(__file__).with_name("results.md")
 
 
 def main() -> int:
@@ -91,7 +91,7 @@ def _options() -> argparse.Namespace:
         default=str(Path(sys.executable).with_name("tritonserver")),
         help="server to start (default: the installed one)",
     )
-    parser.add_argument("--write", action="store_true", help="write docs/reference/endurance.md")
+    parser.add_argument("--write", action="store_true", help="write bench/endurance/results.md")
     parser.add_argument("--page", type=Path, default=PAGE, help="path of the page to write")
     return parser.parse_args()
 

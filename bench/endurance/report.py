@@ -1,4 +1,4 @@
-"""Results of a run as lines of text, and as the page docs/reference/endurance.md."""
+"""Results of a run as lines of text, and as the page bench/endurance/results.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m bench.llm`: measure language models; writes its section of docs/benchmarks.md."""
+"""`python -m bench.llm`: measure language models; writes its section of bench/results.md."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from bench.llm.environment import ROOT, environment
 from bench.llm.session import TOKENS, Session
 from bench.ours import install as install_ours
 from bench.reference import install
+from bench.report import PAGE
 
-PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench"
 ROUNDS = 7
 

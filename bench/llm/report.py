@@ -1,4 +1,4 @@
-"""Writes the section on language models of docs/benchmarks.md."""
+"""Writes the section on language models of bench/results.md."""
 
 from __future__ import annotations
 

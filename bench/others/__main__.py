@@ -22,14 +22,13 @@ from pathlib import Path
 
 from bench.interpreters import declared_by, with_packages
 from bench.others.contestants import ADD_SUB, CONTESTANTS, FEATURES, FOREST, JOBS, PROGRAMS, Contestant, Place
-from bench.report import OTHERS_BEGIN, OTHERS_END, publish, table, written_by
+from bench.report import OTHERS_BEGIN, OTHERS_END, PAGE, publish, table, written_by
 from bench.results import OURS, Results
 from bench.scaling.load import GENERATOR, Load, Request, measure
 from bench.scaling.processes import read_family, spent
 from bench.servers import HOST, free_ports
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench" / "others"
 _STORE = FOLDER / "store"
 _START_SECONDS = 180.0
@@ -109,7 +108,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=5.0, help="length of each load")
     parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--only", nargs="+", metavar="SERVER", help=", ".join(each.name for each in CONTESTANTS))
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write bench/results.md")
     return parser.parse_args()
 
 

@@ -20,14 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.interpreters import declared_by, with_packages
-from bench.report import SAVED_BEGIN, SAVED_END, publish, table, written_by
+from bench.report import PAGE, SAVED_BEGIN, SAVED_END, publish, table, written_by
 from bench.results import OURS, Results
 from bench.scaling.load import Load, Reading, infer_request, measure
 from bench.servers import Program, free_ports, running
 
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench" / "saved_models"
 STORE = FOLDER / "store"
 SCRIPT = "script"
@@ -45,7 +44,7 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of each load")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="write bench/results.md")
     options = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     files = _files()

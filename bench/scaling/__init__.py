@@ -1,1 +1,1 @@
-"""How naiad scales over its processes: `make bench-scaling` writes a section of docs/benchmarks.md and a picture."""
+"""How naiad scales over its processes: `make bench-scaling` writes a section of bench/results.md and a picture."""

@@ -11,13 +11,13 @@ from pathlib import Path
 from bench import reference
 from bench.ours import install as install_ours
 from bench.ours import python_of
+from bench.report import PAGE
 from bench.results import THEIRS
 from bench.scaling import picture, report, session
 from bench.scaling.session import CORES, NAMES, Session, counts, name_of
 from bench.servers import Program
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "benchmarks.md"
 FOLDER = ROOT / ".bench"
 ROUNDS, WINDOW = 5, 2.0
 QUICK_ROUNDS, QUICK_WINDOW = 1, 1.0
@@ -58,7 +58,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", default=[], metavar="PART", help="run the cases whose names contain PART; print only"
     )
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md even after --quick or --only")
+    parser.add_argument("--write", action="store_true", help="write bench/results.md even after --quick or --only")
     parser.add_argument(
         "--processes", nargs="+", type=int, default=counts(CORES), metavar="N", help="the numbers of processes"
     )

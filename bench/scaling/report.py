@@ -1,4 +1,4 @@
-"""Writes the section on scaling of docs/benchmarks.md."""
+"""Writes the section on scaling of bench/results.md."""
 
 from __future__ import annotations
 
