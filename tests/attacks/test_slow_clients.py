@@ -21,6 +21,9 @@ _FLAGS = (
     "--http-client-body-timeout=1",
     "--http-keepalive-timeout=1",
     "--http-send-timeout=1",
+    "--processes=1",
+)
+_FEW = (
     "--max-connections=60",
     "--max-connections-per-address=40",
     "--processes=1",  # they share the limits in equal parts, and get connections in any parts
@@ -29,8 +32,16 @@ _FLAGS = (
 
 @pytest.fixture(scope="module")
 def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A server with short time limits, and few connections."""
+    """A server with short time limits."""
     with attacked_server(repository, *_FLAGS, work=tmp_path_factory.mktemp("server")) as started:
+        warm_up(started)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def exclusive(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server for few connections, which stay open while a busy machine makes them: its time limits are long."""
+    with attacked_server(repository, *_FEW, work=tmp_path_factory.mktemp("exclusive")) as started:
         warm_up(started)
         yield started
 
@@ -113,30 +124,30 @@ def test_clients_that_do_not_read_are_disconnected(server: ServerProcess) -> Non
         until(lambda: timed_out(server, "send") > before, "the client to be disconnected")
 
 
-def test_connections_beyond_the_limit_of_an_address_are_refused(server: ServerProcess) -> None:
-    until(lambda: metric(server, "naiad_connections_open") == 0, "earlier connections to end")
-    refused = metric(server, 'naiad_connections_refused_total{limit="address"}')
+def test_connections_beyond_the_limit_of_an_address_are_refused(exclusive: ServerProcess) -> None:
+    until(lambda: metric(exclusive, "naiad_connections_open") == 0, "earlier connections to end")
+    refused = metric(exclusive, 'naiad_connections_refused_total{limit="address"}')
     with contextlib.ExitStack() as stack:
-        kept = [stack.enter_context(connected(server.http_port)) for _ in range(40)]
-        until(lambda: metric(server, "naiad_connections_open") == 40, "connections to be accepted")
-        with connected(server.http_port) as client:
+        kept = [stack.enter_context(connected(exclusive.http_port)) for _ in range(40)]
+        until(lambda: metric(exclusive, "naiad_connections_open") == 40, "connections to be accepted")
+        with connected(exclusive.http_port) as client:
             status, error = status_and_error(read_to_end(client))
         assert status == 503
         assert error == (
             f"cannot accept the connection: 40 are open from {HOST}, the limit of --max-connections-per-address; "
             "use one of them or close it"
         )
-        assert metric(server, 'naiad_connections_refused_total{limit="address"}') - refused == 1
+        assert metric(exclusive, 'naiad_connections_refused_total{limit="address"}') - refused == 1
         kept[0].close()
-        until(lambda: server.get("/v2/health/live").status == 200, "a place for another connection")
+        exclusive.wait_health("live")  # a place for another connection
 
 
-def test_grpc_connections_beyond_the_limit_are_refused(server: ServerProcess) -> None:
+def test_grpc_connections_beyond_the_limit_are_refused(exclusive: ServerProcess) -> None:
     """With GOAWAY, whose reason gRPC's clients show."""
-    until(lambda: metric(server, "naiad_connections_open") == 0, "earlier connections to end")
+    until(lambda: metric(exclusive, "naiad_connections_open") == 0, "earlier connections to end")
     with contextlib.ExitStack() as stack:
         for _ in range(40):
-            stack.enter_context(connected(server.grpc_port))
-        until(lambda: metric(server, "naiad_connections_open") == 40, "connections to be accepted")
-        with connected(server.grpc_port) as client:
+            stack.enter_context(connected(exclusive.grpc_port))
+        until(lambda: metric(exclusive, "naiad_connections_open") == 40, "connections to be accepted")
+        with connected(exclusive.grpc_port) as client:
             assert b"cannot accept the connection: 40 are open from" in read_to_end(client)

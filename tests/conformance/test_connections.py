@@ -32,7 +32,7 @@ class Client:
     """A plain socket that sends given bytes and reads whole responses."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self.incoming = self.socket.makefile("rb")
 
     def send(self, data: bytes) -> None:

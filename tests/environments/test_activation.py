@@ -9,6 +9,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -55,6 +56,14 @@ def running(*arguments: str) -> list[str]:
         for process in psutil.process_iter(["cmdline", "status"])
         if process.info["status"] != psutil.STATUS_ZOMBIE
         and any((process.info["cmdline"] or [])[-1:] == [argument] for argument in arguments)
+    ]
+
+
+def named(name: str) -> list[str]:
+    """The last arguments of the processes of this name."""
+    found = psutil.process_iter(["name", "cmdline"])
+    return [
+        process.info["cmdline"][-1] for process in found if process.info["name"] == name and process.info["cmdline"]
     ]
 
 
@@ -302,12 +311,24 @@ def test_models_that_share_an_environment_run_its_scripts_once_where_nothing_can
 
 def test_processes_that_scripts_leave_are_ended_and_named(tmp_path):
     """In a group, a session, a child of a process that has ended, or without the variables that scripts have."""
+    names = ("sleep", "4323"), ("sleep", "4324"), ("sh", "sleep 4325; true"), ("sleep", "4325"), ("sleep", "4326")
+    begun, brief = tmp_path / "begun", tmp_path / "naiad-brief"
+    brief.symlink_to("/bin/true")
+
+    def are_begun() -> bool:
+        """Each has become the program that it is to be, which a busy machine does later, and the brief one has ended."""
+        ended = any(each.info == {"name": brief.name, "status": "zombie"} for each in psutil.process_iter(["name", "status"]))  # fmt: skip
+        return ended and all(argument in named(name) for name, argument in names)
+
+    waiting = threading.Thread(target=lambda: until(are_begun, "all processes") and begun.touch())
+    waiting.start()
     found = run(
         tmp_path,
         a="sleep 4323 & setsid sleep 4324 & (setsid sh -c 'sleep 4325; true' &) ; export A=1",
-        b="env -i setsid -f sleep 4326; (true &)",
-        c="export C=1",
+        b=f"env -i setsid -f sleep 4326; ({brief} &)",
+        c=f"while ! [ -e {begun} ]; do sleep 0.02; done; export C=1",
     )
+    waiting.join()
 
     assert applied(found) == {"PATH": "/usr/bin", "A": "1", "C": "1"}
     (problem,) = found.problems
@@ -315,7 +336,7 @@ def test_processes_that_scripts_leave_are_ended_and_named(tmp_path):
         "the activation scripts left processes running, which were ended: sh, sleep, sleep, sleep, sleep; scripts are "
         "run once and not for each guest: start these in the model's initialize instead"
     )
-    assert running("4323", "4324", "4325", "sleep 4325; true", "4326") == []
+    until(lambda: running("4323", "4324", "4325", "sleep 4325; true", "4326") == [], "the processes to end")
 
 
 def test_a_cancelled_activation_ends_what_its_scripts_have_started(tmp_path):

@@ -259,7 +259,7 @@ def check_readiness():
     assert guest_end.gettimeout() is None
     thread.start()
     reader = wire.FrameReader()
-    host_end.settimeout(10)
+    host_end.settimeout(60)
     for number, (is_ready, text) in enumerate(
         [
             (True, ""),

@@ -19,7 +19,7 @@ from naiad.engine.serving.version import ModelVersion
 from naiad.guests.worker import Worker
 from naiad.protocol.metadata import ModelState
 
-_LOOKS, _LOOK_SECONDS = 100, 0.02
+_LOOKS, _LOOK_SECONDS = 1000, 0.02
 
 
 def report_at_end(mark: str) -> None:

@@ -135,10 +135,10 @@ class Registry:
     def wait_until_idle(self) -> None:
         """Wait until all requests that were sent before are carried out, also those of clients that were killed."""
         # Connections are accepted one after the other: those before this one have been.
-        with socket.create_connection(self._server.server_address[:2], timeout=10) as connection:
+        with socket.create_connection(self._server.server_address[:2], timeout=60) as connection:
             connection.sendall(b"GET /v2/ HTTP/1.1\r\nHost: h\r\n\r\n")
             connection.recv(1)
-        until(lambda: not self._server.running, "all requests to be carried out", 10)
+        until(lambda: not self._server.running, "all requests to be carried out")
 
     def __enter__(self) -> Registry:  # noqa: PYI034 - typing.Self is 3.11+
         self._thread.start()

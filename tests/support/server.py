@@ -39,7 +39,7 @@ _FAMILY_SECONDS = 0.5
 _END_BYTES = 1 << 17
 """Bytes at the end of a log in which a stop is reported."""
 _REST_SECONDS = 0.3
-"""How long a server is given to come to rest before its log is read."""
+"""Processor time that a server may use before its log is read: one that has not come to rest by then is busy."""
 _STORE = Path("naiad", "environments")
 """The store of environments in the user's cache."""
 shared_guests: list[Path] = []
@@ -125,6 +125,15 @@ def _has_work(pid: int) -> bool:
     except OSError:
         return True  # a thread has just ended; or the process, which the next look shows
     return any(stat.rpartition(")")[2].split()[0] in "RD" for stat in stats)
+
+
+def _processor_seconds(pid: int) -> float:
+    """Processor time of all threads of the process so far; 0 if it has ended."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _is_sweeper(process: psutil.Process) -> bool:
@@ -387,14 +396,18 @@ class ServerProcess:
         return value
 
     def _let_lines_be_written(self) -> None:
-        """Wait until no thread of the server has anything to do, or a third of a second.
+        """Wait until no thread of the server has anything to do, or it has used a third of a second of a processor.
 
         The server writes its log on a thread, so a line may be written after the response of the request that caused
-        it. A busy server never comes to rest: its lines are those that were written by then.
+        it. A busy server never comes to rest: its lines are those that were written by then. One that only waits for
+        its turn on a busy machine uses no processor.
         """
-        deadline = time.monotonic() + _REST_SECONDS
+        if self._process is None:
+            return
+        pid, deadline = self._process.pid, time.monotonic() + self.timeout
+        enough = _processor_seconds(pid) + _REST_SECONDS
         pause = 0.001  # doubled: reading the states of all threads takes as long as many a request
-        while self._process is not None and _has_work(self._process.pid) and time.monotonic() < deadline:
+        while _has_work(pid) and _processor_seconds(pid) < enough and time.monotonic() < deadline:
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 

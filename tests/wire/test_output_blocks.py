@@ -23,7 +23,7 @@ def full():
         host, guest = socket.socketpair()
         stack.enter_context(host)
         stack.enter_context(guest)
-        guest.settimeout(5)  # a wait in vain fails instead of hanging
+        guest.settimeout(60)  # a wait in vain fails instead of hanging
         descriptor, _ = create_memory("test", 1 << 28)
         segment = Segment(descriptor, 8192)
         stack.callback(os.close, descriptor)

@@ -283,29 +283,37 @@ def test_a_canary_gets_exactly_its_share():
 def test_a_breaker_opens_and_closes_again():
     with (
         scripted(busy, busy, good) as target,
-        calls_of(url(target), breaker_failures="2", breaker_seconds="0.3") as calls,
+        calls_of(url(target), breaker_failures="2", breaker_seconds="10") as calls,
     ):
+        now = [100.0]
+        calls._caller._router._clock = lambda: now[0]
         assert [calls.error().cause for _ in range(2)] == [Cause.UNAVAILABLE] * 2
         refusal = calls.error()
         assert refusal.cause is Cause.BLOCKED
-        assert refusal.text.startswith(
+        assert refusal.text == (
             "cannot call a remote model: the circuit breaker of each of its targets is open: "
-            f"{url(target)}/v2/models/m is next called in 0."
-        )
-        assert refusal.text.endswith(
-            f" s, after 2 failures, the last: the queue is full (from {url(target)}/v2/models/m)"
+            f"{url(target)}/v2/models/m is next called in 10.0 s, after 2 failures, the last: the queue is full (from "
+            f"{url(target)}/v2/models/m)"
         )
         assert len(target.requests) == 2
-        until(calls.is_ready, "the pause to end")
+        assert not calls.is_ready()
+        now[0] += 11
 
+        assert calls.is_ready()
         assert calls() == [WireResponse([], {})]
         assert calls() == [WireResponse([], {})]
 
 
 def test_timeouts_that_the_client_asks_for_open_no_breaker():
-    with scripted(never, never, good) as target, calls_of(url(target), breaker_failures="1") as calls:
+    answers = threading.Event()
+
+    def late(connection: socket.socket, request: bytes) -> bool:
+        return (good if answers.is_set() else never)(connection, request)
+
+    with scripted(late) as target, calls_of(url(target), breaker_failures="1") as calls:
         for _ in range(2):
             assert calls.error(timeout_us=50_000).cause is Cause.REQUEST_TIMEOUT
+        answers.set()
         calls()
 
 

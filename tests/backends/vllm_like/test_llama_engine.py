@@ -260,7 +260,7 @@ def test_llama_cpps_own_http_port_rejects_requests(server: ServerProcess):
     pid = guest(server, "llama")
     ports = [c.laddr.port for c in psutil.Process(pid).net_connections("inet") if c.status == psutil.CONN_LISTEN]
     for port in ports:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         connection.request("POST", "/completion", '{"prompt": "hello", "n_predict": 1}')
         assert connection.getresponse().status == 401
         connection.close()

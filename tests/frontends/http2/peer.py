@@ -41,7 +41,7 @@ class Peer:
     """One connection."""
 
     def __init__(self, port: int, *, preface: bytes = frames.PREFACE + frames.settings(())):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         # Otherwise, the kernel keeps the second of two small writes until the first is acknowledged: 40 ms.
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._file = self.socket.makefile("rb")

@@ -104,7 +104,7 @@ def test_the_first_frame_must_be_settings(server, connect):
     ],
 )
 def test_another_protocol_gets_an_error_in_http_1(server, said):
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(said)
         response = http.client.HTTPResponse(client)
         response.begin()
@@ -116,7 +116,7 @@ def test_another_protocol_gets_an_error_in_http_1(server, said):
 
 def test_nothing_is_sent_before_the_clients_preface(server):
     """A client of HTTP/1.1 would read SETTINGS as a malformed response."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(frames.PREFACE)
         server.loop.until(lambda: server.connections)
         assert not select.select([client], [], [], 0.05)[0]

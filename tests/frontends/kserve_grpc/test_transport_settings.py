@@ -28,7 +28,7 @@ class Connection:
     """An HTTP/2 connection that acknowledges nothing by itself."""
 
     def __init__(self, port):
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._file = self._socket.makefile("rb")
         self._socket.sendall(PREFACE)
         self.send(SETTINGS)

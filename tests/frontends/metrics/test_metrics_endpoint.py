@@ -75,7 +75,7 @@ def test_a_connection_serves_many_scrapes(served):
 
 
 def raw(served, *pieces: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
         received = b""
         for piece in pieces:
             connection.sendall(piece)
@@ -116,7 +116,7 @@ def test_an_upgrade_is_answered_as_a_plain_request(served):
 
 
 def test_endless_headers_are_refused(served):
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000)
         assert connection.recv(100).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
@@ -133,7 +133,7 @@ def test_an_error_of_the_engine_is_the_error_of_the_scrape(served, monkeypatch):
 def test_stopping_closes_idle_connections_and_the_port(metrics_loop):
     frontend = MetricsFrontend(FakeEngine(), address="127.0.0.1", port=0)
     port = metrics_loop.run(frontend.start())
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as idle:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as idle:
         metrics_loop.until(lambda: frontend.connection_count)
         metrics_loop.run(frontend.stop())
         assert idle.recv(1) == b""

@@ -34,7 +34,7 @@ def question(prompt, version="1.1", **fields):
 
 
 def connected(api):
-    return closing(socket.create_connection(("127.0.0.1", api.port), timeout=10))
+    return closing(socket.create_connection(("127.0.0.1", api.port), timeout=60))
 
 
 def read_until(connection, end):

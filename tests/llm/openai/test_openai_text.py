@@ -207,4 +207,4 @@ def test_closing_a_stream_cancels_its_inferences(client, prompts):
             break
     stream.close()
     expected = str(before + len(prompts))
-    until(lambda: complete(client, "cancelled").choices[0].text.strip() == expected, "the model to notice", 10)
+    until(lambda: complete(client, "cancelled").choices[0].text.strip() == expected, "the model to notice")

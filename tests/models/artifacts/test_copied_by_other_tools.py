@@ -36,7 +36,7 @@ def real_registry(folder: Path) -> Iterator[str]:
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(["docker-registry", "serve", folder / "config.yml"], stdout=log, stderr=log)
     try:
-        until(lambda: answers(port), "the registry", timeout=20)
+        until(lambda: answers(port), "the registry")
         yield f"{HOST}:{port}"
     finally:
         process.terminate()

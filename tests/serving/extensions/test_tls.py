@@ -166,7 +166,7 @@ def connected(both, certificates, *protocols):
     context = ssl.create_default_context(cafile=certificates / "root.crt")
     if protocols:
         context.set_alpn_protocols(protocols)
-    plain = socket.create_connection(("127.0.0.1", both.grpc_port), timeout=10)
+    plain = socket.create_connection(("127.0.0.1", both.grpc_port), timeout=60)
     return context.wrap_socket(plain, server_hostname="localhost")
 
 
@@ -175,7 +175,7 @@ def test_a_client_that_does_not_look_at_its_connection_does_not_hold_up_the_end(
     frontend = HttpFrontend(FakeEngine(), address="127.0.0.1", port=0, tls=files(certificates))
     port = loop.run(frontend.start())
     context = ssl.create_default_context(cafile=certificates / "root.crt")
-    plain = socket.create_connection(("127.0.0.1", port), timeout=10)
+    plain = socket.create_connection(("127.0.0.1", port), timeout=60)
     with context.wrap_socket(plain, server_hostname="localhost") as client:
         client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 200"

@@ -12,10 +12,11 @@ from serving.requests.test_slow_readers import RESPONSES, settled, stream
 from support.console import shown_instance
 from support.server import ServerProcess
 
-LIMIT = 1
+LIMIT = 2
+"""Seconds: a guest that gets no processor for so long hangs, too."""
 NO_LIMIT = 'parameters { key: "HANG_SECONDS" value { string_value: "0" } }\n'
 ERROR = (
-    r"Stub process '{model}_0' is not healthy. Reason: pid {pid} was killed: it made no progress for 1 s "
+    rf"Stub process '{{model}}_0' is not healthy. Reason: pid {{pid}} was killed: it made no progress for {LIMIT} s "
     r"\(--stub-hang-seconds or HANG_SECONDS\)\."
 )
 NAMES = (
@@ -44,7 +45,7 @@ def server(tmp_path_factory):
 def test_a_model_that_hangs_is_restarted_and_its_stacks_are_logged(server, model, frame):
     pid = shown_instance(server, model)["pid"]
     asking = Asking(server, model, 1)
-    server.wait_log(f"'{model}_0' (pid {pid}) hangs: it made no progress for 1 s")
+    server.wait_log(f"'{model}_0' (pid {pid}) hangs: it made no progress for {LIMIT} s")
     reply = asking.reply()
     assert reply.status == 500
     assert re.match(ERROR.format(model=model, pid=pid), reply.error)
@@ -79,30 +80,31 @@ def unless_ready(instance):
 
 
 def test_the_models_parameter_overrides_the_flag(server):
-    assert values(infer(server, "dies_mid_request", 1.5)) == [1.5]
+    assert values(infer(server, "dies_mid_request", 1.5 * LIMIT)) == [1.5 * LIMIT]
 
 
 def test_a_model_that_waits_for_another_does_not_hang(server):
-    code = "return [answer(value_of(to('dies_mid_request', tensor(1.5)).exec()))]"
-    assert run(server, "runs_code", code) == {"OUT": [1.5]}
+    code = f"return [answer(value_of(to('dies_mid_request', tensor({1.5 * LIMIT})).exec()))]"
+    assert run(server, "runs_code", code) == {"OUT": [1.5 * LIMIT]}
     assert run(server, "runs_coroutine", code.replace("exec()", "async_exec()").replace("to(", "await to(")) == {
-        "OUT": [1.5]
+        "OUT": [1.5 * LIMIT]
     }
 
 
 def test_responses_and_calls_are_progress(server):
     steps = """
         sender = request.get_response_sender()
-        for number in range(4):
-            time.sleep(0.4)
+        for number in range(5):
+            time.sleep({pause})
             {step}
         sender.send(answer(7), FINAL)
     """
     with Stream(server) as opened:
-        opened.send("runs_code_decoupled", steps.format(step="sender.send(answer(number))"))
-        assert len(opened.wait(lambda events: len(events) == 5, "all responses")) == 5
-        opened.send("runs_code_decoupled", steps.format(step="to('dies_mid_request', tensor(0)).exec()"))
-        opened.wait(lambda events: len(events) == 6, "the response")
+        opened.send("runs_code_decoupled", steps.format(step="sender.send(answer(number))", pause=LIMIT / 4))
+        assert len(opened.wait(lambda events: len(events) == 6, "all responses")) == 6
+        call = "to('dies_mid_request', tensor(0)).exec()"
+        opened.send("runs_code_decoupled", steps.format(step=call, pause=LIMIT / 4))
+        opened.wait(lambda events: len(events) == 7, "the response")
 
 
 def test_a_thread_that_never_answers_hangs_after_execute_has_returned_too(server):
@@ -110,7 +112,7 @@ def test_a_thread_that_never_answers_hangs_after_execute_has_returned_too(server
     with Stream(server) as opened:
         opened.send("runs_code_decoupled", "model.kept = request.get_response_sender()")
         (event,) = opened.wait(lambda events: events, "the error")
-        assert "made no progress for 1 s" in str(event)
+        assert f"made no progress for {LIMIT} s" in str(event)
     server.wait_for(lambda: shown_instance(server, "runs_code_decoupled")["pid"] not in {0, pid}, "another process")
 
 
@@ -122,7 +124,7 @@ def test_a_model_that_waits_for_its_client_does_not_hang(server):
     progress = server.work / "models" / "floods" / "1" / "progress"
     with stream(server, RESPONSES) as client:
         assert int(settled(progress)) < RESPONSES
-        assert values(infer(server, "dies_mid_request", 1.5)) == [1.5]  # meanwhile its limit passes
+        assert values(infer(server, "dies_mid_request", 1.5 * LIMIT)) == [1.5 * LIMIT]  # meanwhile its limit passes
         received = bytearray()
         while not received.endswith(b"0\r\n\r\n"):
             data = client.recv(1 << 20)

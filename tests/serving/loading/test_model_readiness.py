@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import threading
 import time
 
 import pytest
 import tritonclient.grpc
+from serving.guests.test_supervision import wait_read
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import ServerProcess
+from support.server import HOST, ServerProcess
 from support.waiting import until
 
 SAYS = """
@@ -99,16 +102,15 @@ def test_checks_at_once_share_one_call(server, tmp_path):
     wait = f"not [time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go_on)!r}), True)] or True"
     set_answer(server, "says", f"lambda: {wait}")
     before = int(evaluate(server, "says", "M.calls"))
-    statuses: list[int] = []
-    threads = [
-        threading.Thread(target=lambda: statuses.append(server.get("/v2/models/says/ready").status)) for _ in range(5)
-    ]
-    for thread in threads:
-        thread.start()
-    until(lambda: int(evaluate(server, "says", "M.calls")) == before + 1, "the call")
-    go_on.touch()
-    for thread in threads:
-        thread.join()
+    with contextlib.ExitStack() as stack:
+        made = [http.client.HTTPConnection(HOST, server.http_port, timeout=60) for _ in range(5)]
+        for connection in made:
+            stack.callback(connection.close)
+            connection.request("GET", "/v2/models/says/ready")
+        until(lambda: int(evaluate(server, "says", "M.calls")) == before + 1, "the call")
+        wait_read(server)
+        go_on.touch()
+        statuses = [connection.getresponse().status for connection in made]
     calls = int(evaluate(server, "says", "M.calls"))
     set_answer(server, "says", "lambda: True")
     assert statuses == [200] * 5

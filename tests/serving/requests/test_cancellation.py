@@ -98,7 +98,7 @@ def connect(server: ServerProcess, path: str, code: str) -> socket.socket:
     else:
         document = {"CODE": code}
     body = json.dumps(document).encode()
-    client = socket.create_connection(("127.0.0.1", server.http_port), 10)
+    client = socket.create_connection(("127.0.0.1", server.http_port), 60)
     client.sendall(
         b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
     )
@@ -145,7 +145,7 @@ def test_a_request_that_is_cancelled_while_it_waits_is_never_begun(server, tmp_p
 
 
 def _metrics(server: ServerProcess) -> str:
-    with socket.create_connection(("127.0.0.1", server.metrics_port), 10) as client:
+    with socket.create_connection(("127.0.0.1", server.metrics_port), 60) as client:
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         data = b""
         while part := client.recv(1 << 16):

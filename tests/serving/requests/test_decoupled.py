@@ -230,7 +230,7 @@ def test_a_coroutine_lets_the_next_one_begin(server):
         opened.send(
             "runs_coroutine_decoupled",
             SENDER
-            + "model.event = asyncio.Event()\nawait asyncio.wait_for(model.event.wait(), 10)\nsender.send(answer('first'), FINAL)",
+            + "model.event = asyncio.Event()\nawait asyncio.wait_for(model.event.wait(), 60)\nsender.send(answer('first'), FINAL)",
         )
         opened.send(
             "runs_coroutine_decoupled",

@@ -16,7 +16,7 @@ from naiad.server.app import build_engine, build_loader, listen
 async def status(port: int) -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    line = await asyncio.wait_for(reader.readline(), 10)
+    line = await asyncio.wait_for(reader.readline(), 60)
     writer.close()
     return int(line.split()[1])
 

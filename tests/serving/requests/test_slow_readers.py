@@ -21,7 +21,7 @@ def stream(server: ServerProcess, responses: int) -> socket.socket:
     body = json.dumps({"IN": [responses, ELEMENTS]}).encode()
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-    client.settimeout(20)
+    client.settimeout(60)
     client.connect(("127.0.0.1", server.http_port))
     client.sendall(
         b"POST /v2/models/floods/generate_stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b"
