@@ -50,6 +50,13 @@ def test_devices_have_their_own_resources_and_share_global_ones():
     made = limiter(a={"resources": shared, "device": 0}, b={"resources": shared, "device": 1})
     assert made.stage("a", 1) == [("a", 1)]
     assert made.stage("b", 2) == []
+    made = limiter(a={"resources": [ResourceNeed("R", 3)], "device": 1}, b={"resources": [*shared, *R1], "device": 1})
+    assert made.describe_capacities() == (
+        "\nMax Resource Map===>\n\tDevice: GLOBAL\n\t\tResource: G\t Count: 1\n"
+        "\tDevice: 1\n\t\tResource: R\t Count: 3\n"
+    )
+    made.unregister("a")
+    assert "R\t Count: 1\n" in made.describe_capacities()
 
 
 def test_work_without_resources_never_waits():

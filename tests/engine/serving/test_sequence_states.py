@@ -67,6 +67,9 @@ def test_strings_of_a_file_must_be_as_many_as_the_shape_says(tmp_path):
     assert found.initial.data == b"\1\0\0\0a\0\0\0\0"
     with pytest.raises(InvalidRequestError, match=r"initial_state/s: unexpected number of string elements 2 .*'S'"):
         read_states(model(state(kind="STRING", dims="[1]", initial=initial(kind="STRING", dims="[1]"))), tmp_path)
+    (tmp_path / "initial_state" / "s").write_bytes(b"\1\0\0\0")
+    with pytest.raises(InvalidRequestError, match=r"initial_state/s: incomplete string data for inference input 'S'"):
+        read_states(model(state(kind="STRING", dims="[1]", initial=initial(kind="STRING", dims="[1]"))), tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,10 @@ import os
 import re
 import signal
 
-import numpy as np
 import pytest
-import tritonclient.grpc
 from support.server import ServerProcess
-from support.waiting import until
 
-from .batches import BatchModel, Request, metrics, statistics, wait_for_pending
+from .batches import BatchModel, Request, wait_for_pending
 
 LIMITED = "--rate-limit=execution_count"
 
@@ -63,29 +60,6 @@ def test_instances_are_added_and_removed_while_the_others_keep_their_resources(t
         assert Request(server, second).batch[0] == 5
 
 
-def test_a_smaller_need_lowers_the_capacity_for_all(tmp_path):
-    first, second = write(tmp_path / "models", "first", 10), write(tmp_path / "models", "second", 3, count=2)
-    with ServerProcess(tmp_path / "models", LIMITED, *EXPLICIT, "--log-verbose=1", work=tmp_path) as server:
-        assert r"Resource: R\t Count: 10" in server.log
-        second.close_gate()
-        side_by_side = [Request(server, second, rows=2)]
-        second.wait_for_call(1)
-        (second.folder / "began-1").unlink()
-        side_by_side.append(Request(server, second, rows=2))
-        second.wait_for_call(1)  # the first one of the other instance
-        second.open_gate()
-        assert [each.batch[0] for each in side_by_side] == [1, 1]
-        load(server, first, 3, 1)
-        server.wait_log(r"\nMax Resource Map===>\n\tDevice: 0\n\t\tResource: R\t Count: 3\n")
-        second.close_gate()
-        in_turn = [Request(server, second, rows=2) for _ in range(2)]
-        second.wait_for_call(2)
-        wait_for_pending(server, second, 1)
-        assert not any(each.is_answered for each in in_turn)
-        second.open_gate()
-        assert all(each.batch for each in in_turn)
-
-
 @pytest.mark.parametrize("batching", ["max_batch_size: 2 dynamic_batching { }", "max_batch_size: 2"])
 def test_models_that_share_a_resource_take_turns(tmp_path, batching):
     first, second = (write(tmp_path / "models", name, 1, batching=batching) for name in ("first", "second"))
@@ -99,17 +73,6 @@ def test_models_that_share_a_resource_take_turns(tmp_path, batching):
         first.open_gate()
         assert (holds.batch, waits.batch) == ([1, 1, 1, 0], [1, 1, 1, 0])
         assert Request(server, first).batch[0] == 2
-
-
-def test_models_run_side_by_side_if_the_resources_suffice_for_both(tmp_path):
-    first, second = (write(tmp_path / "models", name, 1) for name in ("first", "second"))
-    with ServerProcess(tmp_path / "models", LIMITED, "--rate-limit-resource=R:2", work=tmp_path) as server:
-        first.close_gate()
-        holds = Request(server, first)
-        first.wait_for_call(1)
-        assert Request(server, second).batch == [1, 1, 1, 0]
-        first.open_gate()
-        assert holds.batch == [1, 1, 1, 0]
 
 
 def test_an_exited_guest_returns_its_resources(tmp_path):
@@ -130,73 +93,7 @@ def is_first(server, pid):
     return any("'first_0_0' is ready" in line and f"pid {pid}," in line for line in server.log.splitlines())
 
 
-def test_a_model_that_needs_more_than_the_capacity_does_not_load(tmp_path):
-    write(tmp_path / "models", "greedy", 3)
-    options = (LIMITED, "--rate-limit-resource=R:2", "--exit-on-error=false")
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="live") as server:
-        index = server.wait_for(lambda: server.post("/v2/repository/index").json()[0].get("reason"), "the load to fail")
-
-    assert index == (
-        'Invalid argument: Resource count for "R" is limited to 2 which will prevent scheduling of one or more model '
-        "instances, the minimum required count is 3"
-    )
-
-
 def test_without_the_limiter_resources_are_ignored(tmp_path):
     model = write(tmp_path / "models", "greedy", 3)
     with ServerProcess(tmp_path / "models", "--rate-limit-resource=R:2", work=tmp_path) as server:
         assert Request(server, model).batch == [1, 1, 1, 0]
-
-
-QUEUE = "max_batch_size: 2 dynamic_batching {{ max_queue_delay_microseconds: 1000 default_queue_policy {{ {} }} }}"
-
-
-def ask_over_grpc(client, model):
-    """Ask without waiting; what can be cancelled, and where the error will be."""
-    tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
-    tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
-    errors = []
-    return client.async_infer(model.name, [tensor], callback=lambda result, error: errors.append(error)), errors
-
-
-def reasons(server, model, reason):
-    line = f'nv_inference_request_failure{{model="{model.name}",reason="{reason}",version="1"}} '
-    return next(float(text[len(line) :]) for text in metrics(server).splitlines() if text.startswith(line))
-
-
-def test_a_request_that_is_cancelled_while_it_waits_for_a_resource_is_never_executed(tmp_path):
-    first = write(tmp_path / "models", "first", 1)
-    second = write(tmp_path / "models", "second", 1, batching="max_batch_size: 2 dynamic_batching { }")
-    with (
-        ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server,
-        tritonclient.grpc.InferenceServerClient(server.grpc_url) as client,
-    ):
-        first.close_gate()
-        holds = Request(server, first)
-        first.wait_for_call(1)
-        call, errors = ask_over_grpc(client, second)
-        wait_for_pending(server, second, 1)
-        call.cancel()
-        until(lambda: reasons(server, second, "CANCELED") == 1, "the cancelled request to be counted")
-        until(lambda: errors, "the client's own thread to tell of it")
-        assert "CANCELLED" in str(errors[0].status())
-        stays = Request(server, second)
-        assert holds.is_answered is stays.is_answered is False
-        first.open_gate()
-        assert (holds.batch, stays.batch) == ([1, 1, 1, 0], [1, 1, 1, 0])
-        assert statistics(server, second)["execution_count"] == 1
-
-
-def test_a_request_waits_for_a_resource_no_longer_than_it_may_wait_at_all(tmp_path):
-    first = write(tmp_path / "models", "first", 1)
-    patience = "default_timeout_microseconds: 60000000 allow_timeout_override: true"
-    second = write(tmp_path / "models", "second", 1, batching=QUEUE.format(patience))
-    with ServerProcess(tmp_path / "models", LIMITED, work=tmp_path) as server:
-        first.close_gate()
-        holds = Request(server, first)
-        first.wait_for_call(1)
-        assert Request(server, second, timeout=200000).refusal == (503, "Request timeout expired")
-        assert reasons(server, second, "REJECTED") == 1
-        assert not holds.is_answered
-        first.open_gate()
-        assert (holds.batch, Request(server, second).batch) == ([1, 1, 1, 0], [1, 1, 1, 0])

@@ -11,9 +11,6 @@ import pytest
 import tritonclient.grpc
 from serving.asking import Ask
 from support.server import ServerProcess
-from support.waiting import until
-
-from .batches import metrics
 
 MODEL = """
 import json
@@ -108,18 +105,11 @@ CONTROLS = """control_input [
   { name: "READY" control [ { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } ] },
   { name: "ID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: %s } ] }
 ]"""
-FULL = "max_queue_delay_microseconds: 60000000 minimum_slot_utilization: 1.0"
 PATIENT = "max_sequence_idle_microseconds: 60000000"
 """As long as no test takes: unless told, a sequence is lost that sends nothing for a second."""
 SEQUENCES = {
     "direct": ("direct { } " + CONTROLS % "TYPE_UINT64", 3, 1),
-    "plain": ("direct { }", 3, 1),
-    "full": (f"direct {{ {FULL} }}", 2, 1),
-    "oldest": ("oldest { max_candidate_sequences: 4 } " + CONTROLS % "TYPE_INT32", 2, 1),
     "named": ("direct { } " + CONTROLS % "TYPE_STRING", 0, 1),
-    "idle": ("max_sequence_idle_microseconds: 50000", 1, 1),
-    "one": ("direct { }", 1, 1),
-    "two": ("direct { }", 1, 2),
     "iterative": ("iterative_sequence: true", 2, 1),
     "countdown": ("iterative_sequence: true", 2, 1),
     "steady": ("direct { }", 1, 1),
@@ -158,53 +148,6 @@ def row(seen):
     return seen["rows"][seen["place"]]
 
 
-def hold(server, folder, model, requests):
-    """Have the requests wait together: behind one of a sequence of its own, whose execution is held up."""
-    gate = folder / model / "gate"
-    gate.touch()
-    first = Ask(server, model, 999, "start end")
-    until(lambda: any((folder / model).glob("began-*")), "the first call")
-    asked = []
-    for request in requests:
-        asked.append(Ask(server, model, *request))
-        wait_for_waiting(server, model, len(asked))
-    gate.unlink()
-    return first, asked
-
-
-def wait_for_waiting(server, model, number):
-    line = f'nv_inference_pending_request_count{{model="{model}",version="1"}} {number}'
-    until(lambda: line in metrics(server), f"{number} waiting requests of '{model}'")
-
-
-NOT_STARTED = "inference request for sequence 5 to model 'direct' must specify the START flag on the first request of the sequence"
-
-
-@pytest.mark.parametrize(
-    ("sequence", "flags", "rows", "message"),
-    [
-        (None, "", 1, "inference request to model 'direct' must specify a non-zero or non-empty correlation ID"),
-        (0, "start", 1, "inference request to model 'direct' must specify a non-zero or non-empty correlation ID"),
-        (5, "", 1, NOT_STARTED),
-        (5, "end", 1, NOT_STARTED),
-        (
-            5,
-            "start",
-            2,
-            "inference request to model 'direct' must specify batch-size 1 due to requirements of sequence batcher",
-        ),
-        (
-            "a",
-            "start",
-            1,
-            "sequence batching control 'ID' data-type is 'BYTES', but model 'direct' expects 'UINT64'",
-        ),
-    ],
-)
-def test_a_request_that_fits_no_sequence_is_refused(server, sequence, flags, rows, message):
-    assert Ask(server, "direct", sequence, flags, rows=rows).refusal == (400, message)
-
-
 def test_the_model_learns_the_position_of_a_request_in_its_sequence(server):
     seen = [row(Ask(server, "direct", 7, flags, text="hi").seen) for flags in ("start", "", "end")]
 
@@ -236,29 +179,6 @@ def test_a_sequence_keeps_its_row_and_rows_without_a_request_hold_zeros(server):
         Ask(server, "direct", sequence, "end").finish()
 
 
-def test_without_a_ready_control_only_requests_are_given_to_the_model(server):
-    for sequence in (1, 2, 3):
-        assert len(Ask(server, "plain", sequence, "start").seen["rows"]) == 1
-        Ask(server, "plain", sequence, "end").finish()
-
-
-def test_slots_wait_for_each_other_as_long_as_they_may(server):
-    first, second = Ask(server, "full", 1, "start end"), Ask(server, "full", 2, "start end")
-
-    assert first.seen["rows"] == second.seen["rows"]
-    assert sorted(each["id"] for each in first.seen["rows"]) == [1, 2]
-
-
-def test_oldest_requests_of_several_sequences_share_a_call_and_none_has_two_in_it(server, folder):
-    _, asked = hold(server, folder, "oldest", [(1, "start"), (2, "start"), (1, "end"), (3, "start end"), (2, "end")])
-    calls = {}
-    for request in asked:
-        calls.setdefault(request.seen["call"], []).append((row(request.seen)["id"], row(request.seen)["flags"]))
-
-    assert [sorted(call) for _, call in sorted(calls.items())] == [[(1, 1), (2, 1)], [(1, 2), (3, 3)], [(2, 2)]]
-    assert row(asked[0].seen)["tensors"]["ID"] == ["int32", [1, 1], ["1"]]
-
-
 def test_a_sequence_may_have_a_name_and_a_model_no_batch_dimension(server):
     seen = [row(Ask(server, "named", "abc", flags).seen) for flags in ("start", "end")]
 
@@ -269,43 +189,6 @@ def test_a_sequence_may_have_a_name_and_a_model_no_batch_dimension(server):
         400,
         "sequence batching control 'ID' data-type is 'UINT64', but model 'named' expects 'BYTES'",
     )
-
-
-def test_an_idle_sequence_loses_its_slot(server):
-    Ask(server, "idle", 1, "start").finish()
-
-    assert row(Ask(server, "idle", 2, "start end").seen)["id"] == 2
-    assert Ask(server, "idle", 1).refusal[0] == 400
-
-
-def test_a_sequence_waits_for_a_slot_no_longer_than_its_timeout(server):
-    Ask(server, "one", 1, "start").finish()
-    waiting = Ask(server, "one", 2, "start end")
-    wait_for_waiting(server, "one", 1)
-
-    assert Ask(server, "one", 3, "start end", timeout=20000).refusal == (
-        503,
-        "timeout of the corresponding sequence has been expired",
-    )
-    Ask(server, "one", 1, "end").finish()
-    assert row(waiting.seen)["id"] == 2
-
-
-def test_a_second_start_ends_the_sequence_that_had_the_id(server):
-    Ask(server, "plain", 44, "start").finish()
-
-    assert row(Ask(server, "plain", 44, "start end").seen)["flags"] == 3
-    server.wait_log("sequence 44 for model 'plain' has a conflict. The previous sequence did not end before")
-
-
-def test_sequences_stay_on_their_instance_and_spread_over_all(server):
-    where = [Ask(server, "two", sequence, "start").seen["instance"] for sequence in (1, 2)]
-
-    assert sorted(where) == ["two_0_0", "two_0_1"]
-    for sequence, instance in ((2, where[1]), (1, where[0]), (1, where[0])):
-        assert Ask(server, "two", sequence).seen["instance"] == instance
-    for sequence in (1, 2):
-        Ask(server, "two", sequence, "end").finish()
 
 
 def test_a_sequence_is_lost_with_its_instance_and_may_begin_again(server):
@@ -319,12 +202,8 @@ def test_a_sequence_is_lost_with_its_instance_and_may_begin_again(server):
     assert row(Ask(server, "steady", 1, "start end").seen)["pid"] != pid
 
 
-@pytest.mark.parametrize("times", [1, 2, 5])
-def test_a_model_may_want_a_request_again(server, times):
-    assert Ask(server, "iterative", value=times).text == str([1] + [0] * (times - 1))
-
-
-def test_a_request_that_ends_its_sequence_may_be_wanted_again_too(server):
+def test_a_model_may_want_a_request_again(server):
+    assert Ask(server, "iterative", value=5).text == "[1, 0, 0, 0, 0]"
     assert Ask(server, "iterative", 12, "start end", value=3).text == "[3, 0, 0]"
 
 
@@ -369,13 +248,3 @@ def test_an_exit_waits_for_sequences_no_longer_than_it_may(tmp_path):
         Ask(server, "plain", 1, "start").finish()
         os.kill(server.pid, signal.SIGTERM)
         assert server.wait_exit() == 0
-
-
-def test_a_test_may_hold_sequences_until_so_many_requests_wait(tmp_path):
-    write(tmp_path / "models", "plain", "direct { }", 1, 1)
-    environ = {"TRITONSERVER_DELAY_SCHEDULER": "1", "TRITONSERVER_BACKLOG_DELAY_SCHEDULER": "1"}
-    with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:
-        first = Ask(server, "plain", 1, "start end")
-        wait_for_waiting(server, "plain", 1)
-        second = Ask(server, "plain", 2, "start end")
-        assert {first.seen["call"], second.seen["call"]} == {1, 2}
