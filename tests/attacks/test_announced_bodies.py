@@ -53,14 +53,6 @@ def test_body_for_a_request_that_cannot_succeed_is_not_read(server: ServerProces
     seen.assert_memory(_LITTLE)
 
 
-def test_a_response_arrives_although_the_client_continues_to_send(server: ServerProcess) -> None:
-    with connected(server.http_port) as connection:
-        connection.sendall(head("/v2/nothing", GIB))
-        for _ in range(64):
-            connection.sendall(b"x" * 65536)
-        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\n")
-
-
 @pytest.mark.parametrize("headers", [(), (BINARY,), ("Expect: 100-continue",)])
 def test_announced_bodies_allocate_nothing(server: ServerProcess, headers) -> None:
     with watched(server) as seen, contextlib.ExitStack() as stack:
@@ -71,12 +63,6 @@ def test_announced_bodies_allocate_nothing(server: ServerProcess, headers) -> No
             assert server.get("/v2/health/live").status == 200
     seen.assert_others_served()
     seen.assert_memory(_LITTLE)
-
-
-def test_body_beyond_the_limit_is_refused_at_once(server: ServerProcess) -> None:
-    with connected(server.http_port) as connection:
-        connection.sendall(head(INFER, 9 * GIB))
-        assert answer(connection).startswith(b'HTTP/1.1 413 Content Too Large {"error":"request body of 9663676416')
 
 
 def test_chunks_of_two_bytes_are_joined_as_they_arrive(server: ServerProcess) -> None:

@@ -91,12 +91,11 @@ def test_heads_that_do_not_end_are_answered_with_408(server: ServerProcess) -> N
     assert timed_out(server, "header") - before == 20
 
 
-@pytest.mark.parametrize(
-    "length", [b"Content-Length: 1000", b"Content-Length: 10000000", b"Transfer-Encoding: chunked"]
-)
-def test_bodies_that_stall_are_answered_with_408(server: ServerProcess, length: bytes) -> None:
+def test_bodies_that_stall_are_answered_with_408(server: ServerProcess) -> None:
     with connected(server.http_port) as client:
-        client.sendall(b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\n" + length + b"\r\n\r\n64\r\n")
+        client.sendall(
+            b"POST /v2/models/identity/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n64\r\n"
+        )
         assert status_and_error(read_to_end(client)) == (
             408,
             "cannot read the request: no byte of its body arrived within 1 s (--http-client-body-timeout)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ CHANGES: dict[str, tuple[Callable[[Host], object], bool]] = {
     "nothing": (lambda _: None, False),
     "bytecode": (lambda host: (host.folder / "models/m/1/x.pyc").write_text(""), False),
     "code": (lambda host: (host.folder / "models/m/1/model.py").write_text(CODE + " "), True),
+    "older code": (lambda host: os.utime(host.folder / "models/m/1/model.py", (0, 0)), True),
     "a file": (lambda host: (host.folder / "models/m/data").write_text(""), True),
     "the environment": (lambda host: (environment(host, "e/bin") / "python").write_text("new"), True),
     "a package": (lambda host: (environment(host, "e/lib/python3.11/site-packages") / "x").write_text(""), True),

@@ -300,6 +300,7 @@ def test_a_model_of_two_repositories_is_reported_until_one_of_them_has_it(world)
     async def check() -> None:
         world.start()
         await world.poller.poll_once(is_regular=True)
+        assert DUPLICATE_REASON == "model appears in two or more repositories"
         assert (reason("d"), reason("m")) == (DUPLICATE_REASON, "")
         world.registry.record("other").reason = "its own"
         world.files["d"] = "x"

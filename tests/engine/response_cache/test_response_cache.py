@@ -11,7 +11,6 @@ from tritonclient import grpc
 
 from .models import (
     CACHED,
-    COUNTS,
     ask,
     call,
     counts,
@@ -86,17 +85,6 @@ def test_the_second_equal_request_is_answered_without_the_model(server):
     assert 0 < took["cache_hit"]["ns"] + took["cache_miss"]["ns"] < took["success"]["ns"]
 
 
-def test_parameters_sequence_and_id_make_no_other_request(server):
-    before = call(ask(server, "speaks", 5))
-    for more in (
-        {"id": "other"},
-        {"parameters": {"mine": "x"}},
-        {"parameters": {"sequence_id": 7, "sequence_start": True, "sequence_end": True}},
-        {"parameters": {"priority": 1, "timeout": 100}},
-    ):
-        assert call(ask(server, "speaks", 5, **more)) == before
-
-
 def test_a_response_holds_the_outputs_that_are_asked_for_and_no_others(server):
     def names(*wanted: str) -> dict[str, list]:
         return outputs(ask(server, "outputs", 3, outputs=[{"name": name} for name in wanted]))
@@ -116,20 +104,6 @@ def test_a_cached_output_is_returned_as_classes(server):
         assert outputs(ask(server, "classes", 1, 4, outputs=wanted)) == {"OUT": ["4.000000:1"]}
 
 
-def test_the_same_bytes_in_another_shape_are_another_request(server):
-    assert outputs(ask(server, "shapes", 1, 2, 1, 2, shape=[2, 2]))["N"] == [1, 1]
-    assert outputs(ask(server, "shapes", 1, 2, 1, 2, shape=[1, 4]))["N"] == [2]
-    assert outputs(ask(server, "shapes", 1, 2, 1, 2, shape=[2, 2]))["N"] == [1, 1]
-    assert counts(server, "shapes")["inferences"] == 3
-
-
-def test_strings_are_told_apart_by_their_lengths(server):
-    assert call(ask(server, "strings", "a", "bc", datatype="BYTES")) == 1
-    assert call(ask(server, "strings", "ab", "c", datatype="BYTES")) == 2
-    again = outputs(ask(server, "strings", "a", "bc", datatype="BYTES"))
-    assert again == {"OUT": ["a", "bc"], "N": [1]}
-
-
 @pytest.mark.parametrize(("value", "text"), [(-1, "minus one"), (-2, "minus two")])
 def test_an_error_is_never_kept(server, value, text):
     before = counts(server, "errors")
@@ -140,16 +114,6 @@ def test_an_error_is_never_kept(server, value, text):
     after = counts(server, "errors")
     assert after["executions"] - before["executions"] == 2
     assert (after["cache_hit"], after["cache_miss"] - before["cache_miss"]) == (0, 2)
-
-
-def test_a_model_that_does_not_ask_for_it_is_always_executed(server):
-    assert call(ask(server, "off", 9)) + 1 == call(ask(server, "off", 9))
-    assert counts(server, "off")["cache_miss"] == 0
-    assert metrics(server, 'per_model{model="off"') == []
-
-
-def test_hits_are_returned_in_the_promised_order(server):
-    assert [call(ask(server, "ordered", value)) for value in (1, 2, 1, 2, 1)] == [1, 2, 1, 2, 1]
 
 
 def test_responses_cached_over_http_are_returned_over_grpc_and_streams(server):
@@ -206,16 +170,6 @@ def test_metrics_count_hits_and_misses_of_each_model_and_of_the_cache(server):
     assert whole["num_evictions"] == 0
 
 
-def test_without_a_cache_of_the_server_the_setting_has_no_effect(tmp_path):
-    write_counting(tmp_path / "models", "m")
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 2]
-        assert server.get("/v2/models/m/config").json()["response_cache"] == {"enable": True}
-        # As from the reference: its series are there, the cache's own are not.
-        assert metrics(server, "nv_cache_num_hits")[-1:] == ['nv_cache_num_hits_per_model{model="m",version="1"} 0']
-        assert metrics(server, "nv_cache_util") == []
-
-
 def test_a_trace_of_a_hit_has_no_times_of_a_computation(tmp_path):
     write_counting(tmp_path / "models", "m")
     file = tmp_path / "trace.json"
@@ -246,21 +200,6 @@ def test_a_full_cache_drops_the_least_recently_used_and_logs_responses_that_neve
     (line,) = [line for line in server.log.splitlines() if "Failed to insert key" in line]
     assert "Requested byte_size: 8836 is greater than total cache size: 4096" in line
     assert "model 'm'" in line
-
-
-def test_a_model_that_was_loaded_again_is_executed_again(tmp_path):
-    """The reference answers from what the old one said."""
-    models = tmp_path / "models"
-    file = write_counting(models, "m")
-    options = ("--cache-config=local,size=100000", "--model-control-mode=explicit", "--load-model=m")
-    with ServerProcess(models, *options, work=tmp_path) as server:
-        assert [call(ask(server, "m", 1)) for _ in range(2)] == [1, 1]
-        file.write_text(COUNTS.replace("self.calls = 0", "self.calls = 100"))
-        assert server.post("/v2/repository/models/m/load").status == 200
-        assert [call(ask(server, "m", 1)) for _ in range(2)] == [101, 101]
-        server.wait_for(lambda: gauge(server, "nv_cache_num_entries") == 1, "the old entry to go")
-        server.post("/v2/repository/models/m/unload")
-        server.wait_for(lambda: gauge(server, "nv_cache_num_entries") == 0, "the last entry to go")
 
 
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"

@@ -11,41 +11,6 @@ from naiad.frontends.http2.frames import ErrorCode
 HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
 
 
-def test_a_graceful_shutdown_completes_streams_opened_between_its_steps(server, peer):
-    peer.request(1, fields=HOLD, ends=True)
-    server.loop.until(lambda: server.handlers)
-    server.drain()
-    first = peer.go_away()
-    assert (first.last, first.code) == (frames.MAX_STREAM, ErrorCode.NO_ERROR)
-    ping = peer.until(frames.PING)
-    peer.request(3, fields=HOLD, ends=True)
-    peer.send(frames.ping(ping.payload, is_ack=True))
-    assert peer.go_away().last == 3
-    peer.request(5, ends=True)
-    refused = peer.until(frames.RST_STREAM)
-    assert (refused.stream, refused.number) == (5, ErrorCode.REFUSED_STREAM)
-    server.release()
-    for number in (1, 3):
-        assert peer.until(frames.HEADERS, stream=number)
-    assert peer.is_closed()
-
-
-def test_the_last_stream_of_goaway_never_grows(server, peer):
-    """RFC 9113, section 6.8: it must not grow, also if the client acknowledges the ping twice."""
-    peer.request(1, fields=HOLD, ends=True)
-    assert peer.is_alive()
-    server.drain()
-    peer.go_away()
-    ack = frames.ping(peer.until(frames.PING).payload, is_ack=True)
-    peer.send(ack)
-    assert peer.go_away().last == 1
-    peer.request(3, ends=True)
-    peer.send(ack)
-    assert peer.is_alive()
-    peer.send(frames.window_update(0, 0))
-    assert peer.go_away() == (1, ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE with an increment of 0")
-
-
 def test_a_graceful_shutdown_of_an_idle_connection_closes_it_at_once(server, peer):
     server.loop.until(lambda: server.connections)
     assert peer.is_alive()
@@ -78,25 +43,6 @@ def test_a_shutdown_does_not_wait_long_for_a_client_that_sends_nothing(server, c
     server.loop.until(lambda: server.connections)
     server.drain()
     assert peer.is_closed()
-
-
-def test_open_streams_are_cancelled_when_the_client_disconnects(server, peer):
-    for number in (1, 3):
-        peer.request(number, fields=HOLD)
-    server.loop.until(lambda: len(server.handlers) == 2)
-    peer.close()
-    server.loop.until(lambda: all(handler.is_cancelled for handler in server.handlers))
-    server.loop.until(lambda: not server.connections)
-
-
-def test_a_reset_cancels_one_stream(server, peer):
-    for number in (1, 3):
-        peer.request(number, fields=HOLD, ends=True)
-    peer.send(frames.reset(1, ErrorCode.CANCEL))
-    assert peer.is_alive()
-    assert [handler.is_cancelled for handler in server.handlers] == [True, False]
-    server.release()
-    assert peer.until(frames.HEADERS).stream == 3
 
 
 def test_a_silent_client_is_pinged_and_stays_if_it_acknowledges(serve, connect):

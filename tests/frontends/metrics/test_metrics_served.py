@@ -109,16 +109,6 @@ def test_summaries_tell_count_sum_and_the_quantiles_that_were_asked_for(server):
     ) in text
 
 
-def test_without_counters_of_latencies_requests_are_counted(server):
-    text = page(server)
-    assert "duration_us" not in text
-    assert "nv_cache_num_hits_per_model" not in text
-    before = values(server, 'nv_inference_request_success{model="plain"')
-    ask(server, "plain")
-    after = values(server, 'nv_inference_request_success{model="plain"')
-    assert sum(after.values()) == sum(before.values()) + 1
-
-
 def test_a_model_with_a_cache_has_summaries_of_its_hits_and_misses(server):
     for _ in range(3):
         ask(server, "cached")
@@ -141,13 +131,6 @@ def test_first_responses_are_a_histogram_with_the_models_own_buckets(server, mod
     assert [name.split('le="')[1].rstrip('"}') for name in found] == bounds
     assert list(found.values())[-2:] == [2, 2]
     assert "# TYPE nv_inference_first_response_histogram_ms histogram\n" in page(server)
-
-
-def test_first_responses_are_counted_for_models_that_are_not_decoupled_too(server):
-    count = 'nv_inference_first_response_histogram_ms_count{model="plain",version="1"}'
-    before = values(server, count).get(count, 0)
-    assert ask(server, "plain") == 200
-    assert values(server, count) == {count: before + 1}
 
 
 def test_an_error_that_a_model_answers_with_is_a_success_as_in_the_reference_and_counted_apart(server):
@@ -211,16 +194,6 @@ def test_segments_and_the_store_have_metrics(usual):
         "naiad_environment_store_bytes",
         "naiad_environment_store_entries",
     }
-
-
-def test_models_of_one_name_are_told_apart_by_their_namespaces(tmp_path):
-    repositories = [tmp_path / "a", tmp_path / "b"]
-    for each in repositories:
-        write_model(each, "m")
-    with ServerProcess(repositories, "--model-namespacing=true", work=tmp_path) as server:
-        labels = [f'{{model="m",namespace="{each}",version="1"}}' for each in repositories]
-        assert list(values(server, "nv_inference_count")) == [f"nv_inference_count{each}" for each in labels]
-        assert list(values(server, "naiad_guests_alive")) == [f"naiad_guests_alive{each}" for each in labels]
 
 
 def test_prometheus_reads_every_page(server, usual):

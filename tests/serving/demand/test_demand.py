@@ -7,30 +7,12 @@ import urllib.request
 import numpy as np
 import pytest
 from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, outputs, write_ensemble, write_function, write_model
-from serving.repositories import Asking, index, infer, is_model_ready, repository, values
+from serving.repositories import index, infer, is_model_ready, values
 from support.console import shown_model, shown_models
 from support.server import ServerProcess
 from tritonclient.grpc import InferenceServerClient, InferInput
 
 PINNED = 'parameters { key: "demand" value { string_value: "pinned" } }\n'
-WAITS_FOR_A_FILE = """
-def initialize(self, args):
-    with open({path!r} + ".loads", "a") as file:
-        file.write("x")
-    while not os.path.exists({path!r}):
-        time.sleep(0.01)
-
-def answer(self, request):
-    return self.output(self.input(request))
-"""
-FAILS_WITHOUT_A_FILE = """
-def initialize(self, args):
-    if not os.path.exists({path!r}):
-        raise ValueError("no luck")
-
-def answer(self, request):
-    return self.output(self.input(request))
-"""
 CALLS = """
 def answer(self, request):
     given = pb_utils.get_input_tensor_by_name(request, "IN")
@@ -40,23 +22,15 @@ def answer(self, request):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("demand")
-
-
-@pytest.fixture(scope="module")
-def server(folder):
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demand")
     models = folder / "models"
-    for name in ("plain", "quiet", "over_grpc", "first", "second", "called", "asked_wrongly"):
+    for name in ("plain", "quiet", "over_grpc", "first", "second", "called"):
         write_function(models, name, "x + 1")
     write_function(models, "stays", "x + 1", PINNED)
-    write_model(models, "gated", WAITS_FOR_A_FILE.format(path=str(folder / "gate")))
-    write_model(models, "late", WAITS_FOR_A_FILE.format(path=str(folder / "late")))
-    write_model(models, "fails", FAILS_WITHOUT_A_FILE.format(path=str(folder / "luck")))
     write_model(models, "calls", CALLS)
     write_model(models, "streams", REPEAT, DECOUPLED)
     write_ensemble(models, "both", "first IN=X > OUT=M", "second IN=M > OUT=Y")
-    repository(models, ["auto_completes"])
     options = ("--model-control-mode=demand", "--log-verbose=0")
     with ServerProcess(models, *options, "--ui=true", work=folder) as running:
         yield running
@@ -102,47 +76,6 @@ def test_the_first_request_loads_the_model_and_counters_go_on(server):
     assert metrics(server, 'naiad_model_memory_bytes{model="plain"}').popitem()[1] > 1 << 20
 
 
-def test_concurrent_first_requests_cause_one_load_and_wait_for_it(server, folder):
-    asked = [Asking(server, "gated", number) for number in range(5)]
-    pending = 'nv_inference_pending_request_count{model="gated",version="1"}'
-    server.wait_for(lambda: metrics(server, pending).get(pending) == 5, "all requests to wait")
-    (folder / "gate").touch()
-    assert [values(each.reply()) for each in asked] == [[number] for number in range(5)]
-    assert (folder / "gate.loads").read_text() == "x"
-
-
-def test_a_request_waits_no_longer_than_its_own_timeout(server, folder):
-    reply = ask(server, "late", 1, name="IN", parameters={"timeout": 50_000})
-    assert (reply.status, reply.error) == (
-        503,
-        "model 'late' was not loaded within 0.05 s, the request's timeout",
-    )
-    (folder / "late").touch()
-    assert values(infer(server, "late", 3)) == [3]
-    assert (folder / "late.loads").read_text() == "x", "the load goes on without the request"
-
-
-def test_a_failed_load_answers_with_its_reason_and_is_tried_again_after_a_pause(server, folder):
-    refused = infer(server, "fails", 1)
-    assert (refused.status, "ValueError: no luck" in refused.error) == (503, True)
-    again = infer(server, "fails", 1)
-    assert (again.status, "ValueError: no luck" in again.error) == (503, True)
-    assert loads_of(server, "fails") == 1, "the second request comes within the pause"
-    assert not is_model_ready(server, "fails")
-    assert "no luck" in index(server)["fails"]["reason"]
-    assert server.get("/v2/health/ready").status == 200
-    assert server.get("/v2/models/fails").json()["name"] == "fails"
-    (folder / "luck").touch()
-    server.wait_for(lambda: infer(server, "fails", 7).status == 200, "the load to be tried again")
-    assert is_model_ready(server, "fails")
-
-
-def test_a_request_that_does_not_fit_loads_nothing(server):
-    reply = ask(server, "asked_wrongly", 1, name="NOPE")
-    assert (reply.status, reply.error) == (400, "unexpected inference input 'NOPE' for model 'asked_wrongly'")
-    assert loads_of(server, "asked_wrongly") == 0
-
-
 def test_an_ensemble_loads_the_models_of_its_steps(server):
     assert outputs(ask(server, "both", 1)) == {"Y": [3]}
     assert (loads_of(server, "first"), loads_of(server, "second")) == (1, 1)
@@ -161,14 +94,6 @@ def test_a_request_over_grpc_and_a_stream_load_their_models(server):
     client.close()
     reply = server.post("/v2/models/streams/generate_stream", {"IN": [4, 5]})
     assert reply.body.count(b"data:") == 2
-
-
-def test_a_model_whose_code_completes_its_configuration_is_asked_at_the_start(server):
-    assert loads_of(server, "auto_completes") == 0
-    assert server.get("/v2/models/auto_completes").json()["inputs"] == [
-        {"name": "IN", "datatype": "FP32", "shape": [-1]}
-    ]
-    assert values(infer(server, "auto_completes", 1)) == [0]
 
 
 def test_load_and_unload_requests_are_refused(server):

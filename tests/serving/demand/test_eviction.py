@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from serving.ensembles.ensembles import write_function, write_model
-from serving.repositories import Asking, index, infer, is_model_ready, values
+from serving.repositories import index, infer, is_model_ready, values
 from support.server import ServerProcess
 
 PREWARM = 'parameters { key: "PREWARM" value { string_value: "true" } }\n'
@@ -18,22 +18,6 @@ def initialize(self, args):
 def answer(self, request):
     return self.output(np.array([os.getpid()], np.float32))
 """
-CALLS = """
-def answer(self, request):
-    given = pb_utils.get_input_tensor_by_name(request, "IN")
-    called = pb_utils.InferenceRequest(model_name="called", inputs=[given], requested_output_names=["OUT"])
-    return self.output(pb_utils.get_output_tensor_by_name(called.exec(), "OUT").as_numpy())
-"""
-HELD = """
-def answer(self, request):
-    while not os.path.exists({path!r}):
-        time.sleep(0.01)
-    return self.output(np.array([os.getpid()], np.float32))
-"""
-
-
-def idle_after(seconds):
-    return f'parameters {{ key: "idle_seconds" value {{ string_value: "{seconds}" }} }}\n'
 
 
 def guest(server, model):
@@ -77,74 +61,6 @@ def test_models_that_push_each_other_out_answer_all_requests_of_frontend_process
             return server.log.count("since another model needs its memory") >= 3
 
         server.wait_for(work, "models to leave for each other")
-
-
-def test_a_model_that_a_loaded_model_waits_for_is_loaded_beyond_the_limit(tmp_path):
-    models = tmp_path / "models"
-    write_model(models, "calls", BALLAST.partition("def answer")[0] + CALLS)
-    write_model(models, "called", BALLAST)
-    options = ("--model-control-mode=demand", "--models-memory=150MiB", "--model-load-thread-count=1")
-    with ServerProcess(models, *options, work=tmp_path) as server:
-        assert values(infer(server, "calls", 1))
-        server.wait_log("'called' is loaded beyond --models-memory: a model in use waits for it")
-        server.wait_log("since another model needs its memory")
-
-
-def test_a_load_waits_for_a_model_in_use_and_says_so_if_that_takes_too_long(tmp_path):
-    models, gate = tmp_path / "models", tmp_path / "gate"
-    write_model(models, "held", BALLAST.partition("def answer")[0] + HELD.format(path=str(gate)))
-    write_model(models, "late", BALLAST)
-    # On a busy machine a load takes 3 s: a shorter limit would end the request that is to hold the model.
-    options = ("--model-control-mode=demand", "--models-memory=150MiB", "--demand-load-timeout=12")
-    with ServerProcess(models, *options, work=tmp_path) as server:
-        held = Asking(server, "held", 1)
-        server.wait_log("'held' was loaded on demand")
-        reply = infer(server, "late", 1)
-        assert reply.status == 503
-        assert reply.error == (
-            "model 'late' was not loaded within 12 s (--demand-load-timeout): the models in use need the 157 MB of "
-            "--models-memory, and none of them became idle"
-        )
-        late = Asking(server, "late", 1)
-        gate.touch()
-        assert held.reply().status == 200
-        assert late.reply().status == 200
-        server.wait_log("'held' is unloaded, since another model needs its memory")
-
-
-def test_a_model_that_can_never_fit_is_refused_with_the_reason(tmp_path):
-    models = tmp_path / "models"
-    write_model(models, "large", BALLAST)
-    with ServerProcess(models, "--model-control-mode=demand", "--models-memory=20MiB", work=tmp_path) as server:
-        guest(server, "large")
-        server.wait_for(lambda: unloaded(server, "large", "another model needs its memory"), "it to leave")
-        reply = infer(server, "large", 1)
-        assert reply.status == 503
-        assert reply.error.startswith("cannot load 'large': it used 1")
-        assert reply.error.endswith(
-            "when it was loaded last, and --models-memory=21 MB leaves 19.9 MB beside models that stay; raise the limit, "
-            "or pin fewer models"
-        )
-
-
-def test_an_idle_model_leaves_and_one_with_a_request_stays(tmp_path):
-    models, gate = tmp_path / "models", tmp_path / "gate"
-    write_model(models, "held", HELD.format(path=str(gate)), idle_after(0.2))
-    write_function(models, "idle", "x + 1", idle_after(0.2))
-    write_function(models, "stays", "x + 1", idle_after(0))
-    with ServerProcess(models, "--model-control-mode=demand", "--demand-idle-seconds=0.2", work=tmp_path) as server:
-        held = Asking(server, "held", 1)
-        server.wait_log("'held' was loaded on demand")
-        assert values(infer(server, "stays", 1)) == [2]
-        for _ in range(2):
-            server.begin_log()
-            assert values(infer(server, "idle", 1)) == [2]
-            server.wait_for(lambda: unloaded(server, "idle", "it was idle"), "the idle model to leave")
-            assert not unloaded(server, "held", "it was idle")
-        gate.touch()
-        assert held.reply().status == 200
-        server.wait_for(lambda: unloaded(server, "held", "it was idle"), "it to leave after its request")
-        assert not unloaded(server, "stays", "it was idle")
 
 
 def test_in_explicit_mode_a_load_request_makes_such_a_model_available(tmp_path):

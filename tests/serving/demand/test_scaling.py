@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from serving.asking import Ask
 from serving.ensembles.ensembles import write_model
 from serving.repositories import Asking, values
 from support.server import ServerProcess
@@ -42,40 +41,3 @@ def test_instances_are_added_for_requests_that_wait_and_removed_when_they_are_id
         server.wait_for(lambda: guests(server, "m") == 1, "idle instances to leave")
         server.wait_for(lambda: len(server.children()) == 2, "their processes to end")
         assert values(Asking(server, "m", 1).reply())
-
-
-def test_an_instance_with_a_sequence_stays_until_that_ends(tmp_path):
-    sequences = "max_batch_size: 1\nsequence_batching { max_sequence_idle_microseconds: 60000000 }\n"
-    pid = "def answer(self, request):\n    return self.output(np.array([[os.getpid()]], np.float32))\n"
-    write_model(tmp_path / "models", "m", pid, sequences + RANGE.format(idle=0.3))
-    with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-
-        def ask(sequence, flags=""):
-            asked = Ask(server, "m", sequence, flags)
-            asked.finish()
-            return asked.reply.json()["outputs"][0]["data"][0]
-
-        first = ask(1, "start")
-        second = ask(2, "start")  # waits for an instance, which is added
-        assert first != second
-        assert ask(1, "end") == first
-        server.wait_for(lambda: guests(server, "m") == 2, "the number of instances")
-        text = "since fewer are needed"
-        assert ask(2) == second
-        assert text not in server.log
-        assert ask(2, "end") == second
-        server.wait_log(text)
-        server.wait_for(lambda: guests(server, "m") == 1, "the idle instance to leave")
-
-
-def test_instances_with_requests_stay(tmp_path):
-    models, gate = tmp_path / "models", tmp_path / "gate"
-    write_model(models, "m", HELD.format(path=str(gate)), RANGE.format(idle=0.1))
-    with ServerProcess(models, work=tmp_path) as server:
-        asked = [Asking(server, "m", 1) for _ in range(3)]
-        server.wait_for(lambda: guests(server, "m") == 3, "all instances")
-        text = "since fewer are needed"
-        assert text not in server.log
-        gate.touch()
-        assert len({values(each.reply())[0] for each in asked}) == 3
-        server.wait_log(text)

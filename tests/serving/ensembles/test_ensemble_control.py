@@ -7,17 +7,10 @@ import threading
 
 import pytest
 from serving.contract import REFERENCE
-from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, outputs, write_ensemble, write_function, write_model
+from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, write_ensemble, write_function, write_model
 from support.server import TRITONSERVER, ServerProcess
 
 EXPLICIT = "--model-control-mode=explicit"
-
-
-def write_models(folder):
-    write_function(folder, "plus", "x + 1")
-    write_function(folder, "twice", "x * 2")
-    write_ensemble(folder, "chain", "plus IN=X > OUT=A", "twice IN=A > OUT=Y")
-    write_ensemble(folder, "outer", "chain X=X > Y=A", "twice IN=A > OUT=Y")
 
 
 def write_misfits(folder):
@@ -93,62 +86,8 @@ def start(tmp_path, *options, **more):
     )
 
 
-def test_loading_an_ensemble_loads_what_it_needs_first(tmp_path):
-    write_models(tmp_path / "models")
-    with start(tmp_path, EXPLICIT) as server:
-        control = Control(server)
-        assert control.load("outer").status == 200
-        assert control.ready() == {"outer", "chain", "plus", "twice"}
-        assert outputs(ask(server, "outer", 1)) == {"Y": [8]}
-
-
-def test_ensembles_named_at_the_start_bring_what_they_need(tmp_path):
-    write_models(tmp_path / "models")
-    with start(tmp_path, EXPLICIT, "--load-model=chain") as server:
-        assert Control(server).ready() == {"chain", "plus", "twice"}
-
-
-def test_an_ensemble_goes_with_a_model_that_it_needs_and_comes_back_with_it(tmp_path):
-    write_models(tmp_path / "models")
-    with start(tmp_path, EXPLICIT) as server:
-        control = Control(server)
-        control.load("outer")
-        control.unload("plus")
-        assert control.ready() == {"twice"}
-        assert control.index()["chain"]["reason"] == "unloaded"
-        assert ask(server, "chain", 1).status != 200
-        assert control.load("plus").status == 200
-        assert control.ready() == {"outer", "chain", "plus", "twice"}
-        assert outputs(ask(server, "outer", 1)) == {"Y": [8]}
-
-
-def test_an_ensemble_that_was_unloaded_itself_stays_away(tmp_path):
-    write_models(tmp_path / "models")
-    with start(tmp_path, EXPLICIT) as server:
-        control = Control(server)
-        control.load("chain")
-        control.unload("chain")
-        assert control.ready() == {"plus", "twice"}
-        control.load("plus")
-        assert control.ready() == {"plus", "twice"}
-
-
-def test_models_loaded_for_an_ensemble_are_unloaded_with_it_on_request(tmp_path):
-    write_models(tmp_path / "models")
-    with start(tmp_path, EXPLICIT) as server:
-        control = Control(server)
-        control.load("plus")
-        control.load("outer")
-        control.unload("outer", dependents=True)
-        assert control.ready() == {"plus"}
-        control.load("chain")
-        control.load("outer")
-        control.unload("outer", dependents=True)
-        assert control.ready() == {"chain", "plus", "twice"}
-
-
 def test_ensembles_that_do_not_fit_are_refused_one_by_one(tmp_path):
-    write_models(tmp_path / "models")
+    write_function(tmp_path / "models", "plus", "x + 1")
     write_misfits(tmp_path / "models")
     with start(tmp_path, EXPLICIT) as server:
         control = Control(server)
@@ -161,16 +100,6 @@ def test_ensembles_that_do_not_fit_are_refused_one_by_one(tmp_path):
             "Model 'broken' loading failed with error: version 1 is at UNAVAILABLE state: Internal: ValueError: no luck"
         )
         assert not set(MISFITS) & control.ready()
-
-
-def test_at_the_start_ensembles_that_do_not_fit_hold_no_other_up(tmp_path):
-    write_models(tmp_path / "models")
-    write_misfits(tmp_path / "models")
-    with start(tmp_path, "--exit-on-error=false", "--strict-readiness=false") as server:
-        assert outputs(ask(server, "outer", 1)) == {"Y": [8]}
-        if not REFERENCE:  # whose index has the names alone
-            index = Control(server).index()
-            assert {name: index[name]["reason"] for name in MISFITS} == MISFITS
 
 
 @pytest.mark.skipif(bool(REFERENCE), reason="the reference may find a model gone between two steps")
@@ -205,16 +134,3 @@ def test_reloading_and_unloading_models_loses_no_request_of_an_ensemble(tmp_path
     # Once it is unloaded it is told so; what was under way until then has been answered.
     texts = {json.loads(body)["error"] for body in wrong}
     assert texts <= {"Request for unknown model: 'chain' has no available versions"}
-
-
-@pytest.mark.skipif(bool(REFERENCE), reason="the reference takes an ensemble for ready whatever happens to its models")
-def test_an_ensemble_is_ready_only_if_its_models_are(tmp_path):
-    models = tmp_path / "models"
-    write_models(models)
-    write_function(models, "dies", "os._exit(3)")
-    write_ensemble(models, "deadly", "plus IN=X > OUT=A", "dies IN=A > OUT=Y")
-    with start(tmp_path, "--backend-config=python,stub-restart-limit=0") as server:
-        assert server.get("/v2/models/deadly/ready").status == 200
-        assert ask(server, "deadly", 1).error.startswith("in ensemble 'deadly', ")
-        server.wait_for(lambda: server.get("/v2/models/deadly/ready").status == 400, "the ensemble to be not ready")
-        assert server.get("/v2/models/chain/ready").status == 200

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from environments.served import ASK, CONFIG, MODEL, index, told
+from environments.served import CONFIG, MODEL, index, told
 from environments.wheels import only_wheels, wheel_of_installed, write_wheel
 from support.console import shown_models
 from support.once import once
@@ -21,11 +21,6 @@ pytestmark = pytest.mark.timeout(300)
 
 NAIAD = Path(sys.executable).with_name("naiad")
 BLOCK = '# /// script\n# dependencies = ["numpy", "greeter"]\n# ///\n'
-LATE = """
-class TritonPythonModel:
-    def execute(self, requests):
-        import cv2
-"""
 USES_GREETER = f"{MODEL}\nimport greeter\n"
 
 
@@ -41,21 +36,17 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
-    """Models `one` and `two` with equal blocks and locks, `unlocked`, `missing`, which lacks a package, and a backend's."""
+    """Models `one` and `two` with equal blocks and locks, `unlocked`, and `named`, which names a file of requirements."""
     folder = tmp_path_factory.mktemp("declared")
     models = folder / "models"
     for name, code in (
         ("one", BLOCK + USES_GREETER),
         ("two", BLOCK + USES_GREETER),
         ("unlocked", BLOCK + USES_GREETER),
-        ("missing", '# /// script\n# dependencies = ["numpy"]\n# ///\nimport sklearn\n' + MODEL),
     ):
         (models / name / "1").mkdir(parents=True)
         (models / name / "1" / "model.py").write_text(code)
         (models / name / "config.pbtxt").write_text(CONFIG)
-    (models / "late" / "1").mkdir(parents=True)
-    (models / "late" / "1" / "model.py").write_text(LATE)
-    (models / "late" / "config.pbtxt").write_text(CONFIG)
     (models / "named").mkdir()
     (models / "named" / "1").mkdir()
     (models / "named" / "1" / "model.py").write_text(USES_GREETER)
@@ -64,7 +55,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
     (models / "named" / "config.pbtxt").write_text(CONFIG + parameter)
     with pytest.MonkeyPatch.context() as patch:
         only_wheels(wheels, patch)
-        for name in ("one", "two", "missing", "named"):
+        for name in ("one", "two", "named"):
             done = naiad("lock", models / name)
             assert done.returncode == 0, done.stderr
     return models
@@ -99,46 +90,6 @@ def test_models_run_in_the_environment_of_their_own_file(server: ServerProcess) 
     assert Path(prefixes.pop()).is_relative_to(server.work / "store")
 
 
-def test_a_model_without_a_lock_is_unavailable_with_the_command_that_locks_it(
-    server: ServerProcess, repository: Path
-) -> None:
-    entry = index(server)["unlocked"]
-
-    assert entry["state"] == "UNAVAILABLE"
-    assert f"write it with `naiad lock {repository}/unlocked/1/model.py`" in entry["reason"]
-
-
-def test_a_failed_import_names_the_package_to_add(server: ServerProcess, repository: Path) -> None:
-    reason = index(server)["missing"]["reason"]
-
-    assert "ModuleNotFoundError: No module named 'sklearn'" in reason
-    assert f"; if 'sklearn' is a package, add it with `naiad add {repository}/missing scikit-learn`\n" in reason
-
-
-def test_an_import_that_fails_in_a_request_names_the_package_in_the_log(
-    server: ServerProcess, repository: Path
-) -> None:
-    reply = server.post("/v2/models/late/infer", ASK)
-
-    assert "message: ModuleNotFoundError: No module named 'cv2'\n" in str(reply.json()["error"])
-    advice = f"if 'cv2' is a package, add it with `naiad add {repository}/late opencv-python-headless`"
-    server.wait_for(lambda: f"No module named 'cv2'; {advice}" in server.log_path.read_text(), "the log")
-
-
-def test_the_steps_of_the_build_are_in_the_log(server: ServerProcess) -> None:
-    log = server.log_path.read_text()
-
-    assert "installing 2 packages for Python" in log
-    assert log.count("installing 2 packages for Python") == 1  # once for three models
-
-
-def test_explain_says_what_the_environment_is_and_where_its_lock_is(repository: Path) -> None:
-    done = naiad("explain", "one", f"--model-repository={repository}")
-
-    assert f"environment {repository}/one/1/model.py" in done.stdout
-    assert f"+ {repository}/one/1/model.py.lock (found)" in done.stdout
-
-
 def test_a_run_resolves_by_itself_and_a_server_does_not(repository: Path, wheels: Path, tmp_path: Path) -> None:
     arguments = (
         "run",
@@ -154,19 +105,6 @@ def test_a_run_resolves_by_itself_and_a_server_does_not(repository: Path, wheels
     assert "has no lock" in refused.stderr
     assert done.returncode == 0, done.stderr
     assert str(tmp_path) in done.stdout
-
-
-def test_a_prefetched_store_serves_without_building(repository: Path, wheels: Path, tmp_path: Path) -> None:
-    variables = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels), "PIP_CONFIG_FILE": "/dev/null"}
-    arguments = ("env", "prefetch", repository / "one" / "1" / "model.py", f"--env-store={tmp_path / 'store'}")
-    done = naiad(*arguments, **variables)
-    assert done.returncode == 0, done.stderr
-    models = tmp_path / "models"
-    shutil.copytree(repository / "one", models / "one")
-
-    flags = ("--env-build=never", f"--env-store={tmp_path / 'store'}")
-    with ServerProcess(models, *flags, work=tmp_path) as server:
-        assert told(server, "one")[0].startswith(str(tmp_path / "store"))
 
 
 @pytest.mark.endurance

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -121,91 +120,6 @@ def test_two_servers_and_eight_models_that_start_at_once_unpack_each_archive_onc
     assert len(read_entries(tmp_path / "store")) == 2
 
 
-@pytest.mark.endurance
-def test_a_server_killed_while_it_unpacks_leaves_a_store_that_the_next_one_cleans_and_leases(serving, tmp_path):
-    archive, minor = serving
-    repository, store = tmp_path / "models", tmp_path / "store"
-    add_model(repository, "m", EXECUTION_ENV_PATH=str(archive))
-    killed = server(tmp_path, repository)
-    killed.start()
-    killed.wait_for(lambda: list(store.glob("staging/*/env/*/*")), "files to be unpacked")
-    killed.kill()
-    left = list((store / "staging").iterdir())
-    assert left
-    assert not read_entries(store)
-
-    with server(tmp_path, repository) as running:
-        assert told(running, "m")[1] == minor
-        assert f"removing {left[0]}, left by a process that was interrupted" in running.log
-        assert not list((store / "staging").iterdir())
-
-
-def test_an_environment_in_use_is_not_removed_until_its_model_is_unloaded(serving, tmp_path):
-    archive, _ = serving
-    repository, store = tmp_path / "models", tmp_path / "store"
-    add_model(repository, "m", EXECUTION_ENV_PATH=str(archive))
-    options = ["--model-control-mode=explicit", "--load-model=m"]
-    with server(tmp_path, repository, *options) as running:
-        (entry,) = read_entries(store)
-        refused = env("remove", entry.digest[:12], "--env-store", store)
-        collected = env("gc", "--keep-bytes=0", "--env-store", store)
-        listed = json.loads(env("list", "--json", "--env-store", store).stdout)["environments"]
-
-        assert refused.returncode == 1
-        assert "a running server uses it (last for m); unload its models first" in refused.stderr
-        assert "removed 0 environments" in collected.stdout
-        assert [(one["in_use"], [model["model"] for model in one["models"]]) for one in listed] == [(True, ["m"])]
-        told(running, "m")
-
-        assert running.post("/v2/repository/models/m/unload", {}).status == 200
-        running.wait_for(lambda: not read_entries(store)[0].in_use, "the environment to be released")
-        assert "removed 1 environment " in env("gc", "--keep-bytes=0", "--env-store", store).stdout
-        assert read_entries(store) == []
-
-        assert running.post("/v2/repository/models/m/load", {}).status == 200
-        assert told(running, "m")[0].startswith(str(store))
-
-
-@pytest.mark.endurance
-def test_a_replaced_archive_is_loaded_in_poll_mode_and_a_removed_environment_is_unpacked_again(serving, tmp_path):
-    archive, _ = serving
-    repository, shelf, store = tmp_path / "models", tmp_path / "shelf", tmp_path / "store"
-    shelf.mkdir()
-    shutil.copy(archive, shelf / "e.tar.gz")
-    add_model(repository, "m", EXECUTION_ENV_PATH="env://e")
-    options = [f"--env-directory={shelf}", "--model-control-mode=poll", "--repository-poll-secs=1"]
-    with server(tmp_path, repository, *options) as running:
-        before = told(running, "m")[0]
-        changed = bytearray(archive.read_bytes())
-        changed[4] ^= 1  # one byte of its header: another digest
-        (shelf / ".new").write_bytes(changed)
-        (shelf / ".new").rename(shelf / "e.tar.gz")
-        running.wait_for(lambda: told(running, "m")[0] != before, "the environment of the new archive")
-
-        shutil.rmtree(Path(told(running, "m")[0]).parent)
-        running.wait_for(lambda: len(running.children()) == 1, "the replaced guest to end")
-        running.children()[0].kill()
-        running.wait_for(lambda: "is gone from the store of environments" in running.log, "it to be missed")
-        running.wait_for(lambda: running.post("/v2/models/m/infer", ASK).status == 200, "the next guest")
-        assert unpackings(running) == 3
-        assert read_entries(store)
-
-
-def test_versions_of_a_model_have_environments_of_their_own(serving, tmp_path):
-    archive, minor = serving
-    repository = tmp_path / "models"
-    parameters = {"EXECUTION_ENV_PATH.2": "$$NAIAD_VERSION_DIRECTORY/e.tar.gz"}
-    add_model(repository, "m", versions=(1, 2), **parameters)
-    os.link(archive, repository / "m" / "2" / "e.tar.gz")
-    with (repository / "m" / "config.pbtxt").open("a") as config:
-        config.write("version_policy { all {} }\n")
-
-    with server(tmp_path, repository) as running:
-        assert told(running, "m", 1)[0] == sys.prefix
-        assert told(running, "m", 2)[0].startswith(str(tmp_path / "store"))
-        assert told(running, "m", 2)[1] == minor
-
-
 def test_a_remote_repository_has_an_environment_beside_its_models(serving, tmp_path, caplog):
     """Only the models' directories are copied here; the archive is fetched from beside them, once for all."""
     archive, minor = serving
@@ -269,33 +183,3 @@ def test_a_prefetched_store_serves_without_the_archive_it_came_from(serving, tmp
     with server(tmp_path, repository) as running:
         assert told(running, "m")[1] == minor
         assert unpackings(running) == 0
-
-
-@pytest.mark.endurance
-def test_an_altered_environment_is_found(serving, tmp_path):
-    archive, _ = serving
-    store = tmp_path / "store"
-    assert env("prefetch", archive, "--env-store", store).returncode == 0
-    assert env("verify", "--env-store", store).returncode == 0
-    (file,) = store.glob("*/env/etc/where.txt")
-    file.write_text("tampered")
-
-    found = env("verify", "--json", "--env-store", store)
-
-    assert found.returncode == 1
-    assert json.loads(found.stdout)[0]["alterations"]["changed"] == ["etc/where.txt"]
-
-
-@pytest.mark.endurance
-def test_the_signal_that_ends_a_server_releases_its_leases(serving, tmp_path):
-    archive, _ = serving
-    repository, store = tmp_path / "models", tmp_path / "store"
-    add_model(repository, "m", EXECUTION_ENV_PATH=str(archive))
-    running = server(tmp_path, repository)
-    running.start()
-    running.wait_health("ready")
-    assert read_entries(store)[0].in_use
-
-    running.kill()
-
-    assert "removed 1 environment " in env("gc", "--older-than=0s", "--env-store", store).stdout

@@ -86,14 +86,6 @@ def test_every_datatype_is_described_as_the_server_takes_and_gives_it(server, do
     assert errors(document, answer_of(document, path), reply.json()) == []
 
 
-def test_a_decoupled_model_is_offered_by_its_stream(server, document):
-    path = "/v2/models/repeats/generate_stream"
-    assert "/v2/models/repeats/infer" not in document["paths"]
-    reply = server.post(path, {"IN": [2, 0.5]})
-    assert (reply.status, reply.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
-    assert errors(document, request_of(document, path)["schema"], {"IN": [2, 0.5]}) == []
-
-
 def test_the_page_can_be_switched_off(tmp_path):
     models = repository(tmp_path / "models", ["identity"])
     with ServerProcess(models, "--api-page=false", work=tmp_path) as server:

@@ -7,6 +7,7 @@ import json
 import socket
 
 import pytest
+from cli.parsing import refusal
 from frontends.http2.peer import Peer
 from serving.written import write_model
 from support.server import ServerProcess, free_ports
@@ -167,11 +168,8 @@ def test_flags_name_hosts_and_origins(tmp_path, frontends):
         ("--openai-allowed-origins=http://a.example/path", "'http://a.example/path' is not an origin such as"),
     ],
 )
-def test_a_value_that_would_never_match_is_an_error_of_the_command_line(tmp_path, flag, problem):
-    (tmp_path / "models").mkdir()
-    with ServerProcess(tmp_path / "models", flag, work=tmp_path, wait="") as server:
-        assert server.wait_exit() == 1
-    assert problem in server.log
+def test_a_value_that_would_never_match_is_an_error_of_the_command_line(flag, problem):
+    assert problem in refusal(flag).message
 
 
 @pytest.mark.parametrize(

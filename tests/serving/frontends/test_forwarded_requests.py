@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-import psutil
 import pytest
-from support.console import shown_instance, shown_models
+from support.console import shown_models
 from support.server import Reply, ServerProcess
 
 CONFIG = """
@@ -37,7 +35,6 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * {factor})]))
         return responses
 """
-BLOCKS = 2000
 
 
 class Served:
@@ -99,38 +96,6 @@ def test_answers_errors_and_ids_belong_to_their_requests(served: Served) -> None
         assert list(pool.map(ask, range(1, 101))) == [None] * 100
 
 
-def test_forwarded_requests_are_counted(served: Served) -> None:
-    """An error that the model responds with counts as a response, as in the reference."""
-
-    def counts() -> tuple[int, ...]:
-        found = served.server.get("/v2/models/times/stats").json()["model_stats"][0]
-        stats = found["inference_stats"]
-        figures = [stats[name]["count"] for name in ("success", "fail", "queue", "compute_infer")]
-        return (found["inference_count"], found["execution_count"], *figures)
-
-    before = counts()
-    for value in (1, 2, 3, 4, -5, -6):
-        served.ask(value)
-    assert [now - then for now, then in zip(counts(), before, strict=True)] == [6, 6, 6, 0, 6, 6]
-
-
-def test_requests_that_a_killed_guest_had_not_begun_are_answered_by_the_next_one(served: Served) -> None:
-    for number in range(40):  # so fast that the guest may hold several requests
-        assert answer(served.ask(number)) == [2 * number]
-    killed = shown_instance(served.server, "times")["pid"]
-    with ThreadPoolExecutor(3) as pool:
-        begun = pool.submit(served.ask, BLOCKS)
-        until: Callable[..., Any] = served.server.wait_for
-        with until(served.reader, "the model to read"):  # and it reads on, since nothing is written
-            others = [pool.submit(served.ask, value) for value in (7, 8)]
-            until(lambda: served.in_flight() == 3, "the others to arrive")
-            os.kill(killed, signal.SIGKILL)
-            until(lambda: not psutil.pid_exists(killed), "the guest to end")
-        assert (begun.result().status, "was killed by SIGKILL" in begun.result().error) == (500, True)
-        assert [answer(other.result()) for other in others] == [[14], [16]]
-    assert shown_instance(served.server, "times")["pid"] != killed
-
-
 def test_a_reloaded_model_answers_at_once(served: Served) -> None:
     try:
         for factor in (3, 5):
@@ -142,12 +107,3 @@ def test_a_reloaded_model_answers_at_once(served: Served) -> None:
     finally:
         served.write(2)
         assert served.server.post("/v2/repository/models/times/load").status == 200
-
-
-def test_an_unloaded_model_is_refused_until_it_is_loaded_again(served: Served) -> None:
-    assert answer(served.ask(4)) == [8]
-    assert served.server.post("/v2/repository/models/times/unload").status == 200
-    served.server.wait_for(lambda: served.ask(4).status != 200, "the model to be gone")
-    assert "'times' has no available versions" in served.ask(4).error
-    assert served.server.post("/v2/repository/models/times/load").status == 200
-    assert [answer(served.ask(4)) for _ in range(8)] == [[8]] * 8

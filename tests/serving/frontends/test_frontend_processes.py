@@ -13,7 +13,6 @@ import threading
 import numpy as np
 import psutil
 import pytest
-import tritonclient.grpc
 from serving.frontends.killing import kill_under_load, others, reader_of, serving
 from serving.repositories import infer, repository, values
 from serving.written import write_model
@@ -93,17 +92,6 @@ def test_tensors_of_every_size_arrive_and_come_back_whole(server, size):
         for connection in made:
             for array in arrays:
                 assert identity(connection, array) == array.tobytes()
-
-
-def test_tensors_of_every_size_pass_over_grpc(server):
-    for size in SIZES:
-        array = np.arange(size, dtype=np.float32)
-        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
-            tensor = tritonclient.grpc.InferInput("IN", array.shape, "FP32")
-            tensor.set_data_from_numpy(array)
-            result = client.infer("identity", [tensor], request_id=f"size {size}")
-        assert result.get_response().id == f"size {size}"
-        np.testing.assert_array_equal(result.as_numpy("OUT"), array)
 
 
 def test_concurrent_requests_get_their_own_tensors(server):

@@ -6,7 +6,7 @@ import os
 
 import psutil
 import pytest
-from cli.parsing import parse_options
+from cli.parsing import parse_options, refusal
 from serving.repositories import infer, repository, values
 from support.server import ServerProcess
 from support.waiting import WaitedInVain, until
@@ -67,9 +67,5 @@ def test_a_guest_sleeps_between_messages_where_polling_is_off(tmp_path):
 
 
 @pytest.mark.parametrize("value", ["-2", "soon"])
-def test_an_invalid_limit_is_refused(tmp_path, value):
-    with (
-        pytest.raises(AssertionError, match="busy-poll-us"),
-        ServerProcess(tmp_path, f"--busy-poll-us={value}", work=tmp_path),
-    ):
-        pass
+def test_an_invalid_limit_is_refused(value):
+    assert "busy-poll-us" in refusal(f"--busy-poll-us={value}").message

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
-from serving.repositories import Asking, infer, is_model_ready, repository, values
-from serving.written import write_model
+from serving.repositories import infer, is_model_ready, repository, values
 from support.server import HOST, ServerProcess
 
 FATAL = -float(signal.SIGSEGV)
@@ -93,88 +90,3 @@ def test_refused_requests_are_counted_by_reason_and_the_page_shows_a_model_that_
             r"process: Stub process 'dies_mid_request_0' is not healthy. Reason: pid \d+ was killed by SIGSEGV\.",
             row["reason"],
         )
-
-
-def test_of_many_copies_in_the_queue_three_are_executed(server):
-    first = Asking(server, "dies_mid_request", 1)
-    server.wait_log("works for 1.0 s")
-    copies = [Asking(server, "dies_mid_request", FATAL) for _ in range(12)]
-    others = [Asking(server, "dies_mid_request", 0) for _ in range(3)]
-    errors = [copy.reply().error for copy in copies]
-    assert values(first.reply()) == [1]
-    assert sum("was killed by SIGSEGV" in error and "this request ended" not in error for error in errors) == 3
-    assert sum("this request ended 3 processes" in error for error in errors) == 9
-    assert [values(other.reply()) for other in others] == [[0]] * 3
-
-
-WAITS = """
-print("executed in", os.getpid())
-while not (left := os.listdir({0!r})):
-    time.sleep(0.01)
-os.unlink(os.path.join({0!r}, left[0]))
-"""
-
-
-class Gated:
-    """A server with a model of one guest, whose requests are equal; each is executed until it gets a ticket."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.server = ServerProcess(tmp_path / "models", work=tmp_path)
-        self._tickets = tmp_path / "tickets"
-        self._tickets.mkdir()
-        write_model(tmp_path / "models", "code")
-
-    def ask(self) -> Asking:
-        return AskingCode(self.server, WAITS.format(str(self._tickets)))
-
-    def give(self, count: int) -> None:
-        for number in range(count):
-            (self._tickets / str(number)).touch()
-
-    def kill_in_execution(self, number: int) -> None:
-        """Kill the guest once *number* requests have been executed, or are."""
-        begun = "executed in "
-        self.server.wait_for(lambda: self.server.log.count(begun) == number, f"request {number}")
-        pid = int(re.findall(rf"{begun}(\d+)", self.server.log)[-1])
-        os.kill(pid, signal.SIGKILL)
-        self.server.wait_log(f"pid {pid} was killed by SIGKILL")
-
-
-class AskingCode(Asking):
-    """Has the model run code."""
-
-    def __init__(self, server: ServerProcess, code: str) -> None:
-        self._code = code
-        super().__init__(server, "code")
-
-    def _ask(self, server: ServerProcess, model: str, *_values: float) -> None:
-        tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [self._code]}
-        self._reply = server.post(f"/v2/models/{model}/infer", {"inputs": [tensor]})
-
-
-def test_a_request_that_is_answered_between_exits_is_not_refused(tmp_path):
-    """As when something else kills guests while the same request comes all the time."""
-    gated = Gated(tmp_path)
-    with gated.server:
-        for number in range(3):
-            asking = gated.ask()
-            gated.kill_in_execution(2 * number + 1)
-            assert "was killed by SIGKILL" in asking.reply().error
-            gated.give(1)
-            assert gated.ask().reply().status == 200
-
-
-def test_requests_that_waited_before_the_exits_clear_themselves_by_their_answers(tmp_path):
-    """As when something kills guests in quick succession under a load of equal requests."""
-    gated = Gated(tmp_path)
-    with gated.server as server:
-        equal = [gated.ask() for _ in range(12)]
-        waiting = "nv_inference_pending_request_count"
-        server.wait_for(lambda: sum(series(server, waiting).values()) == 11, "all but the first to wait")
-        for number in range(4):
-            gated.kill_in_execution(2 * number + 1)
-            gated.give(1 if number < 3 else 5)
-        replies = [asking.reply() for asking in equal]
-        failed = [reply.error for reply in replies if reply.status != 200]
-        assert len(failed) == 4
-        assert all("was killed by SIGKILL" in error and "this request ended" not in error for error in failed)

@@ -6,9 +6,8 @@ import re
 
 import psutil
 import pytest
-from serving.contract import Stream, run
+from serving.contract import run
 from serving.repositories import Asking, infer, is_model_ready, repository, values
-from serving.requests.test_slow_readers import RESPONSES, settled, stream
 from support.console import shown_instance
 from support.server import ServerProcess
 
@@ -79,55 +78,9 @@ def unless_ready(instance):
     return None if instance["state"] == "ready" else instance
 
 
-def test_the_models_parameter_overrides_the_flag(server):
-    assert values(infer(server, "dies_mid_request", 1.5 * LIMIT)) == [1.5 * LIMIT]
-
-
 def test_a_model_that_waits_for_another_does_not_hang(server):
     code = f"return [answer(value_of(to('dies_mid_request', tensor({1.5 * LIMIT})).exec()))]"
     assert run(server, "runs_code", code) == {"OUT": [1.5 * LIMIT]}
     assert run(server, "runs_coroutine", code.replace("exec()", "async_exec()").replace("to(", "await to(")) == {
         "OUT": [1.5 * LIMIT]
     }
-
-
-def test_responses_and_calls_are_progress(server):
-    steps = """
-        sender = request.get_response_sender()
-        for number in range(5):
-            time.sleep({pause})
-            {step}
-        sender.send(answer(7), FINAL)
-    """
-    with Stream(server) as opened:
-        opened.send("runs_code_decoupled", steps.format(step="sender.send(answer(number))", pause=LIMIT / 4))
-        assert len(opened.wait(lambda events: len(events) == 6, "all responses")) == 6
-        call = "to('dies_mid_request', tensor(0)).exec()"
-        opened.send("runs_code_decoupled", steps.format(step=call, pause=LIMIT / 4))
-        opened.wait(lambda events: len(events) == 7, "the response")
-
-
-def test_a_thread_that_never_answers_hangs_after_execute_has_returned_too(server):
-    pid = shown_instance(server, "runs_code_decoupled")["pid"]
-    with Stream(server) as opened:
-        opened.send("runs_code_decoupled", "model.kept = request.get_response_sender()")
-        (event,) = opened.wait(lambda events: events, "the error")
-        assert f"made no progress for {LIMIT} s" in str(event)
-    server.wait_for(lambda: shown_instance(server, "runs_code_decoupled")["pid"] not in {0, pid}, "another process")
-
-
-def test_an_idle_model_does_not_hang(server):
-    assert shown_instance(server, "runs_coroutine")["restarts"] == {}
-
-
-def test_a_model_that_waits_for_its_client_does_not_hang(server):
-    progress = server.work / "models" / "floods" / "1" / "progress"
-    with stream(server, RESPONSES) as client:
-        assert int(settled(progress)) < RESPONSES
-        assert values(infer(server, "dies_mid_request", 1.5 * LIMIT)) == [1.5 * LIMIT]  # meanwhile its limit passes
-        received = bytearray()
-        while not received.endswith(b"0\r\n\r\n"):
-            data = client.recv(1 << 20)
-            assert data, "the stream was cut"
-            received += data
-        assert received.count(b"data: ") == RESPONSES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 from pathlib import Path
 
@@ -50,41 +49,6 @@ def test_a_model_that_was_given_up_is_tried_after_pauses_that_double_until_it_se
         server.wait_log("recovery was tried; it is tried again in 4 s;")
         assert "died 1 times" not in server.log
         assert server.get("/v2/health/live").status == 200
-
-
-def trials(server: ServerProcess) -> list[tuple[str, float]]:
-    """When a process was tried and when that had failed, by the log, in seconds of the day."""
-    lines = re.findall(
-        r"^\w\d{4} (\d\d):(\d\d):([\d.]+) .*(?:one process (is tried now)|recovery (was tried))",
-        server.log,
-        re.MULTILINE,
-    )
-    return [(tried or ended, int(h) * 3600 + int(m) * 60 + float(s)) for h, m, s, tried, ended in lines]
-
-
-def test_of_several_instances_one_process_is_tried_at_a_time(tmp_path):
-    together = 'parameters { key: "ONE_PROCESS" value { string_value: "true" } }'  # each process would try one
-    repo, broken = breakable(tmp_path, f"instance_group {{ count: 3 kind: KIND_CPU }} {together}")
-    with ServerProcess(repo, *RECOVERS, work=tmp_path) as server:
-        pids = [child.pid for child in server.children()]
-        broken.touch()
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        server.wait_for(lambda: len(trials(server)) >= 5, "three processes to be tried")
-        seen = trials(server)
-        assert [word for word, _ in seen[:5]] == [
-            "is tried now",
-            "was tried",
-            "is tried now",
-            "was tried",
-            "is tried now",
-        ]
-        # Whichever instance is next, it waits for the pause after the one before; log times are in microseconds.
-        for failed, following in ((1, 2), (3, 4)):
-            assert (seen[following][1] - seen[failed][1]) % 86400 >= 1.99
-        broken.unlink()
-        server.wait_health("ready")
-        assert values(infer(server, "dies_mid_request", 0)) == [0]
 
 
 def test_a_server_whose_models_do_not_recover_is_not_live(tmp_path):

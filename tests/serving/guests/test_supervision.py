@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -16,7 +15,7 @@ import pytest
 from serving.processes.reaching import connection_of_each
 from serving.repositories import Asking, document, index, infer, is_model_ready, repository, values
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 from support.waiting import until
 
 GATED = """
@@ -84,43 +83,6 @@ def test_a_crash_in_c_reports_the_signal_the_models_last_lines_and_pythons_stack
     assert lines[:2] == ["about to fall", "Fatal Python error: Segmentation fault"]
     assert any(re.search(r"File \".*model\.py\", line \d+ in execute", line) for line in lines)
     assert len(lines) <= 20
-
-
-def test_requests_behind_a_fatal_one_are_answered_by_the_next_guest(tmp_path):
-    with ServerProcess(models(tmp_path, "dies_mid_request"), work=tmp_path) as server:
-        slow = Asking(server, "dies_mid_request", 0.5)
-        server.wait_log("works for 0.5 s")
-        others = [Asking(server, "dies_mid_request", 0.001 * n) for n in range(1, 6)]
-        os.kill(guest_pid(server, "dies_mid_request"), signal.SIGSEGV)
-        replies = [asking.reply() for asking in (slow, *others)]
-        failed = [reply for reply in replies if reply.status != 200]
-        assert len(failed) <= 1
-        assert all("was killed by SIGSEGV" in reply.error for reply in failed)
-
-
-def wait_read(server: ServerProcess) -> None:
-    """Until the server has read what was sent to it before: it answers requests that came later."""
-    for _ in range(2):
-        server.get("/v2/health/live")
-
-
-def test_cancelled_requests_behind_a_fatal_one_are_not_executed_by_the_next_guest(tmp_path):
-    """The guest that had them was told of it; the next one knows nothing, and would work for nobody."""
-    with ServerProcess(models(tmp_path, "dies_mid_request"), work=tmp_path) as server:
-        pid = guest_pid(server, "dies_mid_request")
-        for _ in range(100):  # short executions: the guest is sent requests ahead
-            assert infer(server, "dies_mid_request", 0).status == 200
-        Asking(server, "dies_mid_request", 60)
-        server.wait_log("works for 60.0 s")
-        document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [1], "data": [0.25]}]}
-        client = http.client.HTTPConnection(HOST, server.http_port, timeout=30)
-        client.request("POST", "/v2/models/dies_mid_request/infer", json.dumps(document))
-        wait_read(server)
-        client.close()
-        wait_read(server)
-        os.kill(pid, signal.SIGSEGV)
-        assert values(infer(server, "dies_mid_request", 0)) == [0]
-        assert "works for 0.25 s" not in server.log
 
 
 def test_crash_loop_ends_in_a_model_that_is_unavailable_and_says_why(tmp_path):
@@ -241,13 +203,3 @@ def pids_that_meet(server: ServerProcess, place: Path) -> set[int]:
     code = f"[{come}, [time.sleep(0.01) for _ in iter(lambda: len(os.listdir({folder})), 2)], os.getpid()][-1]"
     with ThreadPoolExecutor(2) as pool:
         return {int(pid) for pid in pool.map(lambda _: evaluate(server, "two", code), range(2))}
-
-
-def test_statistics_count_what_failed(tmp_path):
-    with ServerProcess(models(tmp_path, "dies_mid_request"), work=tmp_path) as server:
-        infer(server, "dies_mid_request", 0)
-        infer(server, "dies_mid_request", -6)
-        infer(server, "dies_mid_request", 0)
-        [statistics] = json.loads(server.get("/v2/models/dies_mid_request/stats").body)["model_stats"]
-        assert statistics["inference_stats"]["success"]["count"] == 2
-        assert statistics["inference_stats"]["fail"]["count"] == 1

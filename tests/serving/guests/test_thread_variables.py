@@ -9,7 +9,7 @@ import sys
 import pytest
 from naiad_stub.process_limits import usable_processors
 from serving.written import evaluate, write_model
-from support.server import TRITONSERVER, ServerProcess
+from support.server import ServerProcess
 
 NAMES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_THREAD_TIMEOUT")
 UNSET = dict.fromkeys(NAMES)
@@ -24,28 +24,6 @@ def test_instances_share_the_cores_and_their_idle_threads_soon_sleep(tmp_path, i
 
     threads = str(max(1, usable_processors() // instances))
     assert found == repr([threads, threads, "20"])
-
-
-def test_a_server_that_may_use_one_processor_gives_its_guests_one_thread(tmp_path):
-    """Its guests had a thread for each processor of the machine."""
-    write_model(tmp_path / "models", "pinned")
-    program = f"import os, sys; os.sched_setaffinity(0, {{{min(os.sched_getaffinity(0))}}}); os.execv(sys.argv[1], sys.argv[1:])"
-
-    command = [sys.executable, "-c", program, TRITONSERVER]
-    with ServerProcess(tmp_path / "models", work=tmp_path, environ=UNSET, command=command) as server:
-        found = evaluate(server, "pinned", f"[os.environ.get(name) for name in {NAMES}]")
-
-    assert found == repr(["1", "1", "20"])
-
-
-def test_variables_of_threads_set_by_the_user_are_kept(tmp_path):
-    given = dict(zip(NAMES, ("3", "5", "26"), strict=True))
-    write_model(tmp_path / "models", "told")
-
-    with ServerProcess(tmp_path / "models", work=tmp_path, environ=given) as server:
-        found = evaluate(server, "told", f"[os.environ.get(name) for name in {NAMES}]")
-
-    assert found == repr(["3", "5", "26"])
 
 
 def test_a_server_has_no_threads_for_linear_algebra():

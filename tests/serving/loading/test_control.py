@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
-import sys
 import threading
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from serving.repositories import SAMPLES, Asking, index, infer, is_model_ready, repository, states, values
+from serving.repositories import index, infer, repository, states, values
 from support.server import ServerProcess
 
 EXPLICIT = "--model-control-mode=explicit"
@@ -121,129 +118,6 @@ def test_reloading_loses_no_request(control):
     client.close()
 
 
-def test_reloading_takes_over_new_code_and_versions(control):
-    server, models = control
-    repository(models, ["versions"])
-    load(server, "versions")
-    shutil.copytree(models / "versions" / "5", models / "versions" / "7")
-    client = client_of(server, "http")
-    client.load_model("versions")
-    assert values(infer(server, "versions", 0)) == [7]
-    assert server.get("/v2/models/versions").json()["versions"] == ["5", "7"]
-    assert infer(server, "versions", 0, version="3").status in {404, 503}
-    (models / "versions" / "7" / "model.py").write_text("raise RuntimeError('a bad day')")
-    with pytest.raises(Exception, match="a bad day"):
-        client.load_model("versions")
-    assert values(infer(server, "versions", 0)) == [7], "the loaded versions still serve"
-    client.close()
-
-
-def is_loaded_by(server: ServerProcess, model: str) -> bool:
-    """Whether a load request loads anything."""
-    before = server.log.count(f"loading: {model}:")
-    assert server.post(f"/v2/repository/models/{model}/load").status == 200
-    return server.log.count(f"loading: {model}:") > before
-
-
-def test_a_load_of_an_unchanged_loaded_model_does_nothing(control):
-    server, models = control
-    repository(models, ["identity"])
-    folder = models / "identity"
-    config_file = folder / "config.pbtxt"
-    load(server, "identity")
-    [guest] = server.children()
-    for _ in range(2):
-        assert not is_loaded_by(server, "identity")
-    assert "'identity' is loaded and has not changed since" in server.log
-    assert [guest] == server.children()
-    (folder / "1" / "__pycache__").mkdir()
-    assert not is_loaded_by(server, "identity"), "bytecode is nobody's change"
-    for change in (
-        (folder / "1" / "model.py").touch,
-        lambda: os.utime(folder / "1" / "model.py", (0, 0)),  # older, but another file
-        lambda: config_file.write_text(config_file.read_text() + "\n"),
-        lambda: (folder / "weights").write_text("new"),
-        (folder / "weights").unlink,
-        lambda: server.post("/v2/repository/models/identity/unload"),
-    ):
-        change()
-        assert is_loaded_by(server, "identity")
-        assert not is_loaded_by(server, "identity")
-    config = server.get("/v2/models/identity/config").json()
-    for _ in range(2):  # a configuration that comes along is a change, whatever it says
-        before = server.log.count("loading: identity:")
-        body = {"parameters": {"config": json.dumps(config)}}
-        assert server.post("/v2/repository/models/identity/load", body).status == 200
-        assert server.log.count("loading: identity:") == before + 1
-    assert is_loaded_by(server, "identity"), "without it the model is what its files say"
-    assert not is_loaded_by(server, "identity")
-
-
-def test_a_failed_load_is_tried_again_though_nothing_has_changed(control):
-    server, models = control
-    repository(models, ["identity"])
-    good = (models / "identity" / "1" / "model.py").read_text()
-    load(server, "identity")
-    (models / "identity" / "1" / "model.py").write_text("raise ValueError('not today')")
-    for count in (1, 2):
-        assert "not today" in server.post("/v2/repository/models/identity/load").error
-        assert server.log.count("loading: identity:") == count + 1
-    assert values(infer(server, "identity", 1)) == [1]
-    (models / "identity" / "1" / "model.py").write_text(good)
-    assert is_loaded_by(server, "identity")
-
-
-def test_a_change_of_a_shared_backend_or_environment_is_a_change_of_each_model(tmp_path):
-    """Triton reloads nothing here, because it compares only the model's own folder."""
-    models = repository(tmp_path / "models", ["identity"])
-    backend, environment = tmp_path / "backends" / "shared", tmp_path / "environment"
-    backend.mkdir(parents=True)
-    (models / "identity" / "1" / "model.py").rename(backend / "model.py")
-    (environment / "bin").mkdir(parents=True)
-    # No link: which environment a linked interpreter belongs to is not the same for every version.
-    (environment / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    (environment / "bin" / "python").chmod(0o755)
-    config = models / "identity" / "config.pbtxt"
-    named = f'parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}\n'
-    config.write_text(config.read_text().replace('"python"', '"shared"') + named)
-    options = (EXPLICIT, "--load-model=identity", f"--backend-directory={tmp_path / 'backends'}")
-    with ServerProcess(models, *options, work=tmp_path) as server:
-        assert not is_loaded_by(server, "identity")
-        (backend / "model.py").touch()
-        assert is_loaded_by(server, "identity")
-        assert not is_loaded_by(server, "identity")
-        (environment / "pyvenv.cfg").write_text("")
-        assert is_loaded_by(server, "identity")
-        assert not is_loaded_by(server, "identity")
-
-
-def test_unloading_lets_requests_in_flight_finish(control):
-    server, models = control
-    repository(models, ["dies_mid_request"])
-    load(server, "dies_mid_request")
-    asking = Asking(server, "dies_mid_request", 1)
-    server.wait_log("works for 1.0 s")
-    assert server.post("/v2/repository/models/dies_mid_request/unload").status == 200
-    assert infer(server, "dies_mid_request", 0).status == 404
-    assert values(asking.reply()) == [1]
-    server.wait_for(lambda: not server.children(), "the guest to end")
-
-
-def test_loading_again_while_unloading_serves_at_once(control):
-    server, models = control
-    repository(models, ["dies_mid_request"])
-    load(server, "dies_mid_request")
-    asking = Asking(server, "dies_mid_request", 2)
-    server.wait_log("works for 2.0 s")
-    assert server.post("/v2/repository/models/dies_mid_request/unload").status == 200
-    assert server.post("/v2/repository/models/dies_mid_request/load").status == 200
-    assert values(infer(server, "dies_mid_request", 0)) == [0]
-    assert values(asking.reply()) == [2]
-    server.wait_for(lambda: len(server.children()) == 1, "the old guest to end")
-    assert index(server)["dies_mid_request"]["state"] == "READY"
-    assert is_model_ready(server, "dies_mid_request")
-
-
 def test_unloading_amid_a_load_leaves_no_guest(control):
     server, models = control
     repository(models, ["versions"])
@@ -265,22 +139,3 @@ def test_control_is_refused_where_it_was_not_asked_for(tmp_path):
             reply = server.post(f"/v2/repository/models/identity/{action}")
             assert reply.error == "explicit model load / unload is not allowed if polling is enabled"
         assert values(infer(server, "identity", 1)) == [1]
-
-
-@pytest.mark.parametrize(
-    ("policy", "versions"),
-    [
-        ("latest { num_versions: 1 }", ["5"]),
-        ("all { }", ["1", "3", "5"]),
-        ("specific { versions: [ 1, 3 ] }", ["1", "3"]),
-    ],
-)
-def test_the_version_policy_chooses_the_served_versions(control, policy, versions):
-    server, models = control
-    repository(models, ["versions"])
-    config = models / "versions" / "config.pbtxt"
-    text = (SAMPLES / "versions" / "config.pbtxt").read_text()
-    config.write_text(text.replace("latest { num_versions: 2 }", policy))
-    load(server, "versions")
-    assert server.get("/v2/models/versions").json()["versions"] == versions
-    assert values(infer(server, "versions", 0)) == [float(versions[-1])]

@@ -71,18 +71,3 @@ def test_a_model_that_is_loaded_stays_in_the_index_without_its_folder_until_it_i
         assert server.post(f"/v2/repository/models/{name}/unload").status == 200
 
     server.wait_for(lambda: set(listed(server)) == {"raises_in_initialize", "repeats"}, "both to be forgotten")
-
-
-def test_a_failed_reload_forgets_nothing_of_the_version_that_serves(server):
-    assert load_files(server, "sent", _LOADS) == 200
-    assert load_files(server, "sent", _FAILS) == 400
-
-    assert listed(server)["sent"] == "READY"
-    assert server.get("/v2/models/sent/ready").status == 200
-
-
-def test_the_name_of_a_failed_load_can_be_loaded(server):
-    assert load_files(server, "sent", _FAILS) == 400
-    assert load_files(server, "sent", _LOADS) == 200
-
-    assert listed(server)["sent"] == "READY"

@@ -76,52 +76,6 @@ def test_a_sequence_that_is_idle_too_long_holds_up_the_old_version_no_longer(ser
         server.wait_for(lambda: len(pids(server)) == 1 and old not in pids(server), "the old guest to end")
 
 
-def test_the_old_version_is_waited_for_no_longer_than_an_exit_would(serve):
-    file, started = serve("--exit-timeout-secs=1")
-    with started as server:
-        old = ask(server, 1, "start")
-        load_anew(server, file)
-        server.wait_for(lambda: old not in pids(server), "the old guest to end")
-        assert "must specify the START flag" in ask(server, 1)
-
-
-def test_three_versions_may_serve_their_sequences_at_once(serve):
-    file, started = serve()
-    with started as server:
-        processes = []
-        for sequence in (1, 2, 3):
-            processes.append(ask(server, sequence, "start"))
-            if sequence != 3:
-                load_anew(server, file)
-        assert len(set(processes)) == 3
-        assert [ask(server, sequence) for sequence in (1, 2, 3)] == processes
-        assert ask(server, 2, "end") == processes[1]
-        server.wait_for(lambda: pids(server) == {processes[0], processes[2]}, "the second guest to end")
-        assert [ask(server, sequence, "end") for sequence in (1, 3)] == [processes[0], processes[2]]
-        server.wait_for(lambda: pids(server) == {processes[2]}, "the first guest to end")
-
-
-def test_nothing_is_loaded_where_nothing_has_changed_meanwhile(serve):
-    file, started = serve()
-    with started as server:
-        ask(server, 1, "start")
-        load_anew(server, file)
-        assert ask(server, 1) in pids(server)
-        count = server.log.count("loading: m:")
-        assert server.post("/v2/repository/models/m/load").status == 200
-        assert server.log.count("loading: m:") == count
-        ask(server, 1, "end")
-
-
-def test_an_unload_ends_both_and_does_not_wait(serve):
-    file, started = serve()
-    with started as server:
-        ask(server, 1, "start")
-        load_anew(server, file)
-        assert server.post("/v2/repository/models/m/unload").status == 200
-        server.wait_for(lambda: not pids(server), "both guests to end")
-
-
 def test_sequences_of_both_may_end_while_the_server_exits(serve):
     file, started = serve()
     with started as server:
@@ -133,29 +87,3 @@ def test_sequences_of_both_may_end_while_the_server_exits(serve):
         assert (ask(server, 1), ask(server, 2)) == (old, new)
         assert (ask(server, 1, "end"), ask(server, 2, "end")) == (old, new)
         assert server.wait_exit() == 0
-
-
-ENSEMBLE = """
-name: "e" platform: "ensemble" max_batch_size: 4
-input { name: "CODE" data_type: TYPE_STRING dims: 1 }
-output { name: "OUT" data_type: TYPE_STRING dims: 1 }
-ensemble_scheduling { step {
-  model_name: "m" model_version: -1
-  input_map { key: "CODE" value: "CODE" }
-  output_map { key: "OUT" value: "OUT" }
-} }
-"""
-
-
-def test_an_ensemble_that_is_loaded_anew_lets_its_models_start_sequences_as_before(serve):
-    file, started = serve()
-    ensemble = file.parents[2] / "e"
-    (ensemble / "1").mkdir(parents=True)
-    (ensemble / "config.pbtxt").write_text(ENSEMBLE)
-    with started as server:
-        assert server.post("/v2/repository/models/e/load").status == 200
-        pid = ask(server, 1, "start")
-        (ensemble / "config.pbtxt").write_text(ENSEMBLE + "# changed")
-        assert server.post("/v2/repository/models/e/load").status == 200
-        assert ask(server, 2, "start") == pid
-        assert [ask(server, sequence, "end") for sequence in (1, 2)] == [pid, pid]

@@ -146,29 +146,6 @@ def test_a_sample_of_warm_up_is_in_the_models_directory(server, file):
     assert text.endswith("is outside of the model's directory; put the file there")
 
 
-@pytest.mark.parametrize("file", ["secret", "../../../secret", "/etc/hostname"])
-def test_an_initial_state_is_in_the_models_directory(server, file):
-    state = {
-        "input_name": "S",
-        "output_name": "T",
-        "data_type": "TYPE_UINT8",
-        "dims": [4],
-        "initial_state": [{"name": "s", "data_type": "TYPE_UINT8", "dims": [4], "data_file": file}],
-    }
-    status, text = load(server, "good", {**BASIC, "sequence_batching": {"state": [state]}})
-    assert status == 400
-    assert "cannot read data_file of the initial state of 'S': '" in text
-    assert text.endswith("is outside of the model's directory; put the file there")
-
-
-@pytest.mark.parametrize("file", ["../../secret", "/etc/hostname", "warmup/link"])
-def test_labels_are_in_the_models_directory(server, file):
-    config = {**BASIC, "output": [{**TENSORS["output"][0], "label_filename": file}]}
-    status, text = load(server, "good", config)
-    assert status == 400
-    assert text.endswith("is outside model directory")
-
-
 def test_the_model_serves_after_all_hostile_names(server):
     assert load(server, "good", BASIC) == (200, "")
     reply = server.post(

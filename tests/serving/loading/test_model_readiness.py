@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import threading
-import time
 
 import pytest
 import tritonclient.grpc
-from serving.guests.test_supervision import wait_read
 from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 from support.waiting import until
 
 SAYS = """
@@ -95,45 +91,6 @@ def test_readiness_is_answered_while_execute_runs(server, model, tmp_path):
         thread.join()
     assert answers[0].endswith("'over')")
     assert int(evaluate(server, model, "M.calls")) == before + 3
-
-
-def test_checks_at_once_share_one_call(server, tmp_path):
-    go_on = tmp_path / "go on"
-    wait = f"not [time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go_on)!r}), True)] or True"
-    set_answer(server, "says", f"lambda: {wait}")
-    before = int(evaluate(server, "says", "M.calls"))
-    with contextlib.ExitStack() as stack:
-        made = [http.client.HTTPConnection(HOST, server.http_port, timeout=60) for _ in range(5)]
-        for connection in made:
-            stack.callback(connection.close)
-            connection.request("GET", "/v2/models/says/ready")
-        until(lambda: int(evaluate(server, "says", "M.calls")) == before + 1, "the call")
-        wait_read(server)
-        go_on.touch()
-        statuses = [connection.getresponse().status for connection in made]
-    calls = int(evaluate(server, "says", "M.calls"))
-    set_answer(server, "says", "lambda: True")
-    assert statuses == [200] * 5
-    assert before + 1 <= calls < before + 5
-
-
-def test_a_slow_check_counts_as_not_ready_and_continues(tmp_path):
-    write_model(tmp_path / "models", "m", SAYS + RUNS_CODE)
-    go_on = tmp_path / "go on"
-    with ServerProcess(tmp_path / "models", "--log-verbose=1", work=tmp_path) as server:
-        wait = f"not [time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go_on)!r}), True)] or True"
-        calls = int(evaluate(server, "m", "M.calls"))
-        set_answer(server, "m", f"lambda: {wait}")
-        started = time.monotonic()
-        assert server.get("/v2/models/m/ready").status == 400
-        assert 4.5 < time.monotonic() - started < 20  # five seconds, and what a busy machine adds to them
-        assert server.get("/v2/models/m/ready").status == 400
-        assert evaluate(server, "m", "1") == "1"
-        assert "Timed out waiting for user-defined is_ready() response" in server.log
-        assert "Timed out waiting for in-flight is_ready() response" in server.log
-        assert int(evaluate(server, "m", "M.calls")) == calls + 1
-        go_on.touch()
-        server.wait_for(lambda: server.get("/v2/models/m/ready").status == 200, "the call's end")
 
 
 def test_a_model_on_an_event_loop_is_checked_on_its_loop(tmp_path):

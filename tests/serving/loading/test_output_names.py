@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
-from typing import Any
 
 import pytest
 import tritonclient.grpc as grpcclient
@@ -122,43 +120,8 @@ def test_a_missing_output_that_a_client_named_over_grpc_is_warned_of(server):
     assert lacks("B") in line
 
 
-def test_a_missing_output_that_another_model_named_is_warned_of(server):
-    reply = server.post("/v2/models/calls/infer", {"inputs": []})
-    assert reply.status == 200, reply.error
-    (line,) = lines(server, "called")
-    assert lacks("B") in line
-
-
 def test_an_output_that_the_configuration_does_not_name_is_warned_of_once_for_the_model(server):
     assert returned(server, "extra") == ["A", "B"]
     returned_to_several(server, "extra", "A", "B")
     (line,) = lines(server, "extra")
     assert has("C") in line
-
-
-def test_a_model_that_makes_up_names_of_outputs_does_not_fill_the_log(server):
-    assert returned(server, "invents") == ["A", "B"]
-    server.wait_log(has("C0"))
-    assert returned(server, "invents") == ["A", "B"]
-    assert 1 <= len(lines(server, "invents")) <= 64
-
-
-def test_outputs_that_a_client_does_not_request_are_no_reason_for_a_warning(server):
-    assert returned(server, "right", "B") == ["B"]
-    assert returned(server, "right") == ["A", "B"]
-    returned(server, "extra")
-    server.wait_log(has("C"))  # so that the lines of earlier requests are there, too
-    assert "[right v1 " not in server.log
-
-
-def test_a_response_of_a_decoupled_model_may_have_a_part_of_the_requested_outputs(server):
-    received: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
-    with grpcclient.InferenceServerClient(server.grpc_url) as client:
-        client.start_stream(lambda result, error: received.put((result, error)))
-        client.async_stream_infer("parts", [], outputs=[grpcclient.InferRequestedOutput(name) for name in ("A", "B")])
-        names = [[output.name for output in received.get(timeout=60)[0].get_response().outputs] for _ in range(2)]
-        client.stop_stream()
-    assert names == [["A"], ["B"]]
-    returned(server, "extra")
-    server.wait_log(has("C"))  # so that the lines of earlier responses are there, too
-    assert "[parts v1 " not in server.log

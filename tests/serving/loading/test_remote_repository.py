@@ -93,24 +93,6 @@ def test_a_bucket_is_polled(tmp_path, bucket, models):
         server.wait_for(lambda: states(server) == {"plus": "READY"}, "the removed models to go")
 
 
-def test_a_failed_copy_is_reported_and_the_loaded_model_serves_on(tmp_path, bucket, models):
-    with start(tmp_path, bucket, "--model-control-mode=explicit", "--load-model=plus") as server:
-        key = "models/plus/1/model.py"
-        bucket.objects[key] += b"\n# changed"
-        bucket.broken.add(key)
-        reply = server.post("/v2/repository/models/plus/load")
-        assert reply.status != 200
-        assert reply.error.startswith(
-            f"failed to load 'plus': cannot copy '{bucket.uri}/plus/1/model.py'".replace(
-                "bucket/plus", "bucket/models/plus"
-            )
-        )
-        assert outputs(ask(server, "plus", 1, name="IN")) == {"OUT": [2]}
-        assert states(server)["plus"] == "READY"
-        bucket.broken.clear()
-        assert server.post("/v2/repository/models/plus/load").status == 200
-
-
 def test_without_credentials_the_server_says_what_it_could_not_list(tmp_path, bucket, models):
     nobody = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "eu"}
     with start(tmp_path, bucket, environ=nobody, wait="") as server:

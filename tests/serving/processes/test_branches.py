@@ -129,20 +129,6 @@ def test_requests_on_one_connection_use_the_instances_of_all_processes(server: S
         del calls
 
 
-def test_statistics_count_the_requests_of_all_processes_at_once(server: ServerProcess) -> None:
-    before = statistics(server, "spread")
-    with ExitStack() as stack:
-        for count, connection in enumerate(connections(stack, server), 1):
-            ask(connection, "1")
-            found = statistics(server, "spread")
-            assert {name: found[name] - before[name] for name in found} == {
-                "inferences": count,
-                "executions": count,
-                "successes": count,
-                "failures": 0,
-            }
-
-
 def test_metrics_have_the_counts_and_the_guests_of_all_processes(server: ServerProcess) -> None:
     evaluate(server, "spread", "1")
     text = scrape(server)
@@ -185,45 +171,6 @@ def test_calls_use_the_instances_of_all_processes_at_once(server: ServerProcess)
     assert evaluate(server, "single", code) == "done"
 
 
-def test_a_cycle_of_calls_through_all_instances_of_all_processes_is_found(server: ServerProcess) -> None:
-    """Each instance of `spread` calls `spread` while all of them execute such a request."""
-    folder = server.work / "ring"
-    folder.mkdir()
-    code = (
-        f"open('{folder}/' + str({PID}), 'w').close()\n"
-        f"while len(os.listdir('{folder}')) < {INSTANCES}: time.sleep(0.001)\n"
-        "response = pb_utils.InferenceRequest(model_name='spread', requested_output_names=['OUT'], "
-        "inputs=[pb_utils.Tensor('CODE', np.array([b'1'], object))]).exec()\n"
-        f"if response.has_error(): open('{folder}/error', 'w').write(response.error().message())"
-    )
-    with tritonclient.grpc.InferenceServerClient(f"{HOST}:{server.grpc_port}") as client:
-        make_slow(server)
-        value = tritonclient.grpc.InferInput("CODE", [1], "BYTES")
-        value.set_data_from_numpy(np.array([code.encode()], object))
-        ended: list[object] = []
-        for _ in range(INSTANCES):
-            client.async_infer(
-                "spread", [value], lambda result, error: ended.append(error or result), client_timeout=60
-            )
-        until(lambda: len(ended) == INSTANCES, "an answer to each request")
-    assert (
-        "the call can never be answered, as all instances that could wait on each other"
-        in (folder / "error").read_text()
-    )
-
-
-def test_metrics_of_models_in_several_processes_are_one(server: ServerProcess) -> None:
-    code = (
-        "globals().setdefault('kept', []).append(pb_utils.MetricFamily('spread_total', 'Counts', pb_utils.MetricFamily"
-        ".COUNTER)) or kept.append(kept[-1].Metric({})) or kept[-1].increment(1)"
-    )
-    with ExitStack() as stack:
-        made = connections(stack, server)
-        for connection in made:
-            ask(connection, code)
-        until(lambda: f"spread_total {len(made)}" in scrape(server), "the sum of all instances' counts")
-
-
 def test_models_in_any_process_can_ask_for_statistics_and_control_models(server: ServerProcess) -> None:
     with ExitStack() as stack:
         for connection in connections(stack, server, 12):
@@ -253,22 +200,6 @@ ANSWER = """\
     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([str(number).encode()], object))])
             for _ in requests]
 """
-
-
-def test_an_instance_that_fails_in_another_process_fails_the_load(server: ServerProcess, models: Path) -> None:
-    text = """
-        def initialize(self, args):
-            if args["model_instance_name"].endswith("_2"):
-                raise ValueError("not this one")
-    """
-    write_model(models, "failing", text, config=GROUP)
-
-    reply = server.post("/v2/repository/models/failing/load")
-
-    assert reply.status == 400
-    assert "ValueError: not this one" in reply.json()["error"]
-    assert "raise ValueError" in server.log  # the traceback
-    until(lambda: not guests(server, "failing"), "no guest of a model that failed to load")
 
 
 def test_guests_of_other_processes_ignore_the_same_signals_as_others(server: ServerProcess) -> None:
@@ -302,23 +233,6 @@ def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(ser
     assert parents == {each.pid for each in server.serving()}
     assert victim.pid not in parents
     assert 'reason="process exit"' in scrape(server)
-
-
-def test_a_guest_that_is_killed_is_restarted_by_its_process(server: ServerProcess) -> None:
-    process = server.others()[0].pid
-
-    def own() -> set[int]:
-        return {each.pid for each in guests(server, "spread") if each.ppid() == process}
-
-    before = own()
-    victim = max(before)
-    os.kill(victim, signal.SIGKILL)
-    until(lambda: victim not in own() and len(own()) == len(before), "another guest")
-    alive = f'naiad_guests_alive{{model="spread",version="1"}} {INSTANCES}'
-    until(lambda: alive in scrape(server), "it to serve")
-    with ExitStack() as stack:
-        for connection in connections(stack, server):
-            assert ask(connection, "1") == "1"
 
 
 def test_requests_of_threads_get_their_own_answers(server: ServerProcess) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -115,51 +113,6 @@ def test_a_call_goes_to_another_process_where_that_of_its_caller_has_no_idle_ins
     assert ask(other, f"call('b', {nested!r})") == repr(there)
 
 
-def test_a_call_that_is_not_accepted_gets_the_same_error_in_each_process(
-    server: ServerProcess, other: http.client.HTTPConnection
-) -> None:
-    know_route(other, server, "b")
-    calls = [
-        "call('b', np.zeros([1], np.float32))",
-        "call('b', '1', ['NONE'])",
-        "call('b', '1', model_version=9)",
-        "call('missing', '1')",
-        "call('repeats', 'x 1')",
-    ]
-    for code in calls:
-        text = ask(other, code)
-        assert "Error when running inference" in text
-        assert text == eval(evaluate(server, "single", code))
-
-
-def test_responses_of_a_decoupled_model_come_in_order_and_are_read_one_by_one(
-    server: ServerProcess, other: http.client.HTTPConnection
-) -> None:
-    own = str(server.others()[0].pid)
-
-    def take(count: int) -> list[str]:
-        found: list[str] = ask(other, f"results_of('repeats', 'x {count}')")
-        return found
-
-    until(lambda: take(1) == [f"x 0 {own}"], "a call within the process")
-    assert take(2_000) == [f"x {number} {own}" for number in range(2_000)]
-
-
-@pytest.mark.parametrize("end", ["responses.cancel()", "del responses"])
-def test_a_call_whose_further_results_are_not_wanted_ends(
-    server: ServerProcess, other: http.client.HTTPConnection, end: str
-) -> None:
-    own = str(server.others()[0].pid)
-
-    def is_free() -> bool:
-        return bool(ask(other, "results_of('repeats', 'x 1')") == [f"x 0 {own}"])
-
-    until(is_free, "a call within the process")
-    code = f"responses = request_to('repeats', 'x 3000').exec(decoupled=True)\nfirst = next(iter(responses))\n{end}"
-    assert ask(other, code) == "done"
-    until(is_free, "an idle instance again")
-
-
 def test_calls_are_counted_once_whoever_executes_them(server: ServerProcess, other: http.client.HTTPConnection) -> None:
     know_route(other, server, "c")
 
@@ -189,57 +142,6 @@ def test_long_tensors_of_calls_within_a_process_go_through_bridges(
     (there,) = guests_of(server, "b", process)
     assert "bridge" in Path(f"/proc/{there}/maps").read_text()
     assert ask(other, f"[len(call('b', '1 #' + {text})) for _ in range(6)]") == [1] * 6
-
-
-def test_a_call_ends_with_an_error_when_the_guest_that_executes_it_exits(
-    server: ServerProcess, other: http.client.HTTPConnection
-) -> None:
-    know_route(other, server, "b")
-    process = server.others()[0].pid
-    before = guests_of(server, "b", process)
-
-    text = ask(other, "call('b', 'os._exit(3)')")
-
-    assert "'b_0_1' is not healthy" in text
-    until(lambda: guests_of(server, "b", process) not in ([], before), "another guest")
-    know_route(other, server, "b")
-
-
-def test_a_call_ends_with_the_guest_that_has_made_it(
-    server: ServerProcess, other: http.client.HTTPConnection, met: Path
-) -> None:
-    know_route(other, server, "b")
-    process = server.others()[0].pid
-    (caller,) = guests_of(server, "a", process)
-    inner = f"meet({str(met)!r}, 'called', 2)"
-
-    def kill() -> None:
-        until((met / "called").exists, "the call")
-        os.kill(caller, signal.SIGKILL)
-
-    killing = threading.Thread(target=kill)
-    killing.start()
-    with pytest.raises(AssertionError, match="SIGKILL"):
-        ask(other, f"call('b', {inner!r})")
-    killing.join()
-    (met / "released").touch()
-    until(lambda: ask(other, "1", "b") == 1, "the called instance")
-    know_route(other, server, "b")
-
-
-def test_no_call_is_executed_by_a_version_that_was_replaced(
-    server: ServerProcess, other: http.client.HTTPConnection, models: Path
-) -> None:
-    text = """
-def execute(self, requests):
-    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([b"NUMBER"], object))]) for _ in requests]
-"""
-    for number in range(3):
-        write_model(models, "changing", text.replace("NUMBER", str(number)), config=TWO)
-        assert server.post("/v2/repository/models/changing/load").status == 200
-        assert ask(other, "[call('changing', '') for _ in range(30)]") == [str(number)] * 30
-    assert server.post("/v2/repository/models/changing/unload").status == 200
-    assert "'changing' has no available versions" in ask(other, "call('changing', '')")
 
 
 def test_calls_go_on_while_the_called_model_is_loaded_again(
@@ -285,43 +187,3 @@ def test_a_cycle_through_a_call_within_a_process_is_found(
     assert len(refused) == 1, found  # the other call is answered by the instance that the error has freed
     assert refused[0] <= {"a_0_0", "a_0_1", "b_0_0", "b_0_1"}
     assert sorted(ask(other, "1", model) for model in "ab") == [1, 1]
-
-
-def test_a_cycle_through_an_awaited_call_of_another_process_is_found(
-    server: ServerProcess, other: http.client.HTTPConnection
-) -> None:
-    """`single`, in the coordinator, calls the caller's model: its other instance calls it once more, and waits for the caller."""
-    innermost = "call('c', '1')"
-    inner = f"call('c', {innermost!r})"
-    text = ask(other, f"asyncio.run(awaited('single', {inner!r}))", "c")
-
-    assert rings(text), text
-    assert ask(other, "1", "c") == 1
-
-
-def test_a_cycle_through_an_awaited_call_within_a_process_is_found(
-    server: ServerProcess, other: http.client.HTTPConnection
-) -> None:
-    know_route(other, server, "b")
-    innermost = "call('a', '1')"
-    inner = f"call('a', {innermost!r})"  # by the instance of `a` in the coordinator
-    text = ask(other, f"asyncio.run(awaited('b', {inner!r}))")
-
-    assert rings(text), text
-    assert ask(other, "1") == 1
-
-
-def test_a_call_that_waits_for_long_calls_within_a_process_is_not_rejected(
-    server: ServerProcess, other: http.client.HTTPConnection, met: Path
-) -> None:
-    """Calls of `b` wait for both instances of `a`, which wait for calls that end at last."""
-    know_route(other, server, "c")
-    with connection_of_each(server) as connections, connection_of_each(server) as further:
-        parts = {"waits": (further[server.pid], "single", f"wait_for({str(met)!r}, 2) or call('a', '42')")}
-        for name, connection in (("here", connections[server.pid]), ("there", other)):
-            parts[name] = (connection, "a", f"call('c', {f'meet({str(met)!r}, {name!r}, 3)'!r})")
-        releasing = threading.Timer(0.5, (met / "released").touch)
-        releasing.start()
-        found = run_together(parts)
-        releasing.join()
-    assert found == {"here": "None", "there": "None", "waits": "42"}

@@ -7,12 +7,10 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 
 import psutil
 import pytest
-from serving.processes.reaching import connection_of_each
-from serving.written import CONFIG, RUNS_CODE, evaluate, write_model
+from serving.written import CONFIG, RUNS_CODE, write_model
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
@@ -82,11 +80,6 @@ def processes(server: ServerProcess) -> list[int]:
     return [server.pid, *(each.pid for each in sorted(server.others(), key=lambda each: each.name()))]
 
 
-def successes(server: ServerProcess) -> int:
-    (found,) = server.get("/v2/models/m/stats").json()["model_stats"]
-    return int(found["inference_stats"]["success"]["count"])
-
-
 def ask(connection: http.client.HTTPConnection, code: str) -> str:
     document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
     connection.request("POST", "/v2/models/m/infer", json.dumps(document))
@@ -152,51 +145,3 @@ def test_no_request_is_lost_while_the_count_of_a_model_changes(server: ServerPro
             answered, before = clients.answered, now
             until(lambda answered=answered: clients.answered > answered + 20, "requests")
     assert clients.problems == []
-
-
-def test_what_cannot_be_started_in_one_process_leaves_all_as_they_were(server: ServerProcess) -> None:
-    assert load(server, 3) == ""
-    before = instances(server, 3)
-    (server.work / "refuse_m_0_4").touch()
-    with closing(Load(server, 2)) as clients:
-        assert "no m_0_4" in load(server, 6)
-        assert instances(server, 3) == before
-        assert server.get("/v2/models/m/config").json()["instance_group"][0]["count"] == 3
-        (server.work / "refuse_m_0_4").unlink()
-        assert load(server, 6) == ""
-        assert len(instances(server, 6)) == 6
-    assert clients.problems == []
-
-
-class Blocked:
-    """A request that an instance executes until it is released."""
-
-    def __init__(self, connection: http.client.HTTPConnection, folder: Path) -> None:
-        self._begun, self._end = folder / "begun", folder / "end"
-        code = (
-            f"open({str(self._begun)!r}, 'w').close() or "
-            f"[time.sleep(0.002) for _ in iter(lambda: os.path.exists({str(self._end)!r}), True)] and os.getppid()"
-        )
-        self.answers: list[str] = []
-        self._thread = threading.Thread(target=lambda: self.answers.append(ask(connection, code)))
-        self._thread.start()
-        until(self._begun.exists, "the request to be executed")
-
-    def release(self) -> str:
-        self._end.touch()
-        self._thread.join(60)
-        (answer,) = self.answers
-        return answer
-
-
-def test_requests_of_a_process_that_loses_its_instances_end_before_these(server: ServerProcess, tmp_path: Path) -> None:
-    assert load(server, 3) == ""
-    with connection_of_each(server) as made:
-        other = processes(server)[1]
-        blocked = Blocked(made[other], tmp_path)
-        assert load(server, 1) == ""
-        assert evaluate(server, "m", "os.getppid()") == str(server.pid), "the model serves on"
-        assert other in {parent for _, parent, _ in guests(server)}
-        assert blocked.release() == str(other)
-        assert {parent for parent, _ in instances(server, 1).values()} == {server.pid}
-        assert ask(made[other], "os.getppid()") == str(server.pid)

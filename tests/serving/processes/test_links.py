@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -119,34 +117,6 @@ def test_tensors_of_every_size_pass_over_each_link(server: ServerProcess, size: 
             assert body[end:] == array.tobytes()
 
 
-def test_errors_of_another_process_are_those_of_a_single_one(server: ServerProcess) -> None:
-    missing = b'{"inputs": [], "id": "7"}'
-    found = set()
-    with connection_of_each(server) as made:
-        for connection in made.values():
-            connection.request("POST", "/v2/models/code/infer", missing)
-            response = connection.getresponse()
-            found.add((response.status, json.loads(response.read())["error"].partition(" for model")[0]))
-    assert found == {(400, "[request id: 7] expected 1 inputs but got 0 inputs")}
-
-
-def test_a_request_that_waits_is_cancelled_when_its_client_leaves(server: ServerProcess, tmp_path: Path) -> None:
-    """It waits behind another one, and is never begun."""
-    third = numbered(server)[2].pid
-    with contextlib.ExitStack() as stack:
-        one, two, three, four = (stack.enter_context(connection_of_each(server)) for _ in range(4))
-        busy = [Busy(each[third], tmp_path, name) for name, each in (("a", one), ("b", two), ("c", three))]
-        begun = tmp_path / "begun"
-        four[third].request("POST", "/v2/models/code/infer", body_of(f"open('{begun}', 'w').close()"))
-        waiting = 'nv_inference_pending_request_count{model="code",version="1"} 1'
-        until(lambda: waiting in metrics(server), "the request to wait")
-        four[third].close()
-        until(lambda: waiting not in metrics(server), "the request to be cancelled")
-        assert [each.end() for each in busy] == [(200, "done")] * 3
-        assert ask(one[third], "1") == (200, "1")
-        assert not begun.exists()
-
-
 def test_statistics_and_process_counts_have_each_request_once(server: ServerProcess) -> None:
     def counts() -> tuple[int, float]:
         successes = server.get("/v2/models/code/stats").json()["model_stats"][0]["inference_stats"]["success"]["count"]
@@ -158,51 +128,6 @@ def test_statistics_and_process_counts_have_each_request_once(server: ServerProc
         for connection in [*made.values()] * 4:
             assert ask(connection, "1") == (200, "1")
     assert counts() == (before[0] + 4 * PROCESSES, before[1] + 4 * PROCESSES)
-
-
-def test_requests_reach_the_new_version_while_a_model_is_loaded_again(server: ServerProcess) -> None:
-    """None fails: one that meets a version that is gone is sent again."""
-    outcomes: list[tuple[int, str]] = []
-    is_over = threading.Event()
-
-    def run(connection: http.client.HTTPConnection) -> None:
-        while not is_over.is_set():
-            outcomes.append(ask(connection, "1"))
-
-    with connection_of_each(server) as one, connection_of_each(server) as two:
-        threads = [threading.Thread(target=run, args=(each,)) for each in (*one.values(), *two.values())]
-        for thread in threads:
-            thread.start()
-        for _ in range(4):
-            assert server.post("/v2/repository/models/code/load").status == 200
-        is_over.set()
-        for thread in threads:
-            thread.join(60)
-    assert set(outcomes) == {(200, "1")}
-
-
-def test_a_request_that_another_process_had_when_it_exited_fails_and_the_next_is_answered(
-    server: ServerProcess, tmp_path: Path
-) -> None:
-    first, second, third = (each.pid for each in numbered(server))
-    with contextlib.ExitStack() as stack:
-        one, two, three = (stack.enter_context(connection_of_each(server)) for _ in range(3))
-        busy = [Busy(each[third], tmp_path, name) for name, each in (("a", one), ("b", two), ("c", three))]
-        assert {each.process for each in busy} == {first, second, third}
-        os.kill(second, signal.SIGKILL)
-        lost = next(each for each in busy if each.process == second)
-        until(lambda: lost.answers, "the request to fail")
-        text = "cannot finish the request: process 1 of the server, which had it, has exited; send it again"
-        assert lost.answers == [(503, text)]
-        assert [each.end() for each in busy if each is not lost] == [(200, "done")] * 2
-        until(
-            lambda: len(others(server)) == PROCESSES - 1 and second not in {each.pid for each in others(server)}, "it"
-        )
-        alive = f'naiad_guests_alive{{model="code",version="1"}} {PROCESSES}'
-        until(lambda: alive in metrics(server), "its instance to serve again")
-        again = Busy(one[third], tmp_path, "again")
-        assert ask(two[third], "1") == (200, "1")
-        assert again.end() == (200, "done")
 
 
 @pytest.mark.endurance

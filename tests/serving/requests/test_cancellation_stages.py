@@ -94,39 +94,6 @@ def test_a_request_in_the_queue_of_a_model_without_batching_is_cancelled(server,
     assert failures(server, "plain") == 1
 
 
-def test_a_sequence_that_waits_for_a_slot_is_cancelled(server, models, client):
-    places = models["places"]
-    assert Call(client, "places", sequence_id=1, sequence_start=True).status == "OK"
-    waits = Call(client, "places", sequence_id=2, sequence_start=True)
-    behind = Call(client, "places", sequence_id=3, sequence_start=True, sequence_end=True)
-    until(lambda: pending(server, places) == 2, "two that wait")
-    waits.cancel()
-    assert "CANCELLED" in waits.status
-    until(lambda: pending(server, places) == 1, "one that waits")
-    assert Call(client, "places", sequence_id=1, sequence_end=True).status == "OK"
-    assert behind.status == "OK"
-    assert failures(server, "places") == 1
-    assert statistics(server, places)["execution_count"] == 3
-
-
-def test_cancelling_a_request_of_a_sequence_cancels_those_behind_it(server, models, client):
-    queues = models["queues"]
-    queues.close_gate()
-    running = Call(client, "queues", sequence_id=1, sequence_start=True)
-    queues.wait_for_call(1)
-    second = Call(client, "queues", sequence_id=1)
-    until(lambda: pending(server, queues) == 1, "one that waits")
-    third = Call(client, "queues", sequence_id=1, sequence_end=True)
-    until(lambda: pending(server, queues) == 2, "two that wait")
-    second.cancel()
-    assert "CANCELLED" in second.status
-    assert "CANCELLED" in third.status
-    queues.open_gate()
-    assert running.status == "OK"
-    assert Call(client, "queues", sequence_id=1, sequence_start=True, sequence_end=True).status == "OK"
-    assert statistics(server, queues)["execution_count"] == 2
-
-
 def test_an_ensemble_is_cancelled_between_its_steps(server, models, client):
     turns = models["turns"]
     before, after = (statistics(server, models[name])["execution_count"] for name in ("turns", "after"))
@@ -139,19 +106,3 @@ def test_an_ensemble_is_cancelled_between_its_steps(server, models, client):
     until(lambda: statistics(server, turns)["execution_count"] == before + 1, "the first step's end")
     assert Call(client, "chain").status == "OK"
     assert statistics(server, models["after"])["execution_count"] == after + 1
-
-
-def test_a_step_that_waits_for_its_instance_is_cancelled(server, models, client):
-    after = models["after"]
-    executed = statistics(server, after)["execution_count"]
-    after.close_gate()
-    first = Call(client, "chain")
-    after.wait_for_call(executed + 1)
-    waits = Call(client, "chain")
-    until(lambda: pending(server, after) == 1, "the step to wait")
-    waits.cancel()
-    assert "CANCELLED" in waits.status
-    until(lambda: pending(server, after) == 0, "the step to be withdrawn")
-    after.open_gate()
-    assert first.status == "OK"
-    assert statistics(server, after)["execution_count"] == executed + 1

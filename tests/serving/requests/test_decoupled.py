@@ -75,16 +75,6 @@ def test_a_thread_may_answer_after_execute_has_returned(server, send):
     assert run(server, "runs_code", f"sender = request.get_response_sender()\n{send}\nreturn None") == "t"
 
 
-@ours
-@pytest.mark.parametrize("model", ["runs_code", "runs_coroutine"])
-def test_a_request_that_execute_leaves_without_answer_or_sender_fails(server, model):
-    """The reference leaves its client waiting."""
-    assert run(server, model, "return None") == "500: " + failed(
-        model,
-        "execute returned no response for a request and its response sender was dropped without sending one",
-    )
-
-
 @pytest.mark.parametrize(
     ("code", "text"),
     [
@@ -114,13 +104,6 @@ def test_whatever_execute_raises_fails_the_batch_only(server, error, text):
     start = "500: " + failed("runs_code", text) + "\n\nAt:\n  <string>(2): run\n"
     assert run(server, "runs_code", f"raise {error}").startswith(start)
     assert run(server, "runs_code", "return [answer('goes on')]") == "goes on"
-
-
-@ours
-def test_a_model_may_change_its_list_of_requests(server):
-    """The reference counts what is left in it, and answers by position."""
-    assert run(server, "runs_code", "requests.clear()\nreturn [answer(1)]") == 1
-    assert run(server, "runs_code", "requests.append(requests[0])\nreturn [answer(1)]") == 1
 
 
 # -- the decoupled mode -------------------------------------------------------------------------------------------
@@ -168,42 +151,11 @@ def test_an_exception_ends_the_stream_with_its_text(server, before):
     assert error.startswith("error: " + failed("runs_code_decoupled", "ValueError: x\n\nAt:\n  <string>("))
 
 
-@ours
-@pytest.mark.parametrize("before", ["", "sender.send(answer(1))\n"])
-def test_an_exception_of_a_coroutine_ends_the_stream_with_its_text(server, before):
-    """The reference only logs it and leaves the client waiting."""
-    code = SENDER + before + "await asyncio.sleep(0.001)\nraise ValueError('x')  # error ends it"
-    *sent, error = stream(server, "runs_coroutine_decoupled", code)
-    assert sent == [1] * bool(before)
-    assert error.startswith("error: " + failed("runs_coroutine_decoupled", "ValueError: x\n\nAt:\n  <string>("))
-
-
 @pytest.mark.parametrize("returned", ["[answer(1)]", "[]", "(None,)"])
 def test_execute_of_a_decoupled_model_returns_none(server, returned):
     code = SENDER + f"return {returned}  # error ends it"
     text = "Python model 'runs_code_decoupled_0' is using the decoupled mode and the execute function must return None."
     assert stream(server, "runs_code_decoupled", code) == ["error: " + failed("runs_code_decoupled", text)]
-
-
-@ours
-@pytest.mark.parametrize(("before", "events"), [("", ["end"]), ("sender.send(answer(1))\n", [1, "end"])])
-@pytest.mark.parametrize("model", ["runs_code_decoupled", "runs_coroutine_decoupled"])
-def test_a_sender_that_is_dropped_ends_its_stream(server, model, before, events):
-    """The reference leaves the client waiting. Where references go in a circle it takes until they are collected."""
-    with Stream(server) as opened:
-        opened.send(model, SENDER + before)
-        # Executed once the first is over: a collection before that finds nothing yet.
-        opened.send(model, "__import__('gc').collect()\n" + SENDER + "sender.send(flags=FINAL)")
-        both = [*events, "end"]
-        assert opened.wait(lambda events: len(events) == len(both), "both ends") == both
-    server.wait_log(f"'{model}_0' dropped a response sender without TRITONSERVER_RESPONSE_COMPLETE_FINAL")
-
-
-@ours
-@pytest.mark.parametrize("code", ["await asyncio.sleep(0)", "pb_utils.Logger.log_info('forgets')"])
-def test_a_request_that_a_coroutine_forgets_ends_its_stream(server, code):
-    """The reference leaves its client waiting. The names of the code, the request among them, refer to each other."""
-    assert stream(server, "runs_coroutine_decoupled", code) == ["end"]
 
 
 def test_many_threads_send_to_one_request(server):
@@ -249,15 +201,6 @@ def test_a_stream_gets_the_one_response_of_a_model_that_tries_to_send_two(server
         opened.send("runs_code", "return [answer('next')]")
         events = opened.wait(lambda events: len(events) >= 2, "both responses")
     assert events == [{"last": 1}, {"last": "next"}]
-
-
-@ours
-@pytest.mark.parametrize("model", ["runs_code", "runs_coroutine"])
-def test_a_response_without_the_final_flag_is_the_answer_though_execute_raises(server, model):
-    """The reference leaves its client waiting."""
-    code = "sender = request.get_response_sender()\nsent(sender, answer(1))\nraise ValueError('late')"
-    assert run(server, model, code) == 1
-    assert run(server, model, "return [answer('goes on')]") == "goes on"
 
 
 @ours

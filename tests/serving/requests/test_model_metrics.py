@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import http.client
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving.written import RUNS_CODE, evaluate, write_model
+from serving.written import evaluate, write_model
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
@@ -71,40 +70,6 @@ def test_a_histogram_has_the_series_of_the_reference_in_its_order(server):
     ]
 
 
-def test_one_name_and_labels_are_one_metric_in_all_models(server):
-    for model in ("a", "b"):
-        make(server, model, "common", "GAUGE")
-        evaluate(server, model, "g = common.Metric({'x': 'y'})")
-    evaluate(server, "a", "g.set(10)")
-    evaluate(server, "b", "g.increment(-2.5)")
-    assert evaluate(server, "a", "g.value()") == "7.5"
-    assert lines_of(server, "common") == ["# HELP common of a", "# TYPE common gauge", 'common{x="y"} 7.5']
-    text = evaluate(server, "b", "pb_utils.MetricFamily('common', '', pb_utils.MetricFamily.COUNTER)")
-    assert text == (
-        "TritonModelException: Error when creating MetricFamily: Failed to process the request for model 'b_0', "
-        "message: Family name already exists with different type"
-    )
-    evaluate(server, "a", "del common")
-    assert evaluate(server, "b", "g.value()") == "7.5"
-    evaluate(server, "b", "del common")
-    assert lines_of(server, "common") == []
-
-
-def test_metrics_stay_while_their_family_does(server):
-    make(server, "a", "family")
-    evaluate(server, "a", "family.Metric({'n': '1'}).increment(3)")
-    assert lines_of(server, "family{") == ['family{n="1"} 3']
-    evaluate(server, "a", "kept = family.Metric({'n': '1'})")
-    assert evaluate(server, "a", "kept.value()") == "3.0"
-    evaluate(server, "a", "del family")
-    assert lines_of(server, "family") == []
-    assert evaluate(server, "a", "kept.value()") == (
-        "TritonModelException: Failed to get metric value: Invalid metric operation as the corresponding "
-        "'MetricFamily' has been deleted. The 'MetricFamily' object should be deleted AFTER its corresponding 'Metric' "
-        "objects have been deleted."
-    )
-
-
 def test_metrics_of_an_exited_guest_are_removed(tmp_path):
     for name in ("dies", "lives"):
         write_model(tmp_path / "models", name)
@@ -145,26 +110,3 @@ def test_the_page_survives_odd_texts_and_numbers(server):
         assert family.documentation == 'two\nlines \\ and "quotes"'
         [sample] = family.samples
         assert sample.labels["l"].startswith('a\nb"c\\d\u00e9')
-
-
-def test_models_use_metrics_also_without_a_metrics_port(tmp_path):
-    initialize = """
-def initialize(self, args):
-    self.family = pb_utils.MetricFamily("early", "", pb_utils.MetricFamily.COUNTER)
-    self.counter = self.family.Metric()
-    self.counter.increment(2)
-    globals()["counter"] = self.counter
-"""
-    write_model(tmp_path / "models", "m", initialize + RUNS_CODE)
-    with ServerProcess(tmp_path / "models", "--allow-metrics=false", work=tmp_path) as server:
-        assert evaluate(server, "m", "counter.value()") == "2.0"
-
-
-def test_a_models_metrics_go_when_it_is_unloaded(tmp_path: Path):
-    write_model(tmp_path / "models", "m")
-    with ServerProcess(tmp_path / "models", "--model-control-mode=explicit", "--load-model=m", work=tmp_path) as server:
-        make(server, "m", "leaving")
-        evaluate(server, "m", "leaving.Metric().increment(1)")
-        assert lines_of(server, "leaving")
-        assert server.post("/v2/repository/models/m/unload").status == 200
-        until(lambda: not lines_of(server, "leaving"), "its metrics to go")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 from backends.remote.models import add_remote
-from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, outputs, write_ensemble, write_function, write_model
+from serving.ensembles.ensembles import ask, outputs, write_function, write_model
 from serving.repositories import repository
 from support.packing_faults import CAUSE
 from support.server import Reply, ServerProcess
@@ -23,17 +21,6 @@ from support.server import Reply, ServerProcess
 FAULTS = Path(__file__).parents[2] / "support" / "packing_faults.py"
 COMMAND = (sys.executable, FAULTS)
 SENT = f"unexpected struct.error: {CAUSE}; see the log of the server"
-BATCHING = "max_batch_size: 4 dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 60000000 }"
-SEQUENCES = """
-max_batch_size: 4
-sequence_batching {
-  max_sequence_idle_microseconds: 60000000
-  control_input [ { name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] } ]
-}
-"""
-LIMITED = """
-instance_group [ { kind: KIND_CPU rate_limiter { resources [ { name: "R" count: 1 } ] } } ]
-"""
 BLOCK_BYTES = 400_000
 """Inputs of such a request are in a block of the segment, not in the message."""
 
@@ -41,12 +28,6 @@ BLOCK_BYTES = 400_000
 def write_models(folder: Path) -> Path:
     repository(folder, ["identity", "runs_code", "says_what_it_got"])
     write_function(folder, "plain", "x + 1")
-    write_function(folder, "twice", "x * 2")
-    write_function(folder, "batched", "x + 1", BATCHING)
-    write_function(folder, "sequences", "x + 1", SEQUENCES)
-    write_function(folder, "limited", "x + 1", LIMITED)
-    write_model(folder, "repeat", REPEAT, DECOUPLED)
-    write_ensemble(folder, "both", "plain IN=X > OUT=M", "twice IN=M > OUT=Y")
     text = 'input { name: "text_input" data_type: TYPE_STRING dims: 1 }\noutput { name: "text_output" data_type: TYPE_STRING dims: 1 }\n'
     write_model(
         folder,
@@ -66,7 +47,6 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     models = write_models(folder / "models")
     flags = (
         f"--processes={max(int(request.param), 1)}",
-        "--rate-limit=execution_count",
         "--model-control-mode=explicit",
         "--load-model=*",
     )
@@ -106,64 +86,6 @@ def test_a_request_over_grpc_gets_the_error_and_the_next_one_its_answer(server: 
             assert client.infer("plain", [tensor], client_timeout=30).as_numpy("OUT").tolist() == [2]
 
 
-def test_a_stream_over_grpc_gets_the_error_and_continues(server: ServerProcess) -> None:
-    tensor = grpcclient.InferInput("IN", [2], "FP32")
-    tensor.set_data_from_numpy(np.ones(2, np.float32))
-    found: list[Any] = []
-    arrived = threading.Semaphore(0)
-
-    def on_response(result: Any, error: Any) -> None:
-        found.append(result.as_numpy("OUT").tolist() if error is None else error.message())
-        arrived.release()
-
-    with grpcclient.InferenceServerClient(server.grpc_url) as client:
-        client.start_stream(on_response)
-        client.async_stream_infer("repeat", [tensor], request_id="unpackable")
-        client.async_stream_infer("repeat", [tensor], request_id="good")
-        assert all(arrived.acquire(timeout=30) for _ in range(3))
-        client.stop_stream()
-
-    assert sorted(map(str, found)) == sorted(["[1.0]", "[1.0]", f"cannot send the request to 'repeat_0': {SENT}"])
-
-
-def test_the_other_requests_of_a_batch_are_executed(server: ServerProcess) -> None:
-    def send(number: int) -> Reply:
-        more = {"id": "unpackable"} if number == 1 else {}
-        tensor = {"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [number]}
-        return server.post("/v2/models/batched/infer", {"inputs": [tensor], **more})
-
-    with ThreadPoolExecutor(4) as pool:
-        replies = list(pool.map(send, range(4)))
-
-    error_of(replies[1], "batched_0")
-    assert [outputs(replies[number])["OUT"] for number in (0, 2, 3)] == [[1], [3], [4]]
-
-
-def test_a_sequence_continues_after_the_error(server: ServerProcess) -> None:
-    def send(value: float, request_id: str, **parameters: Any) -> Reply:
-        tensor = {"name": "IN", "datatype": "FP32", "shape": [1, 1], "data": [value]}
-        body = {"id": request_id, "inputs": [tensor], "parameters": {"sequence_id": 7, **parameters}}
-        return server.post("/v2/models/sequences/infer", body)
-
-    assert outputs(send(1, "a", sequence_start=True))["OUT"] == [2]
-    error_of(send(2, "unpackable"), "sequences_0")
-    assert outputs(send(3, "c", sequence_end=True))["OUT"] == [4]
-    assert outputs(send(4, "d", sequence_start=True, sequence_end=True))["OUT"] == [5]
-
-
-def test_a_rate_limited_instance_gives_its_resources_back(server: ServerProcess) -> None:
-    for _ in range(3):
-        error_of(ask(server, "limited", 1, name="IN", id="unpackable"), "limited_0_0")
-        assert one(server, "limited", 1) == [2]
-
-
-def test_an_ensemble_fails_with_its_step_and_serves_the_next_request(server: ServerProcess) -> None:
-    for _ in range(3):
-        reply = ask(server, "both", 1, id="unpackable")
-        assert (reply.status, reply.error) == (500, f"in ensemble 'both', cannot send the request to 'plain_0': {SENT}")
-        assert one(server, "both", 1, name="X") == [4]
-
-
 def run(server: ServerProcess, code: str) -> Any:
     tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}
     body = {"inputs": [tensor], "outputs": [{"name": "OUT"}]}
@@ -185,22 +107,6 @@ def test_a_result_that_cannot_be_packed_ends_the_call_with_an_error(server: Serv
     bad, good = call.format("unpackable result"), call.format("good")
     code = f"return [answer([value_of({bad}.exec()), len(value_of({good}.exec())['OUT'])])]"
     assert run(server, code) == [{"error": f"cannot pass on the result of a call: {SENT}", "code": 1}, count]
-
-
-def test_a_called_stream_whose_results_cannot_be_packed_ends_and_leaves_its_model_free(server: ServerProcess) -> None:
-    call = "to('repeat', tensor(*range({})), request_id={!r}).exec(decoupled=True)"
-    code = (
-        f"return [answer([[value_of(r) for r in {call.format(3000, 'unpackable result')}],"
-        f" [value_of(r) for r in {call.format(2, 'good')}]])]"
-    )
-    failed = [{"error": f"cannot pass on the result of a call: {SENT}", "code": 1}]
-    assert run(server, code) == [failed, [{"OUT": [0]}, {"OUT": [1]}, {}]]
-
-
-def test_a_query_whose_reply_cannot_be_packed_raises_in_the_model(server: ServerProcess) -> None:
-    code = "return [answer(raised(pb_utils.load_model, 'unpackable'))]"
-    assert run(server, code).endswith(f"cannot reply to a query of a model: {SENT}")
-    assert one(server, "plain", 1) == [2]
 
 
 def test_a_response_whose_body_cannot_be_made_is_an_error(server: ServerProcess) -> None:
