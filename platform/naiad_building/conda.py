@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.specifiers import SpecifierSet
 
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
+from naiad.core.extras import install_command
 from naiad.core.real_paths import real_path
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def read_environment_yml(file: Path) -> EnvironmentYml:
     try:
         import yaml
     except ImportError:
-        raise ConfigError(f"reading {file} needs naiad's extra 'conda': `pip install naiad[conda]`") from None
+        raise ConfigError(f"reading {file} needs packages that naiad lacks: `{install_command('conda')}`") from None
     try:
         table = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -133,7 +134,7 @@ def require_rattler(file: Path) -> None:
         ConfigError: If it is not; names the extra.
     """
     if importlib.util.find_spec("rattler") is None:
-        raise ConfigError(f"using {file} needs naiad's extra 'conda': `pip install naiad[conda]`")
+        raise ConfigError(f"using {file} needs packages that naiad lacks: `{install_command('conda')}`")
 
 
 def solve_packages(channels: Sequence[str], specs: Sequence[str], file: Path) -> list[RepoDataRecord]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.extras import install_command
 from naiad.core.foreign_json import read_json
 
 if sys.version_info >= (3, 11):
@@ -373,6 +374,6 @@ def _library() -> tuple[Any, Any]:
     except ImportError as error:
         raise ExecutionEnvironmentError(
             "signatures of environments need a library that is not installed; install it with: "
-            "pip install 'naiad[sign]'"
+            f"{install_command('sign')}"
         ) from error
     return ed25519, serialization

@@ -10,6 +10,7 @@ from typing import Any
 from naiad_stub.template_rules import TemplateRules
 
 from naiad.core.errors import OptionError
+from naiad.core.extras import install_command
 from naiad_llm.openai.errors import ApiError
 
 
@@ -27,7 +28,7 @@ class ChatTemplate:
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ImportError:
             raise OptionError(
-                "--openai-chat-template needs Jinja; install naiad with the extra 'chat': pip install 'naiad[chat]'"
+                f"--openai-chat-template needs Jinja, which is not installed: {install_command('chat')}"
             ) from None
         # As in transformers' utils/chat_template_utils.py: `break` and `continue` are an extension of Jinja.
         environment = ImmutableSandboxedEnvironment(

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from naiad.core.errors import NaiadError, OptionError
+from naiad.core.extras import install_command
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.requests import BenchModel, model_of_config
 
@@ -28,7 +29,7 @@ class GrpcEndpoint:
         try:
             import grpc.aio
         except ImportError:
-            raise OptionError("cannot use --grpc: grpcio is not installed: `pip install 'naiad[remote]'`") from None
+            raise OptionError(f"cannot use --grpc: grpcio is not installed: `{install_command('remote')}`") from None
         self.address = address.rpartition("://")[2].rstrip("/")
         self._errors = grpc.aio.AioRpcError
         self.channel: Any = grpc.aio.insecure_channel(self.address, options=_OPTIONS)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from naiad.core.extras import install_command
 from naiad_operations.deploy.ray_service import DIRECTORY, SERVER, RayServing, describe_serving, server_settings
 from naiad_operations.ray.directory import Directory
 
@@ -78,7 +79,7 @@ def _bind(serving: RayServing) -> Any:
         from ray import serve
     except ImportError as error:
         raise ImportError(
-            f"cannot use naiad.ray: Ray Serve cannot be imported ({error}); install it with pip install 'naiad[ray]'"
+            f"cannot use naiad.ray: Ray Serve cannot be imported ({error}); install it with: {install_command('ray')}"
         ) from error
     from naiad_operations.ray.replica import ServerReplica
 

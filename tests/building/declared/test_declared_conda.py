@@ -239,5 +239,5 @@ def test_without_py_rattler_the_extra_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "rattler" else found(name))
 
     assert refusal(lambda: managed(tmp_path).prepare(tmp_path / "pixi.lock")) == (
-        f"using {tmp_path / 'pixi.lock'} needs naiad's extra 'conda': `pip install naiad[conda]`"
+        f"using {tmp_path / 'pixi.lock'} needs packages that naiad lacks: `pip install 'py-rattler>=0.28' 'pyyaml>=6'`"
     )

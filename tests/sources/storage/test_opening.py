@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from naiad.core.errors import Code, StorageError
+from naiad.core.extras import install_command
 from naiad.sources.storage.credentials import driver_options
 from naiad.sources.storage.locations import has_scheme, parse_location
 from naiad.sources.storage.opening import open_storage, translate_storage_errors
@@ -153,8 +154,7 @@ def test_a_driver_that_is_not_installed_is_named_with_its_extra(
 
     scheme = uri.partition(":")[0]
     assert caught.value.message == (
-        f"cannot open '{uri}': the driver for {scheme}:// is not installed; "
-        f"install it with: pip install 'naiad[{extra}]'"
+        f"cannot open '{uri}': the driver for {scheme}:// is not installed; install it with: {install_command(extra)}"
     )
     assert caught.value.code is Code.UNSUPPORTED
 

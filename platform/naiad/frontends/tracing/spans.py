@@ -22,6 +22,7 @@ import orjson
 
 from naiad.config.server.trace_options import OpenTelemetryConfig
 from naiad.core.errors import Code, NaiadError, OptionError
+from naiad.core.extras import install_command
 from naiad.frontends.tracing.request_trace import ComputeTimes
 from naiad.protocol.inference import InferRequest, InferResponse
 
@@ -56,7 +57,7 @@ class SpanExporter:
         except ImportError as error:
             raise OptionError(
                 f"cannot export traces (--trace-config=mode=opentelemetry): {error}; "
-                "install OpenTelemetry with: pip install 'naiad[opentelemetry]'"
+                f"install OpenTelemetry with: {install_command('opentelemetry')}"
             ) from error
         attributes = dict(text.split("=", 1) for text in options.resource)
         # `Tracer` has sampled already: a second decision by OpenTelemetry's own sampler would drop spans.

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Protocol
 
 from naiad.config.model.environment_source import redact
 from naiad.core.errors import Code, NaiadError, StorageError
+from naiad.core.extras import install_command
 from naiad.sources.storage.credentials import driver_options
 from naiad.sources.storage.locations import Location, parse_location
 
@@ -96,7 +97,7 @@ def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
 
 def _not_installed(location: Location, error: ImportError) -> StorageError:
     extra = EXTRAS.get(location.protocol)
-    advice = f"install it with: pip install 'naiad[{extra}]'" if extra else str(error)
+    advice = f"install it with: {install_command(extra)}" if extra else str(error)
     scheme = location.uri.partition("://")[0]
     return StorageError(
         f"cannot open '{redact(location.uri)}': the driver for {scheme}:// is not installed; {advice}",
