@@ -103,6 +103,7 @@ FRONTENDS_MAY_IMPORT = {
     "naiad.protocol",
     "naiad.core.child_processes",
     "naiad.core.errors",
+    "naiad.core.extras",
     "naiad.core.heap",
     "naiad.core.logs",
     "naiad.core.quantities",
