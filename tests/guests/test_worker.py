@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
-import time
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from naiad_stub import wire
 from support.waiting import until_async
 
-from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferRequest, InputTensor
-
-from .guests import IDENTITY, PLAN, guest, is_running, launch_spec, request, run, started
+from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started
 
 pytestmark = pytest.mark.server
 
@@ -40,22 +33,6 @@ def test_a_guest_answers_its_requests(tmp_path):
     assert not is_running(run(serve()).pid)
 
 
-def test_a_guest_that_hangs_is_reported_before_it_is_killed(tmp_path):
-    async def serve():
-        spec = replace(launch_spec(tmp_path, "def execute(self, requests):\n    time.sleep(60)"), hang_seconds=0.2)
-        worker, delegate = await started(spec)
-        reports = []
-        delegate.on_hang = lambda worker: reports.append(("hangs", worker.is_hung, is_running(worker.pid)))
-        delegate.is_held_back = lambda _: False
-        delegate.on_exit = lambda _, error: reports.append(error.label)
-        worker.watch()
-        worker.execute([(1, request(1), None)], 1)
-        await until_async(lambda: len(reports) == 2, "its end")
-        return reports
-
-    assert run(serve()) == [("hangs", True, True), "hang"]
-
-
 DIES = """
 def execute(self, requests):
     value = pb_utils.get_input_tensor_by_name(requests[0], "IN").as_numpy()[0]
@@ -65,42 +42,6 @@ def execute(self, requests):
     return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(r, "IN").as_numpy())])
             for r in requests]
 """
-
-
-ERROR_FOR_NEGATIVE = """
-    def execute(self, requests):
-        answers = []
-        for request in requests:
-            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            if value[0] < 0:
-                answers.append(pb_utils.InferenceResponse([], pb_utils.TritonError("it is negative")))
-            else:
-                answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
-        return answers
-"""
-
-
-def test_bytes_that_are_forwarded_come_back_as_the_guest_wrote_them(tmp_path):
-    """The first response of a layout is checked like any other, and an error is one."""
-
-    async def forward():
-        worker, delegate = await started(launch_spec(tmp_path, ERROR_FOR_NEGATIVE))
-        packed = PLAN.pack_inputs(request(1.0, 2.0))
-        for key, values in ((1, (1.0, 2.0)), (2, (3.0, 4.0)), (3, (-1.0, 0.0)), (4, (5.0, 6.0))):
-            worker.forward(key, b"id", packed[0], np.array(values, "<f4").tobytes(), 1, time.monotonic_ns())
-            await until_async(lambda key=key: (key,) in delegate.done, "the batch")
-        assert [(answer.key, answer.response.error is None) for answer in delegate.answers] == [(1, True), (3, False)]
-        assert delegate.answers[1].response.error.message == "it is negative"
-        assert [each.key for each in delegate.forwarded] == [2, 4]
-        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in delegate.forwarded] == [[3.0, 4.0], [5.0, 6.0]]
-        (entry,) = delegate.forwarded[0].layout.entries
-        assert entry == ("OUT", Datatype.FP32, (2,), 0, 8)
-        assert not worker.open
-        assert not worker.forwarded
-        assert not worker.batches
-        await worker.kill()
-
-    run(forward())
 
 
 def test_an_exit_during_a_request_is_reported_once_with_signal_and_last_lines(tmp_path):
@@ -227,59 +168,4 @@ def auto_complete_config(config):
     assert '"max_batch_size": 7' in run(complete())
 
 
-LONG = np.arange(5 << 20, dtype="<f4")
 """20 MiB: copied in slices."""
-
-
-def long_request(scale: float) -> InferRequest:
-    half = len(LONG) // 2
-    return InferRequest("m", 1, [InputTensor("IN", Datatype.FP32, (half * 2,), memoryview((LONG * scale).tobytes()))])
-
-
-def test_inputs_of_a_long_batch_are_copied_in_slices_and_later_messages_wait(tmp_path):
-    async def serve():
-        worker, delegate = await started(launch_spec(tmp_path, CANCELLED))
-        turns: list[bool] = []
-
-        def count_turns() -> None:
-            turns.append(bool(worker._waiting))
-            if len(delegate.done) < 3:
-                asyncio.get_running_loop().call_soon(count_turns)
-
-        worker.execute([(1, long_request(1), None), (2, long_request(2), None)], 2)
-        worker.execute([(3, request(3), None)], 1)
-        packed = PLAN.pack_inputs(request(4.0))
-        worker.forward(4, b"", packed[0], np.array((4.0,), "<f4").tobytes(), 1, time.monotonic_ns())
-        worker.cancel([2])
-        assert worker._unsent.batches == [1, 2, 3]
-        count_turns()
-        await until_async(lambda: len(delegate.done) == 3, "three batches")
-        assert sum(turns) >= 35, "at most a MiB in a turn"
-        assert [answer.key for answer in delegate.answers] == [1, 2, 3]
-        assert [np.frombuffer(each.outputs, "<f4").tolist() for each in delegate.forwarded] == [[4, 0]]
-        sums = [np.frombuffer(answer.response.outputs[0].data, "<f4").tolist() for answer in delegate.answers]
-        expected = LONG.astype("f8").sum()
-        assert sums[0] == pytest.approx([expected, 0], rel=1e-6)
-        assert sums[1] == pytest.approx([2 * expected, 1], rel=1e-6), "it was cancelled before it began"
-        assert sums[2:] == [[3, 0]]
-        assert worker.memory.inputs.in_use == 0
-        await worker.stop(10)
-        assert delegate.deaths == []
-
-    run(serve())
-
-
-CANCELLED = """
-    def execute(self, requests):
-        import numpy as np
-        responses = []
-        for request in requests:
-            array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            if len(array) > 1:
-                end = time.monotonic() + 20
-                while array[1] == 2 and not request.is_cancelled() and time.monotonic() < end:
-                    time.sleep(0.01)
-            found = np.array([array.sum(dtype="f8"), request.is_cancelled()], "f4")
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", found)]))
-        return responses
-"""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import os
 import platform
 import signal
@@ -115,16 +114,6 @@ def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path
     assert not is_running(run(start()))
 
 
-def test_slow_but_living_initialize_is_waited_for(tmp_path):
-    async def start():
-        worker, _ = await started(
-            launch_spec(tmp_path, "def initialize(self, args):\n    time.sleep(4.5)", start_timeout=3)
-        )
-        await worker.kill()
-
-    run(start())
-
-
 def test_start_that_is_cancelled_leaves_no_process(tmp_path):
     async def start():
         worker, delegate = guest(launch_spec(tmp_path, "def initialize(self, args):\n    print('in'); time.sleep(60)"))
@@ -135,16 +124,6 @@ def test_start_that_is_cancelled_leaves_no_process(tmp_path):
         return worker.pid
 
     assert not is_running(run(start()))
-
-
-def test_interpreter_that_cannot_be_executed_is_named(tmp_path):
-    async def start():
-        spec = dataclasses.replace(launch_spec(tmp_path, IDENTITY), python=tmp_path / "bin" / "python")
-        worker, _ = guest(spec)
-        with pytest.raises(GuestExitedError, match=r"cannot start 'm_0_0': .*bin/python: No such file or directory"):
-            await worker.start()
-
-    run(start())
 
 
 def test_stopping_runs_finalize_and_exit_handlers(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -117,14 +116,6 @@ def test_an_environment_stays_until_the_last_reference_to_it_is_gone(store, arch
     assert not list((store / "staging").iterdir())
 
 
-def test_a_released_lease_frees_its_entry_at_once(store, archive, recorder):
-    ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
-    ready.lease.release()
-    ready.lease.release()
-
-    assert not only(store).in_use
-
-
 def test_two_leases_of_an_entry_are_released_one_by_one(store):
     digest = only(store).digest
     first, second = EntryLeases(store).acquire(digest), EntryLeases(store).acquire(digest)
@@ -149,44 +140,6 @@ def test_an_entry_in_use_stays_until_the_other_process_ends_in_any_way(store):
     assert remove(store, digest)
 
 
-def test_a_removed_entry_is_created_again_when_it_is_needed(store, archive, recorder):
-    digest = only(store).digest
-    assert remove(store, digest)
-
-    ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
-
-    assert ready.digest == digest
-    assert ready.python.exists()
-
-
-def test_a_store_that_cannot_be_written_to_is_used_without_locks(store, archive, recorder, monkeypatch):
-    """Root may write anywhere, so the calls say no themselves."""
-    shutil.rmtree(store / "uses", ignore_errors=True)
-    monkeypatch.setattr("naiad.environments.store.leases.os.open", refuse)
-
-    ready = EnvironmentManager(store, reporter=recorder).prepare(archive)
-
-    assert ready.python.exists()
-    assert not remove(store, ready.digest)
-
-
-def refuse(*_arguments, **_options):
-    raise PermissionError(13, "Permission denied")
-
-
-def test_models_and_the_last_use_are_remembered(store, archive, recorder):
-    manager = EnvironmentManager(store, reporter=recorder)
-    for label in ("b", "a", "b"):
-        manager.prepare(archive, label=label)
-
-    found = only(store)
-
-    assert [(using.model, using.source) for using in found.models] == [("a", str(archive)), ("b", str(archive))]
-    assert found.last_used == pytest.approx(time.time(), abs=60)
-    assert remove(store, found.digest)
-    assert EntryLeases(store).models(found.digest) == []
-
-
 def test_an_inspection_does_not_count_as_a_use(store):
     lock = store / "uses" / only(store).digest / "lock"
     EntryLeases(store).acquire(only(store).digest).release()
@@ -195,12 +148,6 @@ def test_an_inspection_does_not_count_as_a_use(store):
     EntryLeases(store).acquire(only(store).digest, counts=False).release()
 
     assert lock.stat().st_mtime == 1000
-
-
-def test_an_entry_is_found_by_digest_or_archive(store, archive):
-    digest = only(store).digest
-    for name in (digest, digest[:8], digest[:8].upper(), f"sha256:{digest}", str(archive)):
-        assert find_entry(store, name).digest == digest
 
 
 def test_a_name_of_no_entry_or_of_two_is_rejected(store):
@@ -258,12 +205,3 @@ def test_a_server_keeps_its_store_small_without_touching_what_it_leases(tmp_path
     assert sorted(Path(entry.archive).name for entry in read_entries(tmp_path / "store")) == ["0.tar", "2.tar"]
     assert used.python.exists()
     assert newest.python.exists()
-
-
-def test_a_store_that_is_too_large_with_what_is_used_is_warned_about(archive, tmp_path, recorder, caplog):
-    manager = EnvironmentManager(tmp_path / "store", reporter=recorder, policy=StorePolicy(max_bytes=1))
-
-    ready = manager.prepare(archive)
-
-    assert ready.python.exists()
-    assert "more than the 0 MB of --env-store-max-bytes: all of it is in use" in caplog.text

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from environments import makers
 from environments.wheels import offer_wheels, only_wheels, script, write_wheel
 
 from naiad.config.server.env_build import EnvBuild
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
-from naiad.environments.store.leases import EntryLeases
-from naiad.environments.store.store import Store
 from naiad.environments.store.verification import verify_entries
 
 pytestmark = pytest.mark.builds
@@ -60,20 +56,6 @@ def test_three_environments_with_most_files_in_common_take_little_more_than_one(
     assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))
 
 
-def test_removing_an_environment_leaves_those_that_share_its_files(tmp_path: Path, manager: EnvironmentManager) -> None:
-    first = manager.prepare(script(tmp_path / "a", "big", "numpy"))
-    second = manager.prepare(script(tmp_path / "b", "big", "numpy", "adder"))
-    assert first.digest is not None
-    assert first.lease is not None
-    first.lease.release()
-
-    with EntryLeases(tmp_path / "store").exclusive(first.digest):
-        assert Store(tmp_path / "store", LogReporter()).remove(first.digest)
-
-    assert makers.run(second.python, "-c", "import big.part0; print('there')").strip() == "there"
-    assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))
-
-
 def test_a_model_that_appends_to_a_file_of_its_environment_changes_no_other(
     tmp_path: Path, manager: EnvironmentManager
 ) -> None:
@@ -110,19 +92,3 @@ def as_another_user(action: Callable[[], object], folder: Path) -> None:
         os.seteuid(0)
         for parent, mode in closed.items():
             parent.chmod(mode)
-
-
-def test_archives_share_files_with_one_another(tmp_path: Path, minor: str) -> None:
-    prefix = makers.make_environment(tmp_path / "prefix", minor)
-    first = makers.pack_plainly(prefix, tmp_path / "first.tar")
-    (prefix / "more.txt").write_text("more\n")
-    second = makers.pack_plainly(prefix, tmp_path / "second.tar")
-    shutil.rmtree(prefix)
-    manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter())
-
-    one, other = manager.prepare(first), manager.prepare(second)
-
-    name = Path("lib", f"python{minor}", "os.py")
-    assert (one.prefix / name).stat().st_ino == (other.prefix / name).stat().st_ino
-    # Each has the path of its own folder in it.
-    assert all(result.is_intact for result in verify_entries(tmp_path / "store", ()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -121,88 +120,11 @@ def test_processes_that_ask_at_once_unpack_once(archive, tmp_path):
     assert len({prefix for _, prefix in answers}) == 1
 
 
-def test_remains_of_a_process_killed_while_unpacking_are_removed(archive, tmp_path, recorder):
-    """Killed at its first sign of progress, with a file half written."""
-    script = PREPARE.replace(
-        "self.unpackings +=", 'print("going", flush=True) if event.step == "unpacking" else None; self.unpackings +='
-    ).replace("self.unpackings += event.step", "0 if event.step == 'reading' else sys.stdin.read(); 0; event.step")
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "store"), str(archive)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "going\n"
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    assert list((tmp_path / "store" / "staging").iterdir())
-
-    ready = EnvironmentManager(tmp_path / "store", reporter=recorder).prepare(archive)
-
-    assert not list((tmp_path / "store" / "staging").iterdir())
-    assert makers.run(ready.python, "-c", "print(1)") == "1\n"
-
-
-def test_a_store_that_cannot_be_written_is_named(archive, tmp_path):
-    (tmp_path / "file").write_text("")
-
-    with pytest.raises(
-        ExecutionEnvironmentError, match=r"cannot use the store of environments at .*file/store"
-    ) as caught:
-        EnvironmentManager(tmp_path / "file" / "store").prepare(archive)
-
-    assert "choose another folder" in caught.value.message
-
-
 def test_an_environment_with_bytecode_uses_its_own(user, archive):
     ready = user.prepare(archive)
 
     assert ready.bytecode is None
     assert ready.environ(os.environ)["PYTHONDONTWRITEBYTECODE"] == "1"
-
-
-@pytest.mark.builds
-def test_an_environment_without_bytecode_is_compiled_beside_and_starts_warm(manager, whole, tmp_path):
-    bare = shutil.copytree(whole, tmp_path / "bare", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    many = next(bare.glob("lib/python3*")) / "site-packages" / "many"
-    many.mkdir()
-    for number in range(300):
-        (many / f"m{number}.py").write_text("")
-
-    ready = manager.prepare(makers.pack_plainly(bare, tmp_path / "bare.tar.gz"))
-
-    assert ready.bytecode == ready.prefix.parent / "bytecode"
-    assert ready.environ({})["PYTHONPYCACHEPREFIX"] == str(ready.bytecode)
-    assert list(ready.bytecode.rglob("numpy/__init__.*.pyc"))
-    assert not list(ready.prefix.rglob("*.pyc"))
-
-
-@pytest.mark.builds
-def test_a_few_files_without_bytecode_are_compiled_at_once(manager, whole, tmp_path):
-    some = shutil.copytree(whole, tmp_path / "some", symlinks=True)
-    package = next(some.glob("lib/python3*")) / "site-packages" / "late"
-    package.mkdir()
-    (package / "__init__.py").write_text("X = 1\n")
-    (package / "template.py").write_text("class {{ name }}: pass\n")
-
-    ready = manager.prepare(makers.pack_plainly(some, tmp_path / "some.tar.gz"))
-
-    assert ready.bytecode is None
-    assert [path.name.split(".")[0] for path in ready.prefix.rglob("late/__pycache__/*.pyc")] == ["__init__"]
-
-
-@pytest.mark.parametrize("below", ["opt/conda/envs/e", "e", "a/b/c"])
-def test_an_environment_below_other_folders_is_found(below, whole, manager, tmp_path):
-    archive = tmp_path / "e.tar"
-    with tarfile.open(archive, "w") as tar:
-        tar.add(whole, below)
-        tar.addfile(makers.member("__MACOSX/._x"))
-
-    ready = manager.prepare(archive)
-
-    assert ready.prefix == manager.store_root / str(ready.digest) / "env" / below
-    assert makers.run(ready.python, "-c", "import sys; print(sys.prefix)").strip() == str(ready.prefix)
 
 
 def test_of_several_environments_in_an_archive_none_is_guessed(whole, manager, tmp_path):

@@ -33,14 +33,6 @@ def problem(store: Path) -> str:
     return verdict.problem
 
 
-def test_an_unchanged_entry_is_intact(store):
-    (verdict,) = verify_entries(store, ())
-    files = sum(1 for path in prefix(store).rglob("*") if path.is_symlink() or not path.is_dir())
-
-    assert verdict.is_intact
-    assert verdict.detail == f"{files} files compared"
-
-
 @pytest.mark.server
 def test_changes_by_conda_unpack_are_part_of_the_entry(manager, tmp_path, minor):
     """conda-unpack rewrites prefixes: that is how it has to be."""
@@ -115,45 +107,6 @@ def test_an_entry_of_an_older_version_says_that_nothing_was_recorded(store):
     assert problem(store).startswith(
         "no digests were recorded when it was unpacked (by an older naiad): remove it with"
     )
-
-
-def test_entries_are_verified_by_name(store):
-    digest = read_entries(store)[0].digest
-    assert [verdict.digest for verdict in verify_entries(store, (digest[:8],))] == [digest]
-
-
-@pytest.mark.server
-def test_an_archive_of_conda_pack_is_inspected_by_its_members(tmp_path, minor):
-    some = makers.make_environment(tmp_path / "some", minor, conda=True)
-    wheel = some / "lib" / f"python{minor}" / "site-packages" / "Some_Thing-1.2.dist-info"
-    wheel.mkdir()
-    (wheel / "METADATA").write_text("Metadata-Version: 2.1\nName: Some-Thing\nVersion: 1.2\n\nText\n")
-    packed = makers.conda_pack(some, tmp_path / "some.tar.gz")
-
-    found = inspect_environment(str(packed), tmp_path / "store", LogReporter())
-
-    assert (found.kind, found.made_from, found.python) == ("tar.gz", "conda-pack", f"{minor}.0")
-    assert found.platform.startswith("linux-")
-    assert {package.name: package.version for package in found.packages} == {
-        "python": f"{minor}.0",
-        "Some-Thing": "1.2",
-    }
-    assert found.size > found.packed_size > 0
-    assert found.entry is None
-
-
-def test_an_entry_and_a_directory_are_inspected_where_they_are(filled, archive, whole, minor):
-    digest = read_entries(filled)[0].digest
-    entry = inspect_environment(digest[:10], filled, LogReporter())
-    directory = inspect_environment(str(whole), filled, LogReporter())
-    packed = inspect_environment(str(archive), filled, LogReporter())
-
-    assert entry.entry is not None
-    assert entry.digest == packed.digest == digest
-    assert packed.entry is not None
-    assert entry.python == directory.python
-    assert entry.python.startswith(minor)
-    assert (directory.kind, directory.numpy) == ("directory", "0.0.stand-in")
 
 
 def test_an_archive_with_a_windows_interpreter_is_said_to_be_one(tmp_path):

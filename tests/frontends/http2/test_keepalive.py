@@ -95,6 +95,15 @@ def test_pings_that_come_too_fast_are_strikes(serve, connect, calls):
     assert (away.code, away.text) == (ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
 
 
+@pytest.mark.parametrize(
+    "settings", [{"max_ping_strikes": 0}, {"min_ping_interval": 0, "keepalive_without_calls": True}]
+)
+def test_pings_may_be_allowed(serve, connect, settings):
+    peer = connect(serve(**settings))
+    strikes(peer, 20)
+    assert peer.is_alive()
+
+
 def test_data_between_pings_forgives_them(serve, connect):
     peer = connect(serve(max_ping_strikes=2))
     for number in range(1, 21, 2):

@@ -43,12 +43,6 @@ def test_outputs_come_back_with_model_version_and_id(client):
     assert (response.model_name, response.model_version, response.id) == ("add_sub", "1", "seven")
 
 
-def test_only_requested_outputs_come_back(client):
-    result = client.infer("add_sub", add_sub_inputs(), outputs=[triton.InferRequestedOutput("OUTPUT1")])
-    assert result.as_numpy("OUTPUT0") is None
-    np.testing.assert_array_equal(result.as_numpy("OUTPUT1"), [[-3, -1, 1, 3]])
-
-
 @pytest.mark.parametrize(
     ("array", "datatype"),
     [
@@ -144,23 +138,6 @@ def test_a_long_request_that_the_client_gives_up_frees_its_place(served):
     until(lambda: all(memory() is None for *_, memory in served.engine.places), "all places to be free")
 
 
-def test_parameters_reach_the_model_and_come_back(client, served):
-    given = {"text": "x", "count": 3, "flag": True, "real": 0.5}
-    result = client.infer(
-        "identity",
-        identity_input(np.zeros(1, np.float32), "FP32"),
-        parameters=given,
-        sequence_id=9,
-        sequence_start=True,
-        priority=2,
-        timeout=1000,
-    )
-    (request,) = served.engine.requests
-    assert request.parameters == given
-    assert (request.correlation_id, request.flags, request.priority, request.timeout_us) == (9, 1, 2, 1000)
-    assert result.get_response().parameters["text"].string_param == "x"
-
-
 def test_a_response_of_a_later_turn_of_the_loop_arrives(client):
     result = client.infer("later", identity_input(np.array([7], np.float32), "FP32"))
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), [7])
@@ -237,26 +214,6 @@ def test_a_model_that_does_not_respond_exactly_once_is_an_error(client, served, 
     assert (caught.value.status(), caught.value.message()) == ("StatusCode.INTERNAL", text)
 
 
-def test_a_cancelled_call_cancels_its_request(client, served):
-    call = client.async_infer(
-        "held", identity_input(np.zeros(1, np.float32), "FP32"), callback=lambda result, error: None
-    )
-    served.loop.until(lambda: served.engine.held)
-    (ticket,) = served.engine.held
-
-    call.cancel()
-
-    served.loop.until(lambda: served.engine.cancelled == [ticket])
-
-
-def test_a_call_whose_deadline_passes_cancels_its_request(client, served):
-    assert client.is_server_live()  # connects first, so that connecting takes no part of the deadline
-    with pytest.raises(InferenceServerException) as caught:
-        client.infer("held", identity_input(np.zeros(1, np.float32), "FP32"), client_timeout=1)
-    assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
-    served.loop.until(lambda: served.engine.cancelled)
-
-
 def test_a_response_after_a_cancellation_is_discarded(client, served):
     served.engine.cancel = served.engine.cancelled.append  # an engine that cannot cancel the request in time
     call = client.async_infer(
@@ -267,14 +224,6 @@ def test_a_response_after_a_cancellation_is_discarded(client, served):
     served.loop.until(lambda: served.engine.cancelled)
     served.loop.call(served.engine.release)
     assert client.is_server_live()
-
-
-def test_bytes_that_are_no_message_get_the_references_answer(served):
-    with grpc.insecure_channel(served.url) as channel:
-        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        with pytest.raises(grpc.RpcError) as caught:
-            call(b"\xff\xff\xff")
-    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INTERNAL, "Unable to parse request")
 
 
 def test_a_typed_request_of_a_plain_stub_is_answered_with_raw_contents(served):
@@ -289,13 +238,6 @@ def test_a_typed_request_of_a_plain_stub_is_answered_with_raw_contents(served):
         response = call(request)
     assert np.frombuffer(response.raw_output_contents[0], np.int32).tolist() == [1, -2]
     assert not response.outputs[0].HasField("contents")
-
-
-@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compressed_requests_are_accepted(client, algorithm):
-    array = np.zeros(100_000, np.float32)
-    result = client.infer("identity", identity_input(array, "FP32"), compression_algorithm=algorithm)
-    np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), array)
 
 
 def test_concurrent_calls_of_the_asyncio_client_get_their_own_responses(served):

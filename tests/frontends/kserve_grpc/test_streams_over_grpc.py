@@ -47,39 +47,6 @@ def test_requests_to_several_models_share_a_stream(client, answers):
     assert received[2][0].as_numpy("OUT").tolist() == [1]
 
 
-def test_an_error_leaves_the_stream_open(client, answers):
-    client.async_stream_infer("nope", number_input("nope", 1), request_id="a")
-    client.async_stream_infer("identity", number_input("identity", 1), request_id="b")
-    _, error = answers.get(timeout=10)
-    assert error.message() == "Request for unknown model: 'nope' is not found"
-    result, error = answers.get(timeout=10)
-    assert error is None
-    assert result.get_response().id == "b"
-
-
-def test_plain_responses_keep_their_order_and_later_ones_wait(client, answers, served):
-    for identity in ("first", "second"):
-        client.async_stream_infer("held", number_input("held", 1), request_id=identity)
-    client.async_stream_infer("identity", number_input("identity", 1), request_id="third")
-    served.loop.until(lambda: len(served.engine.requests) == 3)
-    assert answers.empty()
-
-    served.loop.call(served.engine.release)
-
-    assert [answers.get(timeout=10)[0].get_response().id for _ in range(3)] == ["first", "second", "third"]
-
-
-def test_closing_a_stream_early_cancels_its_requests(client, answers, served):
-    for _ in range(3):
-        client.async_stream_infer("held", number_input("held", 1))
-    served.loop.until(lambda: len(served.engine.held) == 3)
-    tickets = set(served.engine.held)
-
-    client.stop_stream(cancel_requests=True)
-
-    served.loop.until(lambda: set(served.engine.cancelled) == tickets)
-
-
 def test_a_stream_that_the_client_ends_waits_for_its_last_response(client, answers, served):
     client.async_stream_infer("held", number_input("held", 1), request_id="late")
     served.loop.until(lambda: served.engine.held)
@@ -148,15 +115,4 @@ def test_many_large_messages_on_one_stream_arrive_in_order(served):
     messages, code, _ = stream(served, *requests)
     assert [m.infer_response.id for m in messages] == [str(n) for n in range(40)]
     assert {len(m.infer_response.raw_output_contents[0]) for m in messages} == {200_000}
-    assert code is grpc.StatusCode.OK
-
-
-def test_an_unexpected_exception_is_the_error_of_its_request(served, caplog):
-    def answer(engine, request, sink):
-        raise ZeroDivisionError("the engine is broken")
-
-    served.engine.models["failing"].answer = answer
-    messages, code, _ = stream(served, identity_request("a", "failing"), identity_request("b"))
-    assert "the engine is broken" in messages[0].error_message
-    assert messages[1].infer_response.id == "b"
     assert code is grpc.StatusCode.OK

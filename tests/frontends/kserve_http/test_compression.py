@@ -60,13 +60,6 @@ def test_bomb_is_refused(client):
     assert answer.json() == {"error": "cannot decompress the request body: it exceeds the limit of 33554432 bytes"}
 
 
-def test_unknown_coding_is_refused_with_those_known(client):
-    client.send(request("/v2/models/identity/infer", b"x", "Content-Encoding: br"))
-    answer = client.read()
-    assert (answer.status, answer.headers["Accept-Encoding"]) == (501, "gzip, deflate")
-    assert answer.json() == {"error": "Unsupported compression type"}
-
-
 @pytest.mark.parametrize("coding", PACK)
 @given(st.binary(max_size=3000), st.integers(0, 2 << 20))
 def test_body_comes_back_as_it_was(coding, start, zeros):

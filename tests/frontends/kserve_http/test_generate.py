@@ -250,13 +250,6 @@ def test_http_1_0_client_gets_a_stream_without_chunks_that_ends_with_the_connect
     assert client.incoming.read() == out(0) + out(1)
 
 
-def test_connection_is_closed_after_a_stream_where_the_client_asks_for_it(client):
-    client.send(stream("repeat", {"IN": 2}, "Connection: close"))
-    client.read_head()
-    assert client.read_chunks() == [out(0), out(1)]
-    assert client.is_ended_by_server()
-
-
 def test_slow_reader_holds_its_stream_back_and_loses_nothing(server, client, paced):
     """Events that the client does not read are queued, and only written events are confirmed as sent."""
     client.send(stream("paced", {"TEXT": "x"}) + LIVE)
@@ -287,24 +280,6 @@ def test_client_that_leaves_a_stream_cancels_it_and_holds_nothing_back(server, p
     paced.send(final=True)
     assert server.engine.confirmed_counts[1] == 101
     assert len(server.engine.requests) == 1, "what was sent ahead is dropped"
-
-
-@pytest.mark.parametrize("kind", ["generate", "generate_stream"])
-def test_client_that_leaves_before_the_first_response_cancels_the_request(server, kind):
-    with contextlib.closing(Client(server.port)) as leaving:
-        leaving.send(request(f"/v2/models/held/{kind}", b'{"INPUT0":1}'))
-        server.until(lambda engine: engine.held)
-    server.until(lambda engine: engine.cancelled == [1])
-
-
-def test_ended_stream_is_not_cancelled_when_its_client_leaves(server):
-    with contextlib.closing(Client(server.port)) as leaving:
-        leaving.send(stream("repeat", {"IN": 1}) + generate("held", {"INPUT0": 1}))
-        leaving.read_head()
-        assert leaving.read_chunks() == [out(0)]
-        server.until(lambda engine: engine.held)
-    server.until(lambda engine: engine.cancelled)
-    assert server.engine.cancelled == [2]
 
 
 def test_a_response_behind_the_last_one_does_not_answer_the_next_request(client, paced):

@@ -148,12 +148,6 @@ def test_a_handle_is_opened_once_for_many_calls(server):
     assert server.driver.calls()["cuIpcOpenMemHandle_v2"] - before <= 8
 
 
-def test_inputs_are_on_the_cpu_unless_the_model_takes_them_on_the_device(server):
-    code = "array = DeviceArray.of(values); answers = [call('echo_cpu', array, None) for _ in range(3)]"
-    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
-    assert evaluate(server, "code", "[np.array_equal(each.as_numpy(), values) for each in answers]") == str([True] * 3)
-
-
 @pytest.mark.parametrize(("where", "is_cpu"), [("GPU", False), ("None", False), ("CPU", True)])
 def test_outputs_are_where_the_caller_prefers_them(server, where, is_cpu):
     code = f"array = DeviceArray.of(values); answers = [call('echo', array, {where}) for _ in range(2)]"
@@ -169,16 +163,6 @@ def test_outputs_that_are_made_on_the_cpu_are_copied_to_the_gpu_that_the_caller_
     assert in_model(server, code, "[answer.is_cpu(), answer.__dlpack_device__()]") == "[False, (2, 0)]"
     right = f"np.array_equal(DeviceArray.from_dlpack(answer).numpy(), values[:{count}] * {factor})"
     assert evaluate(server, "code", right) == "True"
-
-
-def test_each_response_of_a_stream_is_copied_to_the_gpu_that_the_caller_prefers(server):
-    code = """
-answers = [pb_utils.get_output_tensor_by_name(each, "OUT")
-           for each in request('streams_cpu', pb_utils.Tensor('IN', values), GPU).exec(decoupled=True)
-           if each.output_tensors()]
-"""
-    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[False, False, False]"
-    assert evaluate(server, "code", "[float(each.as_numpy()[1]) for each in answers]") == "[1.0, 2.0, 3.0]"
 
 
 def test_a_preferred_gpu_that_the_process_does_not_have_leaves_outputs_on_the_cpu(server):
@@ -207,26 +191,6 @@ def test_tensors_stay_on_the_device_from_step_to_step_of_an_ensemble(server):
     assert copies_to_cpu(server) - before == 1, "that for the client"
 
 
-def test_a_step_that_takes_inputs_on_the_cpu_gets_them_there(server):
-    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [100_000], "data": [2.0] * 100_000}]}
-    reply = server.post("/v2/models/mixed_chain/infer", document)
-    assert set(reply.json()["outputs"][0]["data"]) == {16.0}
-
-
-def test_an_ensemble_that_a_model_calls_takes_and_gives_tensors_on_the_device(server):
-    in_model(server, "for _ in range(2): answer = call('twice', DeviceArray.of(values))", "0")
-    before = copies_to_cpu(server)
-    assert in_model(server, "answer = call('twice', DeviceArray.of(values))", "answer.is_cpu()") == "False"
-    assert copies_to_cpu(server) == before
-    assert evaluate(server, "code", "np.array_equal(answer.as_numpy(), values)") == "True"
-
-
-def test_a_model_that_is_two_steps_of_an_ensemble_reads_its_own_memory(server):
-    code = "array = DeviceArray.of(values); answers = [call('twice', array) for _ in range(3)]"
-    assert in_model(server, code, "[np.array_equal(each.as_numpy(), values) for each in answers]") == str([True] * 3)
-    assert evaluate(server, "code", "[each.is_cpu() for each in answers[1:]]") == "[False, False]"
-
-
 def test_a_model_that_was_loaded_again_to_take_inputs_on_the_cpu_gets_them_there(tmp_path, driver):
     """Its caller still believes that it takes them on the device."""
     add_code_model(tmp_path / "models")
@@ -240,12 +204,6 @@ def test_a_model_that_was_loaded_again_to_take_inputs_on_the_cpu_gets_them_there
         assert in_model(server, "answers = [call('echo', array, CPU) for _ in range(2)]", "0") == "0"
         right = "[np.array_equal(each.as_numpy(), values) for each in answers]"
         assert evaluate(server, "code", right) == "[True, True]"
-
-
-def test_small_tensors_go_through_the_cpu(server):
-    code = "array = DeviceArray.of(values[:4]); answers = [call('echo', array, None) for _ in range(3)]"
-    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[True, True, True]"
-    assert evaluate(server, "code", "answers[-1].as_numpy().tolist()") == "[0.0, 1.0, 2.0, 3.0]"
 
 
 @pytest.mark.parametrize("model", ["batches", "cached"])
@@ -291,16 +249,6 @@ answers = [pb_utils.get_output_tensor_by_name(each, "OUT") for each in asyncio.r
     assert evaluate(server, "code", "{each.is_cpu() for each in answers}") == "{False}"
 
 
-def test_responses_of_a_stream_stay_on_the_device(server):
-    code = """
-answers = [pb_utils.get_output_tensor_by_name(each, "OUT")
-           for each in request('streams', pb_utils.Tensor('IN', values), GPU).exec(decoupled=True)
-           if each.output_tensors()]
-"""
-    assert in_model(server, code, "[each.is_cpu() for each in answers]") == "[False, False, False]"
-    assert evaluate(server, "code", "[float(each.as_numpy()[1]) for each in answers]") == "[1.0, 2.0, 3.0]"
-
-
 def test_a_received_tensor_can_be_sent_on_and_kept(server):
     code = """
 first = call('echo', DeviceArray.of(values)); first = call('echo', DeviceArray.of(values))
@@ -323,12 +271,6 @@ lib.standinFill(None, ctypes.c_uint64(array.address), ctypes.c_size_t(array.nbyt
 answer = call('echo', array)
 """
     assert in_model(server, code, "answer.as_numpy().view(np.uint8).tolist()[::50_000]") == str([1] * 8)
-
-
-def test_clients_of_a_model_that_models_call_get_bytes(server):
-    in_model(server, "array = DeviceArray.of(values); call('doubles', values); call('doubles', values)", "0")
-    document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [30_000], "data": [2.0] * 30_000}]}
-    assert server.post("/v2/models/doubles/infer", document).json()["outputs"][0]["data"] == [4.0] * 30_000
 
 
 def test_a_driver_without_handles_sends_tensors_through_the_cpu(tmp_path, driver):

@@ -178,23 +178,6 @@ def test_tensors_go_through_the_clients_gpu_memory_both_ways(server, api, model,
     api.client.unregister_cuda_shared_memory(region.name)  # at once: the response was the last use
 
 
-def test_an_input_in_gpu_memory_and_an_output_in_the_response(server, api):
-    region = Region(server, api, 400_000)
-    values = np.arange(100_000, dtype=np.float32)
-    region.memory.write(values.tobytes())
-    result = api.client.infer("doubles", [api.given(region.name, [100_000], 400_000)])
-    np.testing.assert_array_equal(result.as_numpy("OUT"), values * 2)
-
-
-def test_an_input_in_the_request_and_an_output_in_gpu_memory(server, api):
-    region = Region(server, api, 400_000)
-    values = np.arange(100_000, dtype=np.float32)
-    tensor = api.InferInput("IN", [100_000], "FP32")
-    tensor.set_data_from_numpy(values)
-    api.client.infer("doubles", [tensor], outputs=[api.wanted(region.name, 400_000)])
-    assert region.memory.read(400_000) == (values * 2).tobytes()
-
-
 def test_a_model_that_takes_gpu_memory_reads_the_clients_without_a_copy_to_the_cpu(server, api):
     region = Region(server, api, 800_000)
     region.memory.write(np.arange(100_000, dtype=np.float32).tobytes())
@@ -346,33 +329,6 @@ def test_an_output_that_is_larger_than_its_place_is_an_error(server, api, model)
         "the results"
     )
     api.client.unregister_cuda_shared_memory(region.name)
-
-
-@pytest.mark.parametrize(
-    ("where", "text"),
-    [
-        ({"region": "q"}, "Unable to find shared memory region: 'q'"),
-        ({"offset": 400}, "Invalid offset for shared memory region: 'NAME'"),
-        ({"offset": 398}, "Invalid offset + byte size for shared memory region: 'NAME'"),
-        ({"size": 404}, "Invalid offset + byte size for shared memory region: 'NAME'"),
-    ],
-)
-def test_no_tensor_lies_outside_its_region(server, api, where, text):
-    region = Region(server, api, 400)
-    place = {"region": region.name, "size": 400, "offset": 0, **where}
-    inside = api.given(region.name, [100], 400)
-    for inputs, outputs in (
-        ([api.given(place["region"], [100], place["size"], place["offset"])], None),
-        ([inside], [api.wanted(**place)]),
-    ):
-        error = refusal(api.client.infer, "echo", inputs, outputs=outputs)
-        assert error.message() == text.replace("NAME", region.name)
-
-
-def test_bytes_in_gpu_memory_must_fit_the_shape(server, api):
-    region = Region(server, api, 400)
-    error = refusal(api.client.infer, "echo", [api.given(region.name, [100], 396)])
-    assert error.message().endswith("input byte size mismatch for input 'IN' for model 'echo'. Expected 400, got 396")
 
 
 def test_regions_are_listed_and_unregistered(server, api):
