@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import logging
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -64,6 +67,22 @@ def _log_as_before() -> Iterator[None]:
             logging.getLogger(name).setLevel(before.get(name, logging.NOTSET))
 
 
+@pytest.fixture
+def run_coroutine() -> Callable[[Coroutine[Any, Any, Any]], object]:
+    """Runs a test that is a coroutine function; folders and files have their own, with a clock or a time limit."""
+    return asyncio.run
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function by the fixture for it."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    pyfuncitem.funcargs["run_coroutine"](pyfuncitem.obj(**arguments))
+    return True
+
+
 def _log_levels() -> dict[str, int]:
     """The levels of the loggers that have one."""
     known = logging.Logger.manager.loggerDict
@@ -90,12 +109,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by markers
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests that start a server process, or a browser, as `server`.
+    """Mark the tests that start a server process, or a browser, as `server`, and have coroutines run by a fixture.
 
-    They are those whose module or fixtures know `ServerProcess`, and those with the fixture `browser`.
+    Those of servers are those whose module or fixtures know `ServerProcess`, and those with the fixture `browser`.
     """
     if not isinstance(item, pytest.Function):
         return
+    if inspect.iscoroutinefunction(item.obj):
+        item.fixturenames.append("run_coroutine")
     if "browser" in item.fixturenames:
         item.add_marker(pytest.mark.server)
         return

@@ -39,13 +39,10 @@ async def cancelled(function):
     return found[0]
 
 
-def test_a_function_returns_its_result_or_raises_its_error():
-    async def both():
-        assert await blocking.run(int, "7") == 7
-        with pytest.raises(ValueError, match="invalid literal"):
-            await blocking.run(int, "seven")
-
-    asyncio.run(both())
+async def test_a_function_returns_its_result_or_raises_its_error():
+    assert await blocking.run(int, "7") == 7
+    with pytest.raises(ValueError, match="invalid literal"):
+        await blocking.run(int, "seven")
 
 
 def test_a_process_that_a_cancelled_call_waits_for_is_killed():
@@ -112,50 +109,44 @@ def lends_at_once(monkeypatch):
 
 
 @pytest.mark.usefixtures("lends_at_once")
-def test_a_slot_is_lent_while_its_holder_waits_and_taken_back_afterwards():
-    async def both():
-        slots, released = asyncio.Semaphore(1), threading.Event()
+async def test_a_slot_is_lent_while_its_holder_waits_and_taken_back_afterwards():
+    slots, released = asyncio.Semaphore(1), threading.Event()
 
-        async def first():
-            async with blocking.LendableSlot(slots):
-                await blocking.run(released.wait)
-                assert slots.locked()
+    async def first():
+        async with blocking.LendableSlot(slots):
+            await blocking.run(released.wait)
+            assert slots.locked()
 
-        waiting = asyncio.ensure_future(first())
-        await asyncio.sleep(0)
-        async with blocking.LendableSlot(slots):  # would wait for ever if the first one still had it
-            released.set()
-        await waiting
-        assert not slots.locked()
-
-    asyncio.run(both())
+    waiting = asyncio.ensure_future(first())
+    await asyncio.sleep(0)
+    async with blocking.LendableSlot(slots):  # would wait for ever if the first one still had it
+        released.set()
+    await waiting
+    assert not slots.locked()
 
 
 @pytest.mark.usefixtures("lends_at_once")
-def test_a_holder_that_waits_is_ended_when_it_is_not_wanted_any_more():
-    async def main():
-        slots, begun, found = asyncio.Semaphore(1), asyncio.Event(), []
-        loop = asyncio.get_running_loop()
+async def test_a_holder_that_waits_is_ended_when_it_is_not_wanted_any_more():
+    slots, begun, found = asyncio.Semaphore(1), asyncio.Event(), []
+    loop = asyncio.get_running_loop()
 
-        def on_begin(process):
-            found.append(process)
-            loop.call_soon_threadsafe(begun.set)
+    def on_begin(process):
+        found.append(process)
+        loop.call_soon_threadsafe(begun.set)
 
-        slot = blocking.LendableSlot(slots)
+    slot = blocking.LendableSlot(slots)
 
-        async def hold():
-            async with slot:
-                await blocking.run(wait_for_process, on_begin)
+    async def hold():
+        async with slot:
+            await blocking.run(wait_for_process, on_begin)
 
-        holding = asyncio.ensure_future(hold())
-        await begun.wait()
-        slot.end_when_lent()
-        with pytest.raises(NotReadyError, match="ended by an unload"):
-            await holding
-        assert found[0].returncode == -9
-        assert not slots.locked()
-
-    asyncio.run(main())
+    holding = asyncio.ensure_future(hold())
+    await begun.wait()
+    slot.end_when_lent()
+    with pytest.raises(NotReadyError, match="ended by an unload"):
+        await holding
+    assert found[0].returncode == -9
+    assert not slots.locked()
 
 
 def test_each_item_has_its_result_in_order_and_the_first_error_ends_the_rest():

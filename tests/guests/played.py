@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -183,13 +183,13 @@ class Played:
         return self.host.of(name)
 
 
-def play(test: Callable[[], Awaitable[None]]) -> None:
+def play(test: Coroutine[Any, Any, object]) -> None:
     """Run a test on a loop, with played processes; what the loop complains about fails it."""
     problems: list[dict[str, Any]] = []
 
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-        await asyncio.wait_for(test(), 60)
+        await asyncio.wait_for(test, 60)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_module, "GuestProcess", PlayedProcess)

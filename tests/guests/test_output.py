@@ -179,20 +179,17 @@ def test_dropped_lines_are_reported_while_more_are_dropped(monkeypatch):
     assert sum(lines for lines, _ in out.dropped) == 200 - len(out.lines)
 
 
-def test_a_process_that_never_stops_writing_does_not_delay_the_exit():
-    async def act():
-        out = Output(rate=1)
-        process = await asyncio.create_subprocess_exec("yes", stdout=out.write_end)
-        try:
-            await until_async(lambda: out.lines)
-            out.reader.close()
-            out.log.close()
-        finally:
-            process.kill()
-            await process.wait()
-            os.close(out.write_end)
-
-    run(act())
+async def test_a_process_that_never_stops_writing_does_not_delay_the_exit():
+    out = Output(rate=1)
+    process = await asyncio.create_subprocess_exec("yes", stdout=out.write_end)
+    try:
+        await until_async(lambda: out.lines)
+        out.reader.close()
+        out.log.close()
+    finally:
+        process.kill()
+        await process.wait()
+        os.close(out.write_end)
 
 
 def test_dropped_lines_are_described_with_the_way_to_see_them():

@@ -67,68 +67,56 @@ async def ended(*pids: int) -> None:
     await until_async(lambda: not any(map(is_running, pids)), f"{pids} to end")
 
 
-def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path):
-    async def serve():
-        with borrowed(ForkServerPool(), "numpy", "slow_to_import") as prewarmed:
-            spec = warm_spec(tmp_path, prewarmed)
-            guests = await asyncio.gather(*(started(spec) for _ in range(3)))
-            parents = {parent_of(worker).pid for worker, _ in guests}
-            sessions = [os.getsid(worker.pid) for worker, _ in guests]
-            assert sessions == [worker.pid for worker, _ in guests]
-            assert len(parents) == 1
-            assert parents.isdisjoint({os.getpid(), *sessions})
-            for number, (worker, delegate) in enumerate(guests):
-                worker.execute([(number, request(number, 2), None)], 1)
-                await until_async(lambda delegate=delegate: delegate.answers, "the answer")
-                assert delegate.outputs()[0].tolist() == [number, 2]
-            drawn = []
-            for worker, delegate in guests:
-                await worker.stop(5)
-                assert worker._process.exited.result() == 0
-                assert ("stdout", "modules ['slow_to_import'] ['']") in delegate.lines
-                assert ("stdout", "stdin '' threads 0") in delegate.lines
-                drawn += [
-                    number for stream, line in delegate.lines if stream == "stderr" for number in line.split()[1:]
-                ]
-            assert len(set(drawn)) == 6
-        await ended(*parents)
-
-    run(serve())
+async def test_guests_of_one_environment_come_from_one_process_and_are_apart(tmp_path):
+    with borrowed(ForkServerPool(), "numpy", "slow_to_import") as prewarmed:
+        spec = warm_spec(tmp_path, prewarmed)
+        guests = await asyncio.gather(*(started(spec) for _ in range(3)))
+        parents = {parent_of(worker).pid for worker, _ in guests}
+        sessions = [os.getsid(worker.pid) for worker, _ in guests]
+        assert sessions == [worker.pid for worker, _ in guests]
+        assert len(parents) == 1
+        assert parents.isdisjoint({os.getpid(), *sessions})
+        for number, (worker, delegate) in enumerate(guests):
+            worker.execute([(number, request(number, 2), None)], 1)
+            await until_async(lambda delegate=delegate: delegate.answers, "the answer")
+            assert delegate.outputs()[0].tolist() == [number, 2]
+        drawn = []
+        for worker, delegate in guests:
+            await worker.stop(5)
+            assert worker._process.exited.result() == 0
+            assert ("stdout", "modules ['slow_to_import'] ['']") in delegate.lines
+            assert ("stdout", "stdin '' threads 0") in delegate.lines
+            drawn += [number for stream, line in delegate.lines if stream == "stderr" for number in line.split()[1:]]
+        assert len(set(drawn)) == 6
+    await ended(*parents)
 
 
-def test_a_timeout_that_a_module_sets_for_sockets_is_not_that_of_the_guests_own(tmp_path):
+async def test_a_timeout_that_a_module_sets_for_sockets_is_not_that_of_the_guests_own(tmp_path):
     methods = f"""
     def initialize(self, args):
         import threading
         threading.Timer(0.1, print, ["waited"], {{"flush": True}}).start()
 {IDENTITY}
 """
-
-    async def serve():
-        with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
-            module = "import socket\nsocket.setdefaulttimeout(0.02)"
-            worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods, module))
-            await until_async(lambda: ("stdout", "waited") in delegate.lines, "more time than the timeout to pass")
-            worker.execute([(1, request(4), None)], 1)
-            await until_async(lambda: delegate.answers, "the answer")
-            assert delegate.outputs()[0].tolist() == [4]
-            await worker.stop(5)
-
-    run(serve())
+    with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
+        module = "import socket\nsocket.setdefaulttimeout(0.02)"
+        worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods, module))
+        await until_async(lambda: ("stdout", "waited") in delegate.lines, "more time than the timeout to pass")
+        worker.execute([(1, request(4), None)], 1)
+        await until_async(lambda: delegate.answers, "the answer")
+        assert delegate.outputs()[0].tolist() == [4]
+        await worker.stop(5)
 
 
-def test_a_forked_guest_shows_its_instance_in_lists_of_processes(tmp_path):
-    async def serve():
-        with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            worker, _ = await started(warm_spec(tmp_path, prewarmed, IDENTITY))
-            shown = psutil.Process(worker.pid)
-            assert shown.name() == "m_0_0"
-            assert shown.cmdline()[2:4] == ["--instance", "m_0_0"]
-            assert shown.cmdline()[:2] == parent_of(worker).cmdline()[:2]
-            assert "NAIAD_GUEST_ID" in shown.environ()  # the sweeper reads it, in the memory behind the command line
-            await worker.stop(5)
-
-    run(serve())
+async def test_a_forked_guest_shows_its_instance_in_lists_of_processes(tmp_path):
+    with borrowed(ForkServerPool(), "numpy") as prewarmed:
+        worker, _ = await started(warm_spec(tmp_path, prewarmed, IDENTITY))
+        shown = psutil.Process(worker.pid)
+        assert shown.name() == "m_0_0"
+        assert shown.cmdline()[2:4] == ["--instance", "m_0_0"]
+        assert shown.cmdline()[:2] == parent_of(worker).cmdline()[:2]
+        assert "NAIAD_GUEST_ID" in shown.environ()  # the sweeper reads it, in the memory behind the command line
+        await worker.stop(5)
 
 
 @pytest.mark.parametrize(
@@ -139,21 +127,18 @@ def test_a_forked_guest_shows_its_instance_in_lists_of_processes(tmp_path):
         (0, 0, "exited with status 0"),
     ],
 )
-def test_the_exit_of_a_forked_guest_is_reported(tmp_path, how, status, words):
-    async def die():
-        with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            worker, delegate = await started(warm_spec(tmp_path, prewarmed, DIES))
-            worker.execute([(1, request(how), None)], 1)
-            await until_async(lambda: delegate.deaths, "the exit_report")
-            (error,) = delegate.deaths
-            assert error.exit_status == status
-            assert f"pid {worker.pid} {words}" in error.message
-            assert not psutil.pid_exists(worker.pid)
-
-    run(die())
+async def test_the_exit_of_a_forked_guest_is_reported(tmp_path, how, status, words):
+    with borrowed(ForkServerPool(), "numpy") as prewarmed:
+        worker, delegate = await started(warm_spec(tmp_path, prewarmed, DIES))
+        worker.execute([(1, request(how), None)], 1)
+        await until_async(lambda: delegate.deaths, "the exit_report")
+        (error,) = delegate.deaths
+        assert error.exit_status == status
+        assert f"pid {worker.pid} {words}" in error.message
+        assert not psutil.pid_exists(worker.pid)
 
 
-def test_processes_started_by_a_forked_guest_end_with_it(tmp_path):
+async def test_processes_started_by_a_forked_guest_end_with_it(tmp_path):
     methods = """
         def initialize(self, args):
             import subprocess
@@ -162,39 +147,32 @@ def test_processes_started_by_a_forked_guest_end_with_it(tmp_path):
         def execute(self, requests):
             os._exit(1)
     """
-
-    async def die():
-        with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods))
-            await until_async(lambda: delegate.lines, "the child's number")
-            child = int(delegate.lines[0][1].split()[1])
-            worker.execute([(1, request(1), None)], 1)
-            await until_async(lambda: delegate.deaths, "the exit_report")
-            await ended(child)
-
-    run(die())
+    with borrowed(ForkServerPool(), "numpy") as prewarmed:
+        worker, delegate = await started(warm_spec(tmp_path, prewarmed, methods))
+        await until_async(lambda: delegate.lines, "the child's number")
+        child = int(delegate.lines[0][1].split()[1])
+        worker.execute([(1, request(1), None)], 1)
+        await until_async(lambda: delegate.deaths, "the exit_report")
+        await ended(child)
 
 
-def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_a_new_one(tmp_path):
-    async def kill_it():
-        with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            spec = warm_spec(tmp_path, prewarmed)
-            guests = [await started(spec) for _ in range(2)]
-            server = parent_of(guests[0][0])
-            server.kill()
-            for worker, delegate in guests:
-                await until_async(lambda delegate=delegate: delegate.deaths, "the exit_report")
-                (error,) = delegate.deaths
-                assert error.exit_status == -signal.SIGKILL
-                assert (
-                    f"pid {worker.pid} was killed: the process it was forked from is gone: the fork server ended: "
-                    f"pid {server.pid} was killed by SIGKILL"
-                ) in error.message
-            worker, _ = await started(spec)
-            assert parent_of(worker).pid not in {server.pid, os.getpid()}
-            await worker.kill()
-
-    run(kill_it())
+async def test_guests_end_with_the_process_they_were_forked_from_and_others_come_from_a_new_one(tmp_path):
+    with borrowed(ForkServerPool(), "numpy") as prewarmed:
+        spec = warm_spec(tmp_path, prewarmed)
+        guests = [await started(spec) for _ in range(2)]
+        server = parent_of(guests[0][0])
+        server.kill()
+        for worker, delegate in guests:
+            await until_async(lambda delegate=delegate: delegate.deaths, "the exit_report")
+            (error,) = delegate.deaths
+            assert error.exit_status == -signal.SIGKILL
+            assert (
+                f"pid {worker.pid} was killed: the process it was forked from is gone: the fork server ended: "
+                f"pid {server.pid} was killed by SIGKILL"
+            ) in error.message
+        worker, _ = await started(spec)
+        assert parent_of(worker).pid not in {server.pid, os.getpid()}
+        await worker.kill()
 
 
 @pytest.mark.parametrize(
@@ -248,33 +226,27 @@ def test_a_guest_that_cannot_be_forked_is_started_as_any_other(tmp_path, caplog,
     assert record.getMessage()[len(start) :].startswith(reason.replace("PID", pid))
 
 
-def test_a_start_that_is_given_up_leaves_no_guest(tmp_path):
-    async def serve():
-        with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            spec = warm_spec(tmp_path, prewarmed)
-            first, _ = await started(spec)
-            server = parent_of(first)
-            for _ in range(5):
-                worker, _ = guest(spec)
-                start = asyncio.ensure_future(worker.start())
-                await asyncio.sleep(0)  # far enough for it to ask for the fork, and no further
-                start.cancel()
-                await asyncio.gather(start, return_exceptions=True)
-            await until_async(lambda: [each.pid for each in server.children()] == [first.pid], "the others to go")
-            await first.kill()
-
-    run(serve())
-
-
-def test_an_interpreter_that_is_not_there_is_the_guests_own_failure(tmp_path):
-    async def serve():
-        with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            spec = dataclasses.replace(warm_spec(tmp_path, prewarmed), python=tmp_path / "python")
+async def test_a_start_that_is_given_up_leaves_no_guest(tmp_path):
+    with borrowed(ForkServerPool(), "numpy") as prewarmed:
+        spec = warm_spec(tmp_path, prewarmed)
+        first, _ = await started(spec)
+        server = parent_of(first)
+        for _ in range(5):
             worker, _ = guest(spec)
-            with pytest.raises(GuestExitedError, match=r"cannot start 'm_0_0': .*No such file"):
-                await worker.start()
+            start = asyncio.ensure_future(worker.start())
+            await asyncio.sleep(0)  # far enough for it to ask for the fork, and no further
+            start.cancel()
+            await asyncio.gather(start, return_exceptions=True)
+        await until_async(lambda: [each.pid for each in server.children()] == [first.pid], "the others to go")
+        await first.kill()
 
-    run(serve())
+
+async def test_an_interpreter_that_is_not_there_is_the_guests_own_failure(tmp_path):
+    with borrowed(ForkServerPool(), "numpy") as prewarmed:
+        spec = dataclasses.replace(warm_spec(tmp_path, prewarmed), python=tmp_path / "python")
+        worker, _ = guest(spec)
+        with pytest.raises(GuestExitedError, match=r"cannot start 'm_0_0': .*No such file"):
+            await worker.start()
 
 
 def test_a_guest_whose_fork_the_system_refuses_is_started_as_any_other(tmp_path, caplog):
@@ -320,23 +292,19 @@ def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog)
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), each_interpreter())
-def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tmp_path_factory):
+async def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)
-
-    async def serve():
-        with borrowed(ForkServerPool(), "numpy", "asyncio") as prewarmed:
-            spec = launch_spec(tmp_path, IDENTITY)
-            environ = {**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning:naiad_stub.forkserver"}
-            python = environment / "bin" / "python"
-            spec = dataclasses.replace(spec, python=python, environ=environ, prewarm=prewarmed, start_timeout=60)
-            guests = [await started(spec) for _ in range(2)]
-            for worker, delegate in guests:
-                assert worker.python.startswith(".".join(map(str, version)))
-                assert parent_of(worker).pid != os.getpid()
-                worker.execute([(1, request(1, 2), None)], 1)
-                await until_async(lambda delegate=delegate: delegate.answers, "the answer")
-                await worker.stop(5)
-                assert worker._process.exited.result() == 0
-                assert delegate.lines == []
-
-    run(serve())
+    with borrowed(ForkServerPool(), "numpy", "asyncio") as prewarmed:
+        spec = launch_spec(tmp_path, IDENTITY)
+        environ = {**os.environ, "PYTHONWARNINGS": "error::DeprecationWarning:naiad_stub.forkserver"}
+        python = environment / "bin" / "python"
+        spec = dataclasses.replace(spec, python=python, environ=environ, prewarm=prewarmed, start_timeout=60)
+        guests = [await started(spec) for _ in range(2)]
+        for worker, delegate in guests:
+            assert worker.python.startswith(".".join(map(str, version)))
+            assert parent_of(worker).pid != os.getpid()
+            worker.execute([(1, request(1, 2), None)], 1)
+            await until_async(lambda delegate=delegate: delegate.answers, "the answer")
+            await worker.stop(5)
+            assert worker._process.exited.result() == 0
+            assert delegate.lines == []

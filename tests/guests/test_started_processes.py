@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,8 +92,13 @@ def memory():
     made.close()
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))
+def run(test: Coroutine[Any, Any, object]) -> None:
+    asyncio.run(asyncio.wait_for(test, 60))
+
+
+@pytest.fixture
+def run_coroutine():
+    return run
 
 
 async def turns(count: int = 10) -> None:
@@ -216,7 +221,7 @@ def test_a_guest_is_forked_once_the_modules_are_imported(stubs, swept, memory, c
         close(made)
 
     with caplog.at_level(logging.INFO):
-        run(fork)
+        run(fork())
     assert "prewarmed numpy, torch in 0." in caplog.text
 
 
@@ -238,103 +243,87 @@ def close(made: LaunchedGuest) -> None:
         ([Forked(9, 50)], False, 0, "it broke the protocol: process 50 is not its child", False, 1),
     ],
 )  # fmt: skip
-def test_a_fork_server_ends_with_a_reason_and_so_do_waiting_forks(
+async def test_a_fork_server_ends_with_a_reason_and_so_do_waiting_forks(
     stubs, swept, killed, memory, said, ready, status, end, replaceable, kills
 ):
-    async def stop():
-        server = ForkServer(launch_spec(), ["numpy"])
-        [stub] = stubs
-        stub.status = status
-        if ready:
-            stub.say(ForkServerReady())
-            await until_async(lambda: server.has_been_ready, "READY")
-        forking = asyncio.ensure_future(server.fork(memory))
-        await turns()
-        os.write(stub.errors, b"one\ntwo\n")
-        stub.say(*said)
-        if not said:
-            stub.end()
-        with pytest.raises(CannotForkError) as caught:
-            await forking
-        lines = ". Its last lines on stderr:\none\ntwo" if not said and not ready else ""
-        assert caught.value.message.startswith(end)
-        assert caught.value.message.endswith(lines or server.end)
-        assert (server.is_replaceable, server.has_been_ready, killed) == (replaceable, ready, [PID] * kills)
-        assert swept.calls[1:] == [("exit", "mark-000001.000000")]
-        with pytest.raises(CannotForkError):
-            await server.fork(memory)
-        server.close()
-        assert (stub.waits, repr(server)) == ([1], f"<ForkServer numpy {server.end} pid=4242>")
-
-    run(stop)
-
-
-def test_a_fork_server_that_outlives_its_end_is_killed(stubs):
-    async def stop():
-        server = ForkServer(launch_spec(), ["numpy"])
-        [stub] = stubs
-        stub.outlives_wait = True
-        server.close()
-        assert (stub.kills, stub.waits) == (1, [1, None])
-
-    run(stop)
-
-
-def test_a_guest_whose_start_was_given_up_is_killed_when_it_is_forked(stubs, killed, memory):
-    async def cancel():
-        server = ForkServer(launch_spec(), ["numpy"])
-        [stub] = stubs
-        stub.say(ForkServerReady())
-        forking = [asyncio.ensure_future(server.fork(memory)) for _ in range(2)]
-        await until_async(lambda: len(server._forks) == 2, "both requests")
-        for each in forking:
-            each.cancel()
-        await asyncio.gather(*forking, return_exceptions=True)
-        stub.say(Forked(1, 500), ForkFailed(2, "no"))
-        await until_async(lambda: killed, "the end")
-        assert killed == [500]
-        await until_async(lambda: not server._forks, "the other")
-        assert [stub.heard()[0] for _ in range(3)][2] == Reap(500)
-        server.close()
-
-    run(cancel)
-
-
-def test_a_fork_server_that_takes_no_requests_is_an_error_of_each(stubs, memory):
-    async def fail():
-        server = ForkServer(launch_spec(), ["numpy"])
-        [stub] = stubs
+    server = ForkServer(launch_spec(), ["numpy"])
+    [stub] = stubs
+    stub.status = status
+    if ready:
         stub.say(ForkServerReady())
         await until_async(lambda: server.has_been_ready, "READY")
-        server._loop.remove_reader(server._socket.fileno())
-        stub.socket.close()
-        with pytest.raises(CannotForkError, match="asking for a guest: "):
-            await server.fork(memory)
-        assert server._forks == {}
-        ended: list[tuple[int, str]] = []
-        server._loop.add_reader(server._socket.fileno(), server._readable)
-        server._reap(500, lambda *how: ended.append(how))
-        await until_async(lambda: ended, "the end of the guest")
-        [(status, reason)] = ended
-        assert (status, reason.startswith("the process it was forked from is gone: the fork server ended")) == (
-            -9,
-            True,
-        )
+    forking = asyncio.ensure_future(server.fork(memory))
+    await turns()
+    os.write(stub.errors, b"one\ntwo\n")
+    stub.say(*said)
+    if not said:
+        stub.end()
+    with pytest.raises(CannotForkError) as caught:
+        await forking
+    lines = ". Its last lines on stderr:\none\ntwo" if not said and not ready else ""
+    assert caught.value.message.startswith(end)
+    assert caught.value.message.endswith(lines or server.end)
+    assert (server.is_replaceable, server.has_been_ready, killed) == (replaceable, ready, [PID] * kills)
+    assert swept.calls[1:] == [("exit", "mark-000001.000000")]
+    with pytest.raises(CannotForkError):
+        await server.fork(memory)
+    server.close()
+    assert (stub.waits, repr(server)) == ([1], f"<ForkServer numpy {server.end} pid=4242>")
 
-    run(fail)
+
+async def test_a_fork_server_that_outlives_its_end_is_killed(stubs):
+    server = ForkServer(launch_spec(), ["numpy"])
+    [stub] = stubs
+    stub.outlives_wait = True
+    server.close()
+    assert (stub.kills, stub.waits) == (1, [1, None])
 
 
-def test_an_import_without_progress_is_given_up(stubs, memory, monkeypatch):
+async def test_a_guest_whose_start_was_given_up_is_killed_when_it_is_forked(stubs, killed, memory):
+    server = ForkServer(launch_spec(), ["numpy"])
+    [stub] = stubs
+    stub.say(ForkServerReady())
+    forking = [asyncio.ensure_future(server.fork(memory)) for _ in range(2)]
+    await until_async(lambda: len(server._forks) == 2, "both requests")
+    for each in forking:
+        each.cancel()
+    await asyncio.gather(*forking, return_exceptions=True)
+    stub.say(Forked(1, 500), ForkFailed(2, "no"))
+    await until_async(lambda: killed, "the end")
+    assert killed == [500]
+    await until_async(lambda: not server._forks, "the other")
+    assert [stub.heard()[0] for _ in range(3)][2] == Reap(500)
+    server.close()
+
+
+async def test_a_fork_server_that_takes_no_requests_is_an_error_of_each(stubs, memory):
+    server = ForkServer(launch_spec(), ["numpy"])
+    [stub] = stubs
+    stub.say(ForkServerReady())
+    await until_async(lambda: server.has_been_ready, "READY")
+    server._loop.remove_reader(server._socket.fileno())
+    stub.socket.close()
+    with pytest.raises(CannotForkError, match="asking for a guest: "):
+        await server.fork(memory)
+    assert server._forks == {}
+    ended: list[tuple[int, str]] = []
+    server._loop.add_reader(server._socket.fileno(), server._readable)
+    server._reap(500, lambda *how: ended.append(how))
+    await until_async(lambda: ended, "the end of the guest")
+    [(status, reason)] = ended
+    assert (status, reason.startswith("the process it was forked from is gone: the fork server ended")) == (
+        -9,
+        True,
+    )
+
+
+async def test_an_import_without_progress_is_given_up(stubs, memory, monkeypatch):
     monkeypatch.setattr(forkserver, "PROGRESS_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(forkserver, "ProgressMonitor", lambda timeout: ProgressMonitor(timeout, lambda _: 0.0))
-
-    async def wait():
-        server = ForkServer(launch_spec(start_timeout=0.01), ["numpy"])
-        with pytest.raises(CannotForkError) as caught:
-            await server.fork(memory)
-        assert caught.value.message == "importing numpy made no progress for 0.01 s (stub-timeout-seconds)"
-
-    run(wait)
+    server = ForkServer(launch_spec(start_timeout=0.01), ["numpy"])
+    with pytest.raises(CannotForkError) as caught:
+        await server.fork(memory)
+    assert caught.value.message == "importing numpy made no progress for 0.01 s (stub-timeout-seconds)"
 
 
 def test_what_a_fork_server_prints_is_logged_with_its_modules(stubs, caplog):
@@ -346,7 +335,7 @@ def test_what_a_fork_server_prints_is_logged_with_its_modules(stubs, caplog):
         server.close()
 
     with caplog.at_level(logging.INFO):
-        run(say)
+        run(say())
     assert "[prewarming numpy, pid 4242 stderr] careful" in caplog.text
     assert "prewarming numpy, pid 4242: 3 lines (9 bytes) of its output were dropped" in caplog.text
 
@@ -380,52 +369,46 @@ def servers(monkeypatch) -> list[Any]:
     return Server.made
 
 
-def test_models_share_a_fork_server_if_nothing_differs_that_imports_may_see(servers):
-    async def share():
-        pool = ForkServerPool()
-        first, second = pool.guests_with(["numpy"]), pool.guests_with(["numpy"])
-        spec = launch_spec()
-        shared = replace(spec, inputs=object(), name="other")
-        assert await first.fork(shared, None) is shared.inputs
-        for changed in (
-            {"python": Path("p")}, {"stub": Path("p")}, {"library": Path("p")}, {"environ": {"A": "1"}}, {"user": GuestUser(5, 5)}
-        ):  # fmt: skip
-            await second.fork(replace(spec, **changed), None)
-        await pool.guests_with(["torch"]).fork(spec, None)
-        assert len(servers) == 7
-        await second.fork(spec, None)
-        assert (len(servers), servers[0].forks) == (7, 2)
-        first.release()
-        assert not servers[0].is_closed
-        second.release()
-        second.release()
-        assert [server.is_closed for server in servers] == [True] * 6 + [False]
-        pool.lingers = True
-        last = pool.guests_with(["numpy"])
-        last.start_early(spec)
-        last.release()
-        assert (len(servers), servers[-1].is_closed) == (8, False), "models on demand may come back"
-        pool.close_unused()
-        assert servers[-1].is_closed
-        assert repr(ForkServerPool()) == "<ForkServerPool []>"
-
-    run(share)
+async def test_models_share_a_fork_server_if_nothing_differs_that_imports_may_see(servers):
+    pool = ForkServerPool()
+    first, second = pool.guests_with(["numpy"]), pool.guests_with(["numpy"])
+    spec = launch_spec()
+    shared = replace(spec, inputs=object(), name="other")
+    assert await first.fork(shared, None) is shared.inputs
+    for changed in (
+        {"python": Path("p")}, {"stub": Path("p")}, {"library": Path("p")}, {"environ": {"A": "1"}}, {"user": GuestUser(5, 5)}
+    ):  # fmt: skip
+        await second.fork(replace(spec, **changed), None)
+    await pool.guests_with(["torch"]).fork(spec, None)
+    assert len(servers) == 7
+    await second.fork(spec, None)
+    assert (len(servers), servers[0].forks) == (7, 2)
+    first.release()
+    assert not servers[0].is_closed
+    second.release()
+    second.release()
+    assert [server.is_closed for server in servers] == [True] * 6 + [False]
+    pool.lingers = True
+    last = pool.guests_with(["numpy"])
+    last.start_early(spec)
+    last.release()
+    assert (len(servers), servers[-1].is_closed) == (8, False), "models on demand may come back"
+    pool.close_unused()
+    assert servers[-1].is_closed
+    assert repr(ForkServerPool()) == "<ForkServerPool []>"
 
 
-def test_a_fork_server_that_was_killed_is_replaced_but_not_again_and_again_while_it_imports(servers, caplog):
-    async def replace_it():
-        pool = ForkServerPool()
-        guests, spec = pool.guests_with(["numpy"]), launch_spec()
+async def test_a_fork_server_that_was_killed_is_replaced_but_not_again_and_again_while_it_imports(servers, caplog):
+    pool = ForkServerPool()
+    guests, spec = pool.guests_with(["numpy"]), launch_spec()
+    await guests.fork(spec, None)
+    await guests.fork(spec, None)
+    assert len(servers) == 1
+    for ready, count in [(False, 2), (False, 3), (True, 4), (False, 5), (False, 6), (False, 6), (False, 6)]:
+        servers[-1].is_replaceable, servers[-1].has_been_ready, servers[-1].end = True, ready, "it was killed"
         await guests.fork(spec, None)
-        await guests.fork(spec, None)
-        assert len(servers) == 1
-        for ready, count in [(False, 2), (False, 3), (True, 4), (False, 5), (False, 6), (False, 6), (False, 6)]:
-            servers[-1].is_replaceable, servers[-1].has_been_ready, servers[-1].end = True, ready, "it was killed"
-            await guests.fork(spec, None)
-            assert len(servers) == count
-        assert "it was killed; another one is started" in caplog.text
-
-    run(replace_it)
+        assert len(servers) == count
+    assert "it was killed; another one is started" in caplog.text
 
 
 def test_prewarming_never_fails_a_start(servers, caplog, monkeypatch):
@@ -441,7 +424,7 @@ def test_prewarming_never_fails_a_start(servers, caplog, monkeypatch):
             guests.start_early(spec)
         assert servers == []
 
-    run(fail)
+    run(fail())
     start = "'m_0_0' is started without the prewarmed numpy, torch: "
     assert caplog.messages == [
         f"{start}no interpreter",
@@ -652,7 +635,7 @@ def test_a_guest_that_exits_is_killed_with_its_group_before_its_number_is_free(m
         process._on_lines_dropped(2, 9)
         made.close()
 
-    run(end)
+    run(end())
     assert "'m_0_0' (pid 4242): 2 lines (9 bytes) of its output were dropped" in caplog.text
 
 
@@ -667,40 +650,33 @@ def test_a_guest_that_exits_is_killed_with_its_group_before_its_number_is_free(m
         (False, -9, "it hangs", "its fork server is gone", "it hangs"),
     ],
 )
-def test_the_reason_of_an_exit_is_the_hosts_own_or_a_limit_or_that_of_its_parent(
+async def test_the_reason_of_an_exit_is_the_hosts_own_or_a_limit_or_that_of_its_parent(
     monkeypatch, limit, status, told, reason, expected
 ):
     monkeypatch.setattr(guest, "MEMORY_LIMIT", "stub-memory-limit")
-
-    async def end():
-        spec = launch_spec(memory_limit=MemoryLimit(10**9, "1 GB")) if limit else launch_spec()
-        process = GuestProcess(spec, asyncio.get_running_loop())
-        process._on_exit, process.kill_reason = lambda _: None, told
-        process._on_reaped(status, reason)
-        assert process.kill_reason == expected
-
-    run(end)
+    spec = launch_spec(memory_limit=MemoryLimit(10**9, "1 GB")) if limit else launch_spec()
+    process = GuestProcess(spec, asyncio.get_running_loop())
+    process._on_exit, process.kill_reason = lambda _: None, told
+    process._on_reaped(status, reason)
+    assert process.kill_reason == expected
 
 
-def test_a_guest_is_waited_for_on_a_thread_where_there_are_no_pidfds(monkeypatch, swept, killed):
-    async def end():
-        for broken in (lambda _: (_ for _ in ()).throw(OSError("no")), None):
-            made = Launched(monkeypatch)
-            waited: list[tuple[int, ...]] = []
-            monkeypatch.setattr(os, "waitid", lambda *how, waited=waited: waited.append(how))
-            if broken is None:
-                monkeypatch.delattr(os, "pidfd_open")
-            else:
-                monkeypatch.setattr(os, "pidfd_open", broken)
-            process = GuestProcess(launch_spec(), asyncio.get_running_loop())
-            await process.spawn(None, lambda *_: None, lambda _: None)
-            await until_async(lambda made=made: made.reaped, "its exit")
-            assert waited == [(os.P_PID, PID, os.WEXITED | os.WNOWAIT)]
-            process.close()
-            os.close(made.pidfd)
-            made.close()
-
-    run(end)
+async def test_a_guest_is_waited_for_on_a_thread_where_there_are_no_pidfds(monkeypatch, swept, killed):
+    for broken in (lambda _: (_ for _ in ()).throw(OSError("no")), None):
+        made = Launched(monkeypatch)
+        waited: list[tuple[int, ...]] = []
+        monkeypatch.setattr(os, "waitid", lambda *how, waited=waited: waited.append(how))
+        if broken is None:
+            monkeypatch.delattr(os, "pidfd_open")
+        else:
+            monkeypatch.setattr(os, "pidfd_open", broken)
+        process = GuestProcess(launch_spec(), asyncio.get_running_loop())
+        await process.spawn(None, lambda *_: None, lambda _: None)
+        await until_async(lambda made=made: made.reaped, "its exit")
+        assert waited == [(os.P_PID, PID, os.WEXITED | os.WNOWAIT)]
+        process.close()
+        os.close(made.pidfd)
+        made.close()
 
 
 @pytest.mark.parametrize(
@@ -899,52 +875,49 @@ def test_denied_access_is_explained_by_owner_and_mode(tmp_path, monkeypatch, own
     assert "may not enter" in access.describe_denied_access(GuestUser(7, 8), [folder])
 
 
-def test_callers_share_one_query_of_readiness(monkeypatch):
-    async def ask():
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        probe = ReadinessProbe(ours, "m_0_0")
-        assert probe.keep_if(True) is probe
+async def test_callers_share_one_query_of_readiness(monkeypatch):
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    probe = ReadinessProbe(ours, "m_0_0")
+    assert probe.keep_if(True) is probe
 
-        async def answered(*said: Any) -> list[Any]:
-            asked = [asyncio.ensure_future(probe.ask()) for _ in range(2)]
-            await turns()
-            theirs.setblocking(False)
-            assert wire.FRAME.unpack_from(theirs.recv(999))[0] == 8, "one query"
-            with pytest.raises(BlockingIOError):
-                theirs.recv(999)
-            for each in said:
-                theirs.send(pack(each))
-            return [error and error.message for error in await asyncio.gather(*asked, return_exceptions=True)]
-
-        not_ready = "Model 'm_0_0' is not ready (user-defined check failed)."
-        assert await answered(Readiness(1, True, "")) == [None, None]
-        assert await answered(Readiness(1, True, ""), Readiness(2, False, "")) == [not_ready] * 2
-        assert await answered(Readiness(3, False, "warming")) == [f"{not_ready} warming"] * 2
-        with monkeypatch.context() as patch:
-            patch.setattr(readiness, "TIMEOUT_SECONDS", 0.001)
-            for what in ("user-defined", "in-flight"):
-                with pytest.raises(NotReadyError, match=f"Timed out waiting for {what} is_ready"):
-                    await probe.ask()
-        theirs.send(pack(Readiness(4, True, "")))
-        await until_async(lambda: probe._reply is None, "the late reply")
-        theirs.recv(999)
-        asked = asyncio.ensure_future(probe.ask())
+    async def answered(*said: Any) -> list[Any]:
+        asked = [asyncio.ensure_future(probe.ask()) for _ in range(2)]
         await turns()
-        theirs.send(wire.frame(77, b""))
-        with pytest.raises(NotReadyError):
-            await asked
-        with pytest.raises(NotReadyError):
-            await probe.ask()
-        assert probe._channel._socket is None
-        theirs.close()
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        assert ReadinessProbe(ours, "m").keep_if(False) is None
-        assert theirs.recv(1) == b""
-        theirs.close()
+        theirs.setblocking(False)
+        assert wire.FRAME.unpack_from(theirs.recv(999))[0] == 8, "one query"
+        with pytest.raises(BlockingIOError):
+            theirs.recv(999)
+        for each in said:
+            theirs.send(pack(each))
+        return [error and error.message for error in await asyncio.gather(*asked, return_exceptions=True)]
 
-    run(ask)
+    not_ready = "Model 'm_0_0' is not ready (user-defined check failed)."
+    assert await answered(Readiness(1, True, "")) == [None, None]
+    assert await answered(Readiness(1, True, ""), Readiness(2, False, "")) == [not_ready] * 2
+    assert await answered(Readiness(3, False, "warming")) == [f"{not_ready} warming"] * 2
+    with monkeypatch.context() as patch:
+        patch.setattr(readiness, "TIMEOUT_SECONDS", 0.001)
+        for what in ("user-defined", "in-flight"):
+            with pytest.raises(NotReadyError, match=f"Timed out waiting for {what} is_ready"):
+                await probe.ask()
+    theirs.send(pack(Readiness(4, True, "")))
+    await until_async(lambda: probe._reply is None, "the late reply")
+    theirs.recv(999)
+    asked = asyncio.ensure_future(probe.ask())
+    await turns()
+    theirs.send(wire.frame(77, b""))
+    with pytest.raises(NotReadyError):
+        await asked
+    with pytest.raises(NotReadyError):
+        await probe.ask()
+    assert probe._channel._socket is None
+    theirs.close()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    assert ReadinessProbe(ours, "m").keep_if(False) is None
+    assert theirs.recv(1) == b""
+    theirs.close()
 
 
 def test_a_model_that_completes_its_configuration_has_no_server(monkeypatch, caplog):

@@ -47,16 +47,13 @@ def test_a_failed_import_names_the_interpreter_and_why_it_was_chosen(tmp_path):
     )
 
 
-def test_lists_of_processes_show_the_instance_and_the_model(tmp_path):
-    async def start():
-        spec = launch_spec(tmp_path, IDENTITY)
-        worker, _ = await started(spec)
-        process = psutil.Process(worker.pid)
-        assert process.name() == "m_0_0"
-        assert process.cmdline()[2:6] == ["--instance", "m_0_0", "--model", spec.load.code.file]
-        await worker.stop(5)
-
-    run(start())
+async def test_lists_of_processes_show_the_instance_and_the_model(tmp_path):
+    spec = launch_spec(tmp_path, IDENTITY)
+    worker, _ = await started(spec)
+    process = psutil.Process(worker.pid)
+    assert process.name() == "m_0_0"
+    assert process.cmdline()[2:6] == ["--instance", "m_0_0", "--model", spec.load.code.file]
+    await worker.stop(5)
 
 
 @pytest.mark.parametrize(
@@ -84,20 +81,17 @@ def test_the_name_of_a_process_keeps_the_number_of_its_instance(instance, name):
         ),
     ],
 )
-def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end, after):
-    async def start():
-        worker, delegate = guest(launch_spec(tmp_path, methods))
-        with pytest.raises(
-            GuestExitedError, match=rf"Stub process 'm_0_0' is not healthy. Reason: pid \d+ {end}"
-        ) as caught:
-            await worker.start()
-        lines = caught.value.last_lines
-        assert lines[: 1 + len(after)] == ("so long", *after)
-        assert bool(after) == (len(lines) > 1)
-        assert caught.value.message.endswith("while it started. Its last lines on stderr:\n" + "\n".join(lines))
-        assert delegate.deaths == []
-
-    run(start())
+async def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(tmp_path, methods, end, after):
+    worker, delegate = guest(launch_spec(tmp_path, methods))
+    with pytest.raises(
+        GuestExitedError, match=rf"Stub process 'm_0_0' is not healthy. Reason: pid \d+ {end}"
+    ) as caught:
+        await worker.start()
+    lines = caught.value.last_lines
+    assert lines[: 1 + len(after)] == ("so long", *after)
+    assert bool(after) == (len(lines) > 1)
+    assert caught.value.message.endswith("while it started. Its last lines on stderr:\n" + "\n".join(lines))
+    assert delegate.deaths == []
 
 
 def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path):
@@ -158,26 +152,22 @@ def test_finalize_that_hangs_is_cut_short(tmp_path):
     assert not is_running(run(stop()))
 
 
-def test_killing_a_guest_ends_the_processes_that_the_model_started(tmp_path):
+async def test_killing_a_guest_ends_the_processes_that_the_model_started(tmp_path):
     methods = """
 def initialize(self, args):
     import subprocess
     child = subprocess.Popen(["sh", "-c", "sleep 300 & echo $!; wait"])
     print(child.pid)
 """
-
-    async def kill():
-        worker, delegate = await started(launch_spec(tmp_path, methods))
-        await until_async(lambda: len(delegate.lines) == 2, "both pids")
-        pids = [worker.pid, *(int(line) for _, line in delegate.lines)]
-        assert all(map(is_running, pids))
-        await worker.kill()
-        await until_async(lambda: not any(map(is_running, pids)), "all processes to end")
-
-    run(kill())
+    worker, delegate = await started(launch_spec(tmp_path, methods))
+    await until_async(lambda: len(delegate.lines) == 2, "both pids")
+    pids = [worker.pid, *(int(line) for _, line in delegate.lines)]
+    assert all(map(is_running, pids))
+    await worker.kill()
+    await until_async(lambda: not any(map(is_running, pids)), "all processes to end")
 
 
-def test_model_may_terminate_processes_it_started(tmp_path):
+async def test_model_may_terminate_processes_it_started(tmp_path):
     """The guest itself outlives SIGTERM; what it starts must not inherit that."""
     methods = """
 def initialize(self, args):
@@ -191,20 +181,16 @@ def initialize(self, args):
     forked.join()
     print(forked.exitcode, started.wait())
 """
-
-    async def serve():
-        worker, delegate = guest(launch_spec(tmp_path, methods))
-        await asyncio.wait_for(worker.start(), 60)
-        os.kill(worker.pid, signal.SIGTERM)
-        os.kill(worker.pid, signal.SIGINT)
-        await until_async(lambda: ("stdout", "-15 -15") in delegate.lines, "exit codes")
-        await worker.stop(60)
-        assert delegate.deaths == []
-
-    run(serve())
+    worker, delegate = guest(launch_spec(tmp_path, methods))
+    await asyncio.wait_for(worker.start(), 60)
+    os.kill(worker.pid, signal.SIGTERM)
+    os.kill(worker.pid, signal.SIGINT)
+    await until_async(lambda: ("stdout", "-15 -15") in delegate.lines, "exit codes")
+    await worker.stop(60)
+    assert delegate.deaths == []
 
 
-def test_a_fork_that_is_terminated_at_once_ends(tmp_path):
+async def test_a_fork_that_is_terminated_at_once_ends(tmp_path):
     """A signal may reach it before it has its own handlers back."""
     methods = """
 def initialize(self, args):
@@ -219,14 +205,10 @@ def initialize(self, args):
         ends.add(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     print(ends)
 """
-
-    async def serve():
-        worker, delegate = guest(launch_spec(tmp_path, methods))
-        await asyncio.wait_for(worker.start(), 30)
-        await until_async(lambda: ("stdout", "{-15}") in delegate.lines, "exit codes")
-        await worker.stop(60)
-
-    run(serve())
+    worker, delegate = guest(launch_spec(tmp_path, methods))
+    await asyncio.wait_for(worker.start(), 30)
+    await until_async(lambda: ("stdout", "{-15}") in delegate.lines, "exit codes")
+    await worker.stop(60)
 
 
 OOM_SCORE = """

@@ -104,67 +104,60 @@ def test_a_step_of_an_ensemble_that_waits_for_a_model_that_waits_for_nothing_is_
     assert model.looks == looks
 
 
-def test_many_calls_of_a_model_that_calls_share_their_searches(clock: Clock) -> None:
-    async def check() -> None:
-        middle = Guest("middle")
-        model, last = Model(middle), Model(Guest("last"))
-        calls = Calls(middle=model, last=last)
-        calls.make(middle, "last")
-        calls.make(Guest("caller"), "middle", range(MANY))
-        searches = last.looks
-        calls.make(Guest("other"), "middle", range(MANY))
-        await turns()
-        assert last.looks == searches
-        clock.advance(1)
-        await turns()
-        assert last.looks == searches + 1
-
-    clock.run(check())
+@pytest.fixture
+def run_coroutine(clock):
+    return clock.run
 
 
-def test_a_cycle_is_found_among_many_calls(clock: Clock) -> None:
-    async def check() -> None:
-        caller, called = Guest("caller"), Guest("called")
-        calls = Calls(called=Model(called), caller=Model(caller))
-        calls.make(caller, "called", range(MANY))
-        clock.advance(0.001)
-        calls.make(called, "caller")
-        assert called.rejected == []
-        clock.advance(1)
-        await turns()
-        assert called.rejected == [1]
-        assert caller.rejected == []
-
-    clock.run(check())
-
-
-def test_a_cycle_through_a_step_of_an_ensemble_is_found_among_many_calls(clock: Clock) -> None:
-    async def check() -> None:
-        caller = Guest("caller")
-        ensemble = Model(Guest("called"))
-        calls = Calls(ensemble=ensemble)
-        calls.make(caller, "ensemble", range(MANY))
-        ensemble.guests[:] = [caller]
-        calls.open.on_ensemble_step_waiting(lambda: [[caller]])  # type: ignore[list-item]
-        clock.advance(1)
-        await turns()
-        assert sorted(caller.rejected) == list(range(MANY))
-
-    clock.run(check())
+async def test_many_calls_of_a_model_that_calls_share_their_searches(clock: Clock) -> None:
+    middle = Guest("middle")
+    model, last = Model(middle), Model(Guest("last"))
+    calls = Calls(middle=model, last=last)
+    calls.make(middle, "last")
+    calls.make(Guest("caller"), "middle", range(MANY))
+    searches = last.looks
+    calls.make(Guest("other"), "middle", range(MANY))
+    await turns()
+    assert last.looks == searches
+    clock.advance(1)
+    await turns()
+    assert last.looks == searches + 1
 
 
-def test_many_calls_that_become_deadlocked_at_once_are_rejected_in_few_searches(clock: Clock) -> None:
-    async def check() -> None:
-        caller = Guest("caller")
-        model = Model(caller, Guest("other"))
-        calls = Calls(caller=model)
-        calls.make(caller, "caller", range(MANY))
-        model.guests.pop()
-        looks = model.looks
-        calls.open.on_call_waiting()
-        clock.advance(1)
-        await turns()
-        assert sorted(caller.rejected) == list(range(MANY))
-        assert model.looks - looks < 3 * MANY
+async def test_a_cycle_is_found_among_many_calls(clock: Clock) -> None:
+    caller, called = Guest("caller"), Guest("called")
+    calls = Calls(called=Model(called), caller=Model(caller))
+    calls.make(caller, "called", range(MANY))
+    clock.advance(0.001)
+    calls.make(called, "caller")
+    assert called.rejected == []
+    clock.advance(1)
+    await turns()
+    assert called.rejected == [1]
+    assert caller.rejected == []
 
-    clock.run(check())
+
+async def test_a_cycle_through_a_step_of_an_ensemble_is_found_among_many_calls(clock: Clock) -> None:
+    caller = Guest("caller")
+    ensemble = Model(Guest("called"))
+    calls = Calls(ensemble=ensemble)
+    calls.make(caller, "ensemble", range(MANY))
+    ensemble.guests[:] = [caller]
+    calls.open.on_ensemble_step_waiting(lambda: [[caller]])  # type: ignore[list-item]
+    clock.advance(1)
+    await turns()
+    assert sorted(caller.rejected) == list(range(MANY))
+
+
+async def test_many_calls_that_become_deadlocked_at_once_are_rejected_in_few_searches(clock: Clock) -> None:
+    caller = Guest("caller")
+    model = Model(caller, Guest("other"))
+    calls = Calls(caller=model)
+    calls.make(caller, "caller", range(MANY))
+    model.guests.pop()
+    looks = model.looks
+    calls.open.on_call_waiting()
+    clock.advance(1)
+    await turns()
+    assert sorted(caller.rejected) == list(range(MANY))
+    assert model.looks - looks < 3 * MANY

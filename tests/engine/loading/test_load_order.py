@@ -529,24 +529,21 @@ def test_removed_models_are_unloaded_after_changed_ones_are_loaded(world):
 # -- one at a time
 
 
-def test_changes_of_one_model_wait_for_each_other(world):
-    async def check() -> None:
-        world.gate = asyncio.Event()
-        source = world.add("m")
-        loading = asyncio.ensure_future(world.order.load([source]))
-        while not world.done:
-            await asyncio.sleep(0.001)
-        assert world.order.is_changing("m")
-        assert not world.order.is_changing("other")
-        unloading = asyncio.ensure_future(world.order.unload("m", with_members=False))
-        await asyncio.sleep(0)
-        assert world.changes() == ["+m"]
-        world.gate.set()
-        await asyncio.gather(loading, unloading)
-        assert world.changes() == ["-m"]
-        assert not world.order.is_changing("m")
-
-    run(check())
+async def test_changes_of_one_model_wait_for_each_other(world):
+    world.gate = asyncio.Event()
+    source = world.add("m")
+    loading = asyncio.ensure_future(world.order.load([source]))
+    while not world.done:
+        await asyncio.sleep(0.001)
+    assert world.order.is_changing("m")
+    assert not world.order.is_changing("other")
+    unloading = asyncio.ensure_future(world.order.unload("m", with_members=False))
+    await asyncio.sleep(0)
+    assert world.changes() == ["+m"]
+    world.gate.set()
+    await asyncio.gather(loading, unloading)
+    assert world.changes() == ["-m"]
+    assert not world.order.is_changing("m")
 
 
 def test_waking_and_scaling_count_as_changes(world):
@@ -571,19 +568,16 @@ def test_models_that_no_repository_has_are_forgotten_unless_they_serve(world):
     assert set(world.after) == {"stored", "serving"}
 
 
-def test_a_model_that_is_being_loaded_is_not_forgotten(world):
-    async def check() -> None:
-        world.gate = asyncio.Event()
-        world.registry.record("m").reason = "it failed before"
-        loading = asyncio.ensure_future(world.order.load([world.add("m")]))
-        while not world.done:
-            await asyncio.sleep(0.001)
-        world.order.forget_removed(())
-        assert world.registry.known("m") is not None
-        world.gate.set()
-        await loading
-
-    run(check())
+async def test_a_model_that_is_being_loaded_is_not_forgotten(world):
+    world.gate = asyncio.Event()
+    world.registry.record("m").reason = "it failed before"
+    loading = asyncio.ensure_future(world.order.load([world.add("m")]))
+    while not world.done:
+        await asyncio.sleep(0.001)
+    world.order.forget_removed(())
+    assert world.registry.known("m") is not None
+    world.gate.set()
+    await loading
 
 
 def test_ensembles_are_stopped_before_their_members_within_one_time(world):

@@ -170,6 +170,11 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     return made
 
 
+@pytest.fixture
+def run_coroutine(world):
+    return world.run
+
+
 def test_a_change_is_loaded_at_the_second_look_that_shows_it(world):
     """The second look comes sooner; one for which nothing is unsettled waits for the usual pause."""
     done = world.watch((11, {"m": "second", "n": "new"}), (35, {"n": "gone"}), until=60)
@@ -200,22 +205,19 @@ def test_files_that_keep_changing_are_left_alone_for_the_usual_pause_now_and_the
     assert gaps == [2.0] * 29 + [10.0] + [2.0] * (len(gaps) - 30)
 
 
-def test_a_poll_on_request_waits_until_what_changed_is_loaded(world):
-    async def poll() -> None:
-        world.start()
-        await world.poller.poll()
-        assert len(world.looks) == 1
-        world.files["m"] = "second"
-        await world.poller.poll()
-        assert world.done == [(2.0, {"m": []})]
-        world.looks.clear()
-        world.files["m"] = "third"
-        for _ in range(100):  # never settled: as long as something that settles needs
-            asyncio.get_running_loop().call_later(_ * 0.9, world.files.update, {"m": str(_)})
-        await world.poller.poll()
-        assert len(world.looks) == 30
-
-    world.run(poll())
+async def test_a_poll_on_request_waits_until_what_changed_is_loaded(world):
+    world.start()
+    await world.poller.poll()
+    assert len(world.looks) == 1
+    world.files["m"] = "second"
+    await world.poller.poll()
+    assert world.done == [(2.0, {"m": []})]
+    world.looks.clear()
+    world.files["m"] = "third"
+    for _ in range(100):  # never settled: as long as something that settles needs
+        asyncio.get_running_loop().call_later(_ * 0.9, world.files.update, {"m": str(_)})
+    await world.poller.poll()
+    assert len(world.looks) == 30
 
 
 def test_only_the_versions_that_changed_are_loaded_again(world):
@@ -290,25 +292,22 @@ def test_changes_are_logged(world, caplog):
     ]
 
 
-def test_a_model_of_two_repositories_is_reported_until_one_of_them_has_it(world):
+async def test_a_model_of_two_repositories_is_reported_until_one_of_them_has_it(world):
     world.duplicates = {"d": (), "m": ()}
 
     def reason(key: str) -> str:
         model = world.registry.known(key)
         return "" if model is None else model.reason
 
-    async def check() -> None:
-        world.start()
-        await world.poller.poll_once(is_regular=True)
-        assert DUPLICATE_REASON == "model appears in two or more repositories"
-        assert (reason("d"), reason("m")) == (DUPLICATE_REASON, "")
-        world.registry.record("other").reason = "its own"
-        world.files["d"] = "x"
-        world.duplicates = {}
-        await world.poller.poll_once(is_regular=True)
-        assert reason("d") == DUPLICATE_REASON, "loading it replaces that"
-        del world.files["d"]
-        await world.poller.poll_once(is_regular=True)
-        assert (reason("d"), reason("other")) == ("", "its own")
-
-    world.run(check())
+    world.start()
+    await world.poller.poll_once(is_regular=True)
+    assert DUPLICATE_REASON == "model appears in two or more repositories"
+    assert (reason("d"), reason("m")) == (DUPLICATE_REASON, "")
+    world.registry.record("other").reason = "its own"
+    world.files["d"] = "x"
+    world.duplicates = {}
+    await world.poller.poll_once(is_regular=True)
+    assert reason("d") == DUPLICATE_REASON, "loading it replaces that"
+    del world.files["d"]
+    await world.poller.poll_once(is_regular=True)
+    assert (reason("d"), reason("other")) == ("", "its own")

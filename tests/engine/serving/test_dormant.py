@@ -63,17 +63,16 @@ async def end_of(clock: Clock, answers: Answers) -> float:
         (30_000_000, TIMEOUT, " (--demand-load-timeout)"),
     ],
 )
-def test_a_request_waits_for_the_load_as_long_as_its_own_timeout_and_the_flag_allow(clock, timeout_us, seconds, flag):
-    async def check() -> None:
-        served, answers = version(), Answers()
-        key = served.submit(request(timeout_us=timeout_us), answers)
-        assert served.is_waiting(key)
-        assert await end_of(clock, answers) == pytest.approx(seconds, abs=0.3)
-        assert isinstance(answers.error, NotReadyError)
-        assert answers.error.message == f"model 'm' was not loaded within {seconds:g} s{flag}"
-        assert not served.is_waiting(key)
-
-    clock.run(check())
+async def test_a_request_waits_for_the_load_as_long_as_its_own_timeout_and_the_flag_allow(
+    clock, timeout_us, seconds, flag
+):
+    served, answers = version(), Answers()
+    key = served.submit(request(timeout_us=timeout_us), answers)
+    assert served.is_waiting(key)
+    assert await end_of(clock, answers) == pytest.approx(seconds, abs=0.3)
+    assert isinstance(answers.error, NotReadyError)
+    assert answers.error.message == f"model 'm' was not loaded within {seconds:g} s{flag}"
+    assert not served.is_waiting(key)
 
 
 async def ask(served: DormantVersion, answers: Answers | None = None, **more: Any) -> tuple[int, Answers]:
@@ -82,80 +81,62 @@ async def ask(served: DormantVersion, answers: Answers | None = None, **more: An
     return served.submit(request(**more), answers, needs_idle=needs_idle), answers
 
 
-def test_each_request_wakes_the_model_and_says_whether_another_model_waits_for_it(clock):
-    async def check() -> None:
-        wakes = Wakes()
-        served = version(wakes=wakes)
-        first, _ = await ask(served)
-        second, _ = await ask(served, needs_idle=True)
-        assert wakes.calls == [False, True]
-        assert (first, second) == (1, 2)
-        assert served.pending_count == 2
-
-    clock.run(check())
+async def test_each_request_wakes_the_model_and_says_whether_another_model_waits_for_it(clock):
+    wakes = Wakes()
+    served = version(wakes=wakes)
+    first, _ = await ask(served)
+    second, _ = await ask(served, needs_idle=True)
+    assert wakes.calls == [False, True]
+    assert (first, second) == (1, 2)
+    assert served.pending_count == 2
 
 
-def test_a_request_that_does_not_fit_the_model_wakes_nothing(clock):
-    async def check() -> None:
-        wakes, answers = Wakes(), Answers()
-        served = version(wakes=wakes)
-        with pytest.raises(InvalidRequestError, match="unexpected shape"):
-            served.submit(InferRequest("m", -1, [InputTensor("IN", Datatype.FP32, (3,), bytes(12))]), answers)
-        assert (wakes.calls, answers.responses, served.pending_count) == ([], [], 0)
-        assert served.statistics().refusals["invalid"] == 1
-
-    clock.run(check())
+async def test_a_request_that_does_not_fit_the_model_wakes_nothing(clock):
+    wakes, answers = Wakes(), Answers()
+    served = version(wakes=wakes)
+    with pytest.raises(InvalidRequestError, match="unexpected shape"):
+        served.submit(InferRequest("m", -1, [InputTensor("IN", Datatype.FP32, (3,), bytes(12))]), answers)
+    assert (wakes.calls, answers.responses, served.pending_count) == ([], [], 0)
+    assert served.statistics().refusals["invalid"] == 1
 
 
-def test_a_request_is_not_checked_while_a_load_may_change_the_configuration(clock):
-    async def check() -> None:
-        served = version(is_known=False)
-        served.submit(InferRequest("m", -1, []), Answers())
-        assert served.pending_count == 1
-
-    clock.run(check())
+async def test_a_request_is_not_checked_while_a_load_may_change_the_configuration(clock):
+    served = version(is_known=False)
+    served.submit(InferRequest("m", -1, []), Answers())
+    assert served.pending_count == 1
 
 
-def test_what_is_known_of_a_model_without_loading_it(clock):
-    async def check() -> None:
-        served = version()
-        assert served.metadata.name == "m"
-        assert [tensor.name for tensor in served.metadata.inputs] == ["IN"]
-        assert served.config.json["name"] == "m"
-        assert served.device == device_use(config(), is_native=False)
-        assert (served.reason, served.is_ready(), served.are_all_ready(), served.is_lost) == ("", True, True, False)
-        assert (served.direct, served.instances, served.open_sequences) == (None, (), 0)
-        assert served.statistics().condition is ModelCondition.READY
-        assert not served.is_finishing_requests()
-        given = replace(served.metadata, platform="given")
-        totals = Statistics()
-        other = version(metadata=given, totals=totals)
-        assert other.metadata is given
-        assert other.totals is totals
-        assert other.number > served.number
-
-    clock.run(check())
+async def test_what_is_known_of_a_model_without_loading_it(clock):
+    served = version()
+    assert served.metadata.name == "m"
+    assert [tensor.name for tensor in served.metadata.inputs] == ["IN"]
+    assert served.config.json["name"] == "m"
+    assert served.device == device_use(config(), is_native=False)
+    assert (served.reason, served.is_ready(), served.are_all_ready(), served.is_lost) == ("", True, True, False)
+    assert (served.direct, served.instances, served.open_sequences) == (None, (), 0)
+    assert served.statistics().condition is ModelCondition.READY
+    assert not served.is_finishing_requests()
+    given = replace(served.metadata, platform="given")
+    totals = Statistics()
+    other = version(metadata=given, totals=totals)
+    assert other.metadata is given
+    assert other.totals is totals
+    assert other.number > served.number
 
 
-def test_a_model_with_a_native_backend_may_take_tensors_in_gpu_memory(clock):
-    async def check() -> None:
-        text = PLAIN.replace('"python"', '"b"')
-        assert version(text).device == device_use(config(text), is_native=True)
-
-    clock.run(check())
+async def test_a_model_with_a_native_backend_may_take_tensors_in_gpu_memory(clock):
+    text = PLAIN.replace('"python"', '"b"')
+    assert version(text).device == device_use(config(text), is_native=True)
 
 
-def test_a_request_whose_load_has_not_begun_is_told_why(clock):
-    async def check() -> None:
-        served = version()
-        _, answers = await ask(served, timeout_us=1_000_000)
-        served.hindrance = "the models in use need the memory"
-        await end_of(clock, answers)
-        assert answers.error.message == (
-            "model 'm' was not loaded within 1 s, the request's timeout: the models in use need the memory"
-        )
-
-    clock.run(check())
+async def test_a_request_whose_load_has_not_begun_is_told_why(clock):
+    served = version()
+    _, answers = await ask(served, timeout_us=1_000_000)
+    served.hindrance = "the models in use need the memory"
+    await end_of(clock, answers)
+    assert answers.error.message == (
+        "model 'm' was not loaded within 1 s, the request's timeout: the models in use need the memory"
+    )
 
 
 class Loaded:
@@ -184,29 +165,26 @@ class Loaded:
         return call
 
 
-def test_requests_that_waited_go_to_the_loaded_version_in_their_order_and_no_timeout_ends_them(clock):
-    async def check() -> None:
-        served, loaded = version(), Loaded()
-        asked = [await ask(served, request_id=str(number), needs_idle=number == 1) for number in range(3)]
-        served.submit_waiting(loaded)
-        assert [(each.request_id, needs_idle) for each, _, needs_idle in loaded.submitted] == [
-            ("0", False),
-            ("1", True),
-            ("2", False),
-        ]
-        assert served.pending_count == 0
+async def test_requests_that_waited_go_to_the_loaded_version_in_their_order_and_no_timeout_ends_them(clock):
+    served, loaded = version(), Loaded()
+    asked = [await ask(served, request_id=str(number), needs_idle=number == 1) for number in range(3)]
+    served.submit_waiting(loaded)
+    assert [(each.request_id, needs_idle) for each, _, needs_idle in loaded.submitted] == [
+        ("0", False),
+        ("1", True),
+        ("2", False),
+    ]
+    assert served.pending_count == 0
+    assert served.is_finishing_requests()
+    clock.advance(10 * TIMEOUT)
+    await turns()
+    assert [answers.responses for _, answers in asked] == [[], [], []]
+    for number, (_, sink, _) in enumerate(loaded.submitted):
         assert served.is_finishing_requests()
-        clock.advance(10 * TIMEOUT)
-        await turns()
-        assert [answers.responses for _, answers in asked] == [[], [], []]
-        for number, (_, sink, _) in enumerate(loaded.submitted):
-            assert served.is_finishing_requests()
-            sink.send(response := InferResponse("m", 1), False)
-            sink.send(None, True)
-            assert asked[number][1].responses == [(response, False), (None, True)]
-        assert not served.is_finishing_requests()
-
-    clock.run(check())
+        sink.send(response := InferResponse("m", 1), False)
+        sink.send(None, True)
+        assert asked[number][1].responses == [(response, False), (None, True)]
+    assert not served.is_finishing_requests()
 
 
 @pytest.mark.parametrize(
@@ -220,126 +198,110 @@ def test_requests_that_waited_go_to_the_loaded_version_in_their_order_and_no_tim
         ("drop_responses", ()),
     ],
 )
-def test_what_concerns_a_request_that_was_handed_over_goes_to_the_loaded_version(clock, name, arguments):
-    async def check() -> None:
-        served, loaded = version(), Loaded()
-        await ask(served)
-        key, _ = await ask(served)
-        served.submit_waiting(loaded)
-        found = getattr(served, name)(key, *arguments)
-        assert loaded.calls == [(name, 102, *arguments)]
-        if name in {"is_waiting", "waits_of"}:
-            assert found == f"{name} of 102"
-
-    clock.run(check())
+async def test_what_concerns_a_request_that_was_handed_over_goes_to_the_loaded_version(clock, name, arguments):
+    served, loaded = version(), Loaded()
+    await ask(served)
+    key, _ = await ask(served)
+    served.submit_waiting(loaded)
+    found = getattr(served, name)(key, *arguments)
+    assert loaded.calls == [(name, 102, *arguments)]
+    if name in {"is_waiting", "waits_of"}:
+        assert found == f"{name} of 102"
 
 
-def test_a_request_that_the_loaded_version_answers_at_once_or_refuses_is_handed_over_no_more(clock):
-    async def check() -> None:
-        served, loaded = version(), Loaded()
-        loaded.answers_at_once = True
-        key, answers = await ask(served)
-        served.submit_waiting(loaded)
-        assert answers.responses == [(None, True)]
-        assert not served.is_finishing_requests()
-        served.cancel(key)
-        assert loaded.calls == []
+async def test_a_request_that_the_loaded_version_answers_at_once_or_refuses_is_handed_over_no_more(clock):
+    served, loaded = version(), Loaded()
+    loaded.answers_at_once = True
+    key, answers = await ask(served)
+    served.submit_waiting(loaded)
+    assert answers.responses == [(None, True)]
+    assert not served.is_finishing_requests()
+    served.cancel(key)
+    assert loaded.calls == []
 
-        loaded.problem = InvalidRequestError("it does not fit")
-        key, answers = await ask(served, request_id="r")
-        served.submit_waiting(loaded)
-        assert answers.error.message == "it does not fit"
-        assert answers.responses[0][0].request_id == "r"
-        assert not served.is_finishing_requests()
-        served.cancel(key)
-        assert loaded.calls == []
-
-    clock.run(check())
+    loaded.problem = InvalidRequestError("it does not fit")
+    key, answers = await ask(served, request_id="r")
+    served.submit_waiting(loaded)
+    assert answers.error.message == "it does not fit"
+    assert answers.responses[0][0].request_id == "r"
+    assert not served.is_finishing_requests()
+    served.cancel(key)
+    assert loaded.calls == []
 
 
 @pytest.mark.parametrize(
     ("before", "after", "policy"),
     [("", DECOUPLED, "decoupled"), (DECOUPLED, "", "not decoupled")],
 )
-def test_a_model_that_turns_out_to_be_decoupled_or_not_answers_what_waited_with_that(clock, before, after, policy):
-    async def check() -> None:
-        served, loaded = version(PLAIN + before, is_known=False), Loaded(PLAIN + after)
-        _, answers = await ask(served)
-        served.submit_waiting(loaded)
-        assert loaded.submitted == []
-        assert answers.error.message == (
-            f"model 'm' turned out to be {policy} when it was loaded; send the request again, and declare "
-            "model_transaction_policy in config.pbtxt"
-        )
-        assert not served.is_finishing_requests()
-
-    clock.run(check())
-
-
-def test_a_waiting_request_can_be_cancelled_or_rejected_and_is_counted_as_that(clock):
-    async def check() -> None:
-        served = version()
-        (first, cancelled), (second, rejected) = await ask(served, request_id="c"), await ask(served)
-        assert served.waits_of(first) == ([],), "guests that are being started will take it"
-        clock.advance(0.002)
-        served.cancel(first)
-        served.reject_waiting(second, NaiadError("a deadlock"))
-        served.confirm_sent(first, 1)
-        served.drop_responses(first)
-        assert (cancelled.error.message, cancelled.error.code) == ("Request was cancelled", Code.CANCELLED)
-        assert rejected.error.message == "a deadlock"
-        ((response, final),) = cancelled.responses
-        assert (response.model_name, response.model_version, response.request_id, final) == ("m", 1, "c", True)
-        found = served.statistics()
-        assert (found.fail.count, found.fail.ns, found.failures["CANCELED"]) == (2, 4_000_000, 1)
-        for key in (first, second, 999):
-            served.cancel(key)
-            assert not served.is_waiting(key)
-        clock.advance(10 * TIMEOUT)
-        await turns()
-        assert (len(cancelled.responses), len(rejected.responses)) == (1, 1)
-
-    clock.run(check())
+async def test_a_model_that_turns_out_to_be_decoupled_or_not_answers_what_waited_with_that(
+    clock, before, after, policy
+):
+    served, loaded = version(PLAIN + before, is_known=False), Loaded(PLAIN + after)
+    _, answers = await ask(served)
+    served.submit_waiting(loaded)
+    assert loaded.submitted == []
+    assert answers.error.message == (
+        f"model 'm' turned out to be {policy} when it was loaded; send the request again, and declare "
+        "model_transaction_policy in config.pbtxt"
+    )
+    assert not served.is_finishing_requests()
 
 
-def test_after_a_failed_load_requests_are_refused_for_a_while_with_its_error(clock):
-    async def check() -> None:
-        served = version()
-        _, answers = await ask(served)
-        served.fail_waiting(NotReadyError("it has no model.py"), 5.0)
-        assert answers.error.message == "it has no model.py"
-        assert (served.reason, served.is_ready(), served.are_all_ready()) == ("it has no model.py", False, True)
-        assert served.statistics().condition is ModelCondition.NOT_SERVING
-        with pytest.raises(NotReadyError) as refused:
-            await ask(served, request_id="5")
-        assert refused.value.message == "[request id: 5] model 'm' cannot serve: it has no model.py"
-        assert served.statistics().refusals["not_ready"] == 1
-        assert not served.is_finishing_requests()
-        clock.advance(4.9)
-        assert served.reason
-        clock.advance(0.1)
-        assert (served.reason, served.is_ready()) == ("", True)
+async def test_a_waiting_request_can_be_cancelled_or_rejected_and_is_counted_as_that(clock):
+    served = version()
+    (first, cancelled), (second, rejected) = await ask(served, request_id="c"), await ask(served)
+    assert served.waits_of(first) == ([],), "guests that are being started will take it"
+    clock.advance(0.002)
+    served.cancel(first)
+    served.reject_waiting(second, NaiadError("a deadlock"))
+    served.confirm_sent(first, 1)
+    served.drop_responses(first)
+    assert (cancelled.error.message, cancelled.error.code) == ("Request was cancelled", Code.CANCELLED)
+    assert rejected.error.message == "a deadlock"
+    ((response, final),) = cancelled.responses
+    assert (response.model_name, response.model_version, response.request_id, final) == ("m", 1, "c", True)
+    found = served.statistics()
+    assert (found.fail.count, found.fail.ns, found.failures["CANCELED"]) == (2, 4_000_000, 1)
+    for key in (first, second, 999):
+        served.cancel(key)
+        assert not served.is_waiting(key)
+    clock.advance(10 * TIMEOUT)
+    await turns()
+    assert (len(cancelled.responses), len(rejected.responses)) == (1, 1)
+
+
+async def test_after_a_failed_load_requests_are_refused_for_a_while_with_its_error(clock):
+    served = version()
+    _, answers = await ask(served)
+    served.fail_waiting(NotReadyError("it has no model.py"), 5.0)
+    assert answers.error.message == "it has no model.py"
+    assert (served.reason, served.is_ready(), served.are_all_ready()) == ("it has no model.py", False, True)
+    assert served.statistics().condition is ModelCondition.NOT_SERVING
+    with pytest.raises(NotReadyError) as refused:
+        await ask(served, request_id="5")
+    assert refused.value.message == "[request id: 5] model 'm' cannot serve: it has no model.py"
+    assert served.statistics().refusals["not_ready"] == 1
+    assert not served.is_finishing_requests()
+    clock.advance(4.9)
+    assert served.reason
+    clock.advance(0.1)
+    assert (served.reason, served.is_ready()) == ("", True)
+    await ask(served)
+    assert served.pending_count == 1
+
+
+async def test_a_version_that_stops_fails_what_waits_and_ends_when_what_it_handed_over_is_answered(clock):
+    served, loaded = version(), Loaded()
+    await ask(served)
+    served.submit_waiting(loaded)
+    _, waiting = await ask(served)
+    stopping = asyncio.ensure_future(served.stop(0))
+    await turns()
+    assert waiting.error.message == "model 'm' is being unloaded"
+    assert not stopping.done()
+    with pytest.raises(NotReadyError, match="model 'm' cannot serve: it is being unloaded"):
         await ask(served)
-        assert served.pending_count == 1
-
-    clock.run(check())
-
-
-def test_a_version_that_stops_fails_what_waits_and_ends_when_what_it_handed_over_is_answered(clock):
-    async def check() -> None:
-        served, loaded = version(), Loaded()
-        await ask(served)
-        served.submit_waiting(loaded)
-        _, waiting = await ask(served)
-        stopping = asyncio.ensure_future(served.stop(0))
-        await turns()
-        assert waiting.error.message == "model 'm' is being unloaded"
-        assert not stopping.done()
-        with pytest.raises(NotReadyError, match="model 'm' cannot serve: it is being unloaded"):
-            await ask(served)
-        loaded.submitted[0][1].send(None, True)
-        await turns()
-        assert stopping.done()
-        await served.stop(0)
-
-    clock.run(check())
+    loaded.submitted[0][1].send(None, True)
+    await turns()
+    assert stopping.done()
+    await served.stop(0)

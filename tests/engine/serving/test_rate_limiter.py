@@ -105,158 +105,121 @@ def clock(monkeypatch):
     return Clock().install(monkeypatch)
 
 
-def run(clock: Clock, check: Callable[[], Any]) -> None:
-    clock.run(check())
+async def test_a_batch_waits_until_the_one_with_the_resource_is_done(clock):
+    limited = Limited()
+    first, second, third = waiting(), waiting(), waiting()
+    limited.send(0, first)
+    limited.send(1, second, third)
+    assert limited.executed() == [[[first.key]], []]
+    assert limited.dispatcher.waiting_count == 2
+    limited.gate.on_batch_done(limited.guests[0])
+    assert limited.executed() == [[[first.key]], [[second.key, third.key]]]
+    assert limited.dispatcher.waiting_count == 0
 
 
-def test_a_batch_waits_until_the_one_with_the_resource_is_done(clock):
-    async def check() -> None:
-        limited = Limited()
-        first, second, third = waiting(), waiting(), waiting()
-        limited.send(0, first)
-        limited.send(1, second, third)
-        assert limited.executed() == [[[first.key]], []]
-        assert limited.dispatcher.waiting_count == 2
-        limited.gate.on_batch_done(limited.guests[0])
-        assert limited.executed() == [[[first.key]], [[second.key, third.key]]]
-        assert limited.dispatcher.waiting_count == 0
-
-    run(clock, check)
+async def test_a_request_is_withdrawn_from_its_staged_batch(clock):
+    limited = Limited()
+    first, second, third = waiting(), waiting(), waiting()
+    limited.send(0, first)
+    limited.send(1, second, third)
+    assert limited.dispatcher.withdraw(second)
+    assert not limited.dispatcher.withdraw(second)
+    assert not limited.dispatcher.withdraw(first)
+    limited.gate.on_batch_done(limited.guests[0])
+    assert limited.executed()[1] == [[third.key]]
 
 
-def test_a_request_is_withdrawn_from_its_staged_batch(clock):
-    async def check() -> None:
-        limited = Limited()
-        first, second, third = waiting(), waiting(), waiting()
-        limited.send(0, first)
-        limited.send(1, second, third)
-        assert limited.dispatcher.withdraw(second)
-        assert not limited.dispatcher.withdraw(second)
-        assert not limited.dispatcher.withdraw(first)
-        limited.gate.on_batch_done(limited.guests[0])
-        assert limited.executed()[1] == [[third.key]]
-
-    run(clock, check)
+async def test_a_batch_of_which_nothing_is_left_frees_its_guest_and_the_resource(clock):
+    limited = Limited()
+    first, second, third = waiting(), waiting(), waiting()
+    limited.send(0, first)
+    limited.send(1, second)
+    limited.dispatcher.withdraw(second)
+    limited.scheduler.calls.clear()
+    limited.scheduler.following = [Dispatch(limited.guests[1], (third,))]
+    limited.gate.on_batch_done(limited.guests[0])
+    assert limited.scheduler.calls == [("finished", limited.guests[1], clock.monotonic_ns())]
+    assert limited.executed()[1] == [[third.key]]
 
 
-def test_a_batch_of_which_nothing_is_left_frees_its_guest_and_the_resource(clock):
-    async def check() -> None:
-        limited = Limited()
-        first, second, third = waiting(), waiting(), waiting()
-        limited.send(0, first)
-        limited.send(1, second)
-        limited.dispatcher.withdraw(second)
-        limited.scheduler.calls.clear()
-        limited.scheduler.following = [Dispatch(limited.guests[1], (third,))]
-        limited.gate.on_batch_done(limited.guests[0])
-        assert limited.scheduler.calls == [("finished", limited.guests[1], clock.monotonic_ns())]
-        assert limited.executed()[1] == [[third.key]]
-
-    run(clock, check)
+async def test_rows_keep_their_slots_and_those_that_were_withdrawn_are_cancelled(clock):
+    limited = Limited()
+    first, second, third = waiting(), waiting(), waiting()
+    limited.send(0, first)
+    rows = tuple(Row(item, 0, 0, (), None) for item in (second, third))
+    limited.dispatcher.carry_out([RowDispatch(limited.guests[1], rows)])
+    limited.dispatcher.withdraw(second)
+    limited.gate.on_batch_done(limited.guests[0])
+    assert limited.guests[1].executed == [[second.key, third.key]]
+    assert limited.guests[1].cancelled == [second.key]
 
 
-def test_rows_keep_their_slots_and_those_that_were_withdrawn_are_cancelled(clock):
-    async def check() -> None:
-        limited = Limited()
-        first, second, third = waiting(), waiting(), waiting()
-        limited.send(0, first)
-        rows = tuple(Row(item, 0, 0, (), None) for item in (second, third))
-        limited.dispatcher.carry_out([RowDispatch(limited.guests[1], rows)])
-        limited.dispatcher.withdraw(second)
-        limited.gate.on_batch_done(limited.guests[0])
-        assert limited.guests[1].executed == [[second.key, third.key]]
-        assert limited.guests[1].cancelled == [second.key]
-
-    run(clock, check)
+async def test_the_staged_batches_of_a_guest_that_has_exited_are_given_back(clock):
+    limited = Limited(guests=3)
+    items = [waiting() for _ in range(4)]
+    limited.send(0, items[0])
+    limited.send(1, items[1], items[2])
+    limited.send(2, items[3])
+    limited.dispatcher.withdraw(items[2])
+    assert limited.gate.remove(limited.guests[1]) == (items[1],)
+    assert limited.gate.remove(limited.guests[1]) == ()
+    assert limited.gate.remove(limited.guests[0]) == ()
+    assert limited.guests[2].executed == [[items[3].key]]
 
 
-def test_the_staged_batches_of_a_guest_that_has_exited_are_given_back(clock):
-    async def check() -> None:
-        limited = Limited(guests=3)
-        items = [waiting() for _ in range(4)]
-        limited.send(0, items[0])
-        limited.send(1, items[1], items[2])
-        limited.send(2, items[3])
-        limited.dispatcher.withdraw(items[2])
-        assert limited.gate.remove(limited.guests[1]) == (items[1],)
-        assert limited.gate.remove(limited.guests[1]) == ()
-        assert limited.gate.remove(limited.guests[0]) == ()
-        assert limited.guests[2].executed == [[items[3].key]]
-
-    run(clock, check)
+async def test_a_guest_that_is_retired_finishes_what_it_executes(clock):
+    limited = Limited()
+    first, second, third = waiting(), waiting(), waiting()
+    limited.send(0, first)
+    limited.send(0, second)
+    limited.send(1, third)
+    assert limited.gate.retire(limited.guests[0]) == (second,)
+    assert limited.executed() == [[[first.key]], []]
+    limited.gate.on_batch_done(limited.guests[0])
+    assert limited.executed() == [[[first.key]], [[third.key]]]
+    limited.gate.remove(limited.guests[0])
+    assert limited.gate.retire(limited.guests[0]) == ()
 
 
-def test_a_guest_that_is_retired_finishes_what_it_executes(clock):
-    async def check() -> None:
-        limited = Limited()
-        first, second, third = waiting(), waiting(), waiting()
-        limited.send(0, first)
-        limited.send(0, second)
-        limited.send(1, third)
-        assert limited.gate.retire(limited.guests[0]) == (second,)
-        assert limited.executed() == [[[first.key]], []]
-        limited.gate.on_batch_done(limited.guests[0])
-        assert limited.executed() == [[[first.key]], [[third.key]]]
-        limited.gate.remove(limited.guests[0])
-        assert limited.gate.retire(limited.guests[0]) == ()
-
-    run(clock, check)
+async def test_closing_gives_all_resources_back(clock):
+    limited = Limited()
+    limited.send(0, waiting())
+    limited.send(1, waiting())
+    limited.dispatcher.close()
+    assert limited.dispatcher.waiting_count == 0
+    assert limited.limiter._staged == {}
 
 
-def test_closing_gives_all_resources_back(clock):
-    async def check() -> None:
-        limited = Limited()
-        limited.send(0, waiting())
-        limited.send(1, waiting())
-        limited.dispatcher.close()
-        assert limited.dispatcher.waiting_count == 0
-        assert limited.limiter._staged == {}
-
-    run(clock, check)
+async def test_needs_that_can_never_be_granted_are_an_error_of_the_configuration(clock):
+    with pytest.raises(ConfigError, match='Resource count for "R" is limited to 1'):
+        Limited(count=2)
 
 
-def test_needs_that_can_never_be_granted_are_an_error_of_the_configuration(clock):
-    async def check() -> None:
-        with pytest.raises(ConfigError, match='Resource count for "R" is limited to 1'):
-            Limited(count=2)
-
-    run(clock, check)
-
-
-def test_an_instance_without_a_group_needs_no_resources(clock):
-    async def check() -> None:
-        limited = Limited(guests=1)
-        other: Any = FakeGuest(launch_spec("other"))
-        limited.dispatcher.add(other)
-        limited.guests.append(other)
-        first, second = waiting(), waiting()
-        limited.send(0, first)
-        limited.send(1, second)
-        assert limited.executed() == [[[first.key]], [[second.key]]]
-
-    run(clock, check)
+async def test_an_instance_without_a_group_needs_no_resources(clock):
+    limited = Limited(guests=1)
+    other: Any = FakeGuest(launch_spec("other"))
+    limited.dispatcher.add(other)
+    limited.guests.append(other)
+    first, second = waiting(), waiting()
+    limited.send(0, first)
+    limited.send(1, second)
+    assert limited.executed() == [[[first.key]], [[second.key]]]
 
 
-def test_other_actions_are_carried_out_at_once(clock):
-    async def check() -> None:
-        limited = Limited()
-        item, error = waiting(), NaiadError("full")
-        limited.dispatcher.carry_out([Rejection(item, error)])
-        assert limited.rejected == [(item, error)]
-
-    run(clock, check)
+async def test_other_actions_are_carried_out_at_once(clock):
+    limited = Limited()
+    item, error = waiting(), NaiadError("full")
+    limited.dispatcher.carry_out([Rejection(item, error)])
+    assert limited.rejected == [(item, error)]
 
 
-def test_capacities_are_logged_for_those_who_look(clock, caplog):
-    async def check() -> None:
-        with caplog.at_level(logging.INFO):
-            Limited()
-        assert caplog.records == []
-        with caplog.at_level(logging.DEBUG):
-            Limited()
-        assert len(caplog.records) == 2
-
-    run(clock, check)
+async def test_capacities_are_logged_for_those_who_look(clock, caplog):
+    with caplog.at_level(logging.INFO):
+        Limited()
+    assert caplog.records == []
+    with caplog.at_level(logging.DEBUG):
+        Limited()
+    assert len(caplog.records) == 2
 
 
 class Timed(Scheduler):
@@ -272,46 +235,39 @@ class Timed(Scheduler):
         return self.deadline(queued)
 
 
-def test_the_queue_timeout_of_a_staged_request_is_kept(clock):
-    async def check() -> None:
-        limited = Limited(Timed(lambda queued: queued + 2 * SECOND))
-        first, second, third = waiting(), waiting(), waiting()
-        limited.send(0, first)
-        limited.send(1, second, third)
-        assert (second, second.queued) in limited.scheduler.seen
-        limited.dispatcher.withdraw(third)
-        await asyncio.sleep(1.9)
-        assert limited.rejected == []
-        await asyncio.sleep(0.2)
-        [(item, error)] = limited.rejected
-        assert item is second
-        assert error.message == "Request timeout expired"
-        assert limited.dispatcher.waiting_count == 0
-
-    run(clock, check)
+async def test_the_queue_timeout_of_a_staged_request_is_kept(clock):
+    limited = Limited(Timed(lambda queued: queued + 2 * SECOND))
+    first, second, third = waiting(), waiting(), waiting()
+    limited.send(0, first)
+    limited.send(1, second, third)
+    assert (second, second.queued) in limited.scheduler.seen
+    limited.dispatcher.withdraw(third)
+    await asyncio.sleep(1.9)
+    assert limited.rejected == []
+    await asyncio.sleep(0.2)
+    [(item, error)] = limited.rejected
+    assert item is second
+    assert error.message == "Request timeout expired"
+    assert limited.dispatcher.waiting_count == 0
 
 
-def test_a_granted_request_does_not_time_out(clock):
-    async def check() -> None:
-        limited = Limited(Timed(lambda queued: queued + SECOND))
-        limited.send(0, waiting())
-        await asyncio.sleep(3)
-        assert limited.rejected == []
-
-    run(clock, check)
+async def test_a_granted_request_does_not_time_out(clock):
+    limited = Limited(Timed(lambda queued: queued + SECOND))
+    limited.send(0, waiting())
+    await asyncio.sleep(3)
+    assert limited.rejected == []
 
 
 @pytest.mark.parametrize(("deadline", "rejected"), [(None, 0), (0, 1)])
-def test_requests_without_a_timeout_wait_and_those_whose_time_is_over_are_rejected_soon(clock, deadline, rejected):
-    async def check() -> None:
-        limited = Limited(Timed(lambda _: deadline))
-        limited.send(0, waiting())
-        limited.send(1, waiting())
-        await turns()
-        await asyncio.sleep(0.001)
-        assert len(limited.rejected) == rejected
-
-    run(clock, check)
+async def test_requests_without_a_timeout_wait_and_those_whose_time_is_over_are_rejected_soon(
+    clock, deadline, rejected
+):
+    limited = Limited(Timed(lambda _: deadline))
+    limited.send(0, waiting())
+    limited.send(1, waiting())
+    await turns()
+    await asyncio.sleep(0.001)
+    assert len(limited.rejected) == rejected
 
 
 # -- schedulers that look at the time
@@ -336,124 +292,101 @@ def test_the_default_scheduler_has_no_timer(clock):
     dispatcher.close()
 
 
-def test_a_scheduler_is_called_again_when_it_says_or_earlier(clock):
-    async def check() -> None:
-        plain = Plain()
-        start = clock.monotonic()
-        plain.scheduler.wakeup = clock.monotonic_ns() + 2 * SECOND
+async def test_a_scheduler_is_called_again_when_it_says_or_earlier(clock):
+    plain = Plain()
+    start = clock.monotonic()
+    plain.scheduler.wakeup = clock.monotonic_ns() + 2 * SECOND
+    plain.dispatcher.carry_out([])
+    plain.scheduler.wakeup = clock.monotonic_ns() + 5 * SECOND
+    plain.dispatcher.carry_out([])  # it is called at the earlier time: that does no harm
+    await asyncio.sleep(3)
+    assert plain.wakes() == [start + 2]
+    plain.scheduler.wakeup = clock.monotonic_ns() + SECOND
+    plain.dispatcher.carry_out([])
+    plain.scheduler.wakeup = None
+    await asyncio.sleep(1.5)
+    assert plain.wakes() == [start + 2, start + 4]
+    await asyncio.sleep(10)
+    assert len(plain.wakes()) == 2
+
+
+async def test_an_earlier_time_replaces_a_later_one(clock):
+    plain = Plain()
+    start = clock.monotonic()
+    for seconds in (5, 1):
+        plain.scheduler.wakeup = clock.monotonic_ns() + seconds * SECOND
         plain.dispatcher.carry_out([])
-        plain.scheduler.wakeup = clock.monotonic_ns() + 5 * SECOND
-        plain.dispatcher.carry_out([])  # it is called at the earlier time: that does no harm
-        await asyncio.sleep(3)
-        assert plain.wakes() == [start + 2]
-        plain.scheduler.wakeup = clock.monotonic_ns() + SECOND
-        plain.dispatcher.carry_out([])
-        plain.scheduler.wakeup = None
-        await asyncio.sleep(1.5)
-        assert plain.wakes() == [start + 2, start + 4]
-        await asyncio.sleep(10)
-        assert len(plain.wakes()) == 2
-
-    run(clock, check)
+    plain.scheduler.wakeup = None
+    await asyncio.sleep(10)
+    assert plain.wakes() == [start + 1]
 
 
-def test_an_earlier_time_replaces_a_later_one(clock):
-    async def check() -> None:
-        plain = Plain()
-        start = clock.monotonic()
-        for seconds in (5, 1):
-            plain.scheduler.wakeup = clock.monotonic_ns() + seconds * SECOND
-            plain.dispatcher.carry_out([])
-        plain.scheduler.wakeup = None
-        await asyncio.sleep(10)
-        assert plain.wakes() == [start + 1]
-
-    run(clock, check)
-
-
-def test_a_scheduler_that_is_overdue_is_called_in_the_next_turn(clock):
-    async def check() -> None:
-        plain = Plain()
-        plain.scheduler.wakeup = clock.monotonic_ns()
-        plain.dispatcher.carry_out([])
-        assert plain.wakes() == []
-        plain.scheduler.wakeup = None
-        await turns(1)
-        assert len(plain.wakes()) == 1
-
-    run(clock, check)
+async def test_a_scheduler_that_is_overdue_is_called_in_the_next_turn(clock):
+    plain = Plain()
+    plain.scheduler.wakeup = clock.monotonic_ns()
+    plain.dispatcher.carry_out([])
+    assert plain.wakes() == []
+    plain.scheduler.wakeup = None
+    await turns(1)
+    assert len(plain.wakes()) == 1
 
 
 @pytest.mark.parametrize("way", ["close", "none"])
-def test_a_timer_that_is_not_needed_any_more_is_cancelled(clock, way):
-    async def check() -> None:
-        plain = Plain()
-        plain.scheduler.wakeup = clock.monotonic_ns() + SECOND
+async def test_a_timer_that_is_not_needed_any_more_is_cancelled(clock, way):
+    plain = Plain()
+    plain.scheduler.wakeup = clock.monotonic_ns() + SECOND
+    plain.dispatcher.carry_out([])
+    plain.scheduler.wakeup = None
+    if way == "close":
+        plain.dispatcher.close()
+        plain.dispatcher.close()
+    else:
         plain.dispatcher.carry_out([])
-        plain.scheduler.wakeup = None
-        if way == "close":
-            plain.dispatcher.close()
-            plain.dispatcher.close()
-        else:
-            plain.dispatcher.carry_out([])
-        await asyncio.sleep(3)
-        assert plain.wakes() == []
-
-    run(clock, check)
+    await asyncio.sleep(3)
+    assert plain.wakes() == []
 
 
-def test_those_behind_a_withdrawn_request_may_have_their_turn(clock):
-    async def check() -> None:
-        plain = Plain()
-        item, behind = waiting(), waiting()
-        guest: Any = FakeGuest()
-        plain.scheduler.queue.append(item)
-        plain.scheduler.following = [Dispatch(guest, (behind,))]
-        assert plain.dispatcher.withdraw(item)
-        assert guest.executed == [[behind.key]]
-        assert not plain.dispatcher.withdraw(item)
-        assert len(plain.wakes()) == 1
-
-    run(clock, check)
+async def test_those_behind_a_withdrawn_request_may_have_their_turn(clock):
+    plain = Plain()
+    item, behind = waiting(), waiting()
+    guest: Any = FakeGuest()
+    plain.scheduler.queue.append(item)
+    plain.scheduler.following = [Dispatch(guest, (behind,))]
+    assert plain.dispatcher.withdraw(item)
+    assert guest.executed == [[behind.key]]
+    assert not plain.dispatcher.withdraw(item)
+    assert len(plain.wakes()) == 1
 
 
-def test_guests_are_held_until_so_many_requests_wait(clock, monkeypatch):
+async def test_guests_are_held_until_so_many_requests_wait(clock, monkeypatch):
     """The test aid of the reference."""
     monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "2")
     monkeypatch.setenv("TRITONSERVER_BACKLOG_DELAY_SCHEDULER", "9")
-
-    async def check() -> None:
-        plain = Plain()
-        guests: list[Any] = [FakeGuest(), FakeGuest()]
-        for guest in guests:
-            plain.dispatcher.add(guest)
-        plain.scheduler.waiting_count = 1
-        plain.dispatcher.carry_out([])
-        assert plain.scheduler.calls == []
-        plain.scheduler.waiting_count = 2
-        assert plain.dispatcher.waiting_count == 2
-        plain.dispatcher.carry_out([])
-        assert [call[1] for call in plain.scheduler.calls] == guests
-        other: Any = FakeGuest()
-        plain.dispatcher.add(other)
-        assert plain.scheduler.calls[-1][1] is other
-
-    run(clock, check)
-
-
-def test_closing_forgets_guests_that_are_held(clock, monkeypatch):
-    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "1")
-
-    async def check() -> None:
-        plain = Plain()
-        guest: Any = FakeGuest()
+    plain = Plain()
+    guests: list[Any] = [FakeGuest(), FakeGuest()]
+    for guest in guests:
         plain.dispatcher.add(guest)
-        plain.dispatcher.close()
-        plain.scheduler.waiting_count = 1
-        plain.dispatcher.carry_out([])
-        assert plain.scheduler.calls == []
+    plain.scheduler.waiting_count = 1
+    plain.dispatcher.carry_out([])
+    assert plain.scheduler.calls == []
+    plain.scheduler.waiting_count = 2
+    assert plain.dispatcher.waiting_count == 2
+    plain.dispatcher.carry_out([])
+    assert [call[1] for call in plain.scheduler.calls] == guests
+    other: Any = FakeGuest()
+    plain.dispatcher.add(other)
+    assert plain.scheduler.calls[-1][1] is other
 
-    run(clock, check)
+
+async def test_closing_forgets_guests_that_are_held(clock, monkeypatch):
+    monkeypatch.setenv("TRITONSERVER_DELAY_SCHEDULER", "1")
+    plain = Plain()
+    guest: Any = FakeGuest()
+    plain.dispatcher.add(guest)
+    plain.dispatcher.close()
+    plain.scheduler.waiting_count = 1
+    plain.dispatcher.carry_out([])
+    assert plain.scheduler.calls == []
 
 
 @pytest.mark.parametrize(("is_sequential", "count", "held"), [(True, "2", 5), (False, "2", 2), (True, "", 0)])

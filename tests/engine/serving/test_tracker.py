@@ -282,47 +282,36 @@ def test_a_request_that_fails_in_an_unexpected_way_leaves_nothing_behind(clock, 
     assert tracked.tracker.dispatcher.waiting_count == 1
 
 
-def test_a_request_whose_queue_is_full_is_rejected_and_counted_nowhere(clock):
-    async def check() -> None:
-        tracked = Tracked(BATCHED, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }", guests=0)
-        kept, _ = tracked.ask()
-        with pytest.raises(QueueFullError, match="Exceeds maximum queue size"):
-            tracked.ask(answers := Answers())
-        assert answers.responses == []
-        assert (len(tracked.tracker), tracked.tracker.find(kept) is None) == (1, False)
-        assert tracked.statistics().fail.count == 0
-
-    clock.run(check())
+async def test_a_request_whose_queue_is_full_is_rejected_and_counted_nowhere(clock):
+    tracked = Tracked(BATCHED, "dynamic_batching { default_queue_policy { max_queue_size: 1 } }", guests=0)
+    kept, _ = tracked.ask()
+    with pytest.raises(QueueFullError, match="Exceeds maximum queue size"):
+        tracked.ask(answers := Answers())
+    assert answers.responses == []
+    assert (len(tracked.tracker), tracked.tracker.find(kept) is None) == (1, False)
+    assert tracked.statistics().fail.count == 0
 
 
-def test_a_request_that_waits_too_long_is_rejected_and_counted_as_that(clock):
-    async def check() -> None:
-        policy = "default_queue_policy { default_timeout_microseconds: 5000 timeout_action: REJECT }"
-        tracked = Tracked(BATCHED, f"dynamic_batching {{ {policy} }}", guests=0)
-        _, answers = tracked.ask()
-        await asyncio.sleep(0.02)
-        assert answers.error.message == "Request timeout expired"
-        assert len(tracked.tracker) == 0
-        found = tracked.statistics()
-        assert (found.failures["REJECTED"], found.failures["CANCELED"]) == (1, 0)
-
-    clock.run(check())
+async def test_a_request_that_waits_too_long_is_rejected_and_counted_as_that(clock):
+    policy = "default_queue_policy { default_timeout_microseconds: 5000 timeout_action: REJECT }"
+    tracked = Tracked(BATCHED, f"dynamic_batching {{ {policy} }}", guests=0)
+    _, answers = tracked.ask()
+    await asyncio.sleep(0.02)
+    assert answers.error.message == "Request timeout expired"
+    assert len(tracked.tracker) == 0
+    found = tracked.statistics()
+    assert (found.failures["REJECTED"], found.failures["CANCELED"]) == (1, 0)
 
 
-def test_requests_of_unequal_shapes_do_not_share_a_batch(clock):
-    async def check() -> None:
-        more = (
-            'input { name: "IN" data_type: TYPE_FP32 dims: -1 } dynamic_batching { max_queue_delay_microseconds: 1000 }'
-        )
-        tracked = Tracked(f'name: "m" backend: "python" max_batch_size: 8 {OUTPUT}', more)
-        keys = [tracked.ask(elements=elements)[0] for elements in (2, 2, 3)]
-        await asyncio.sleep(0.01)
-        while tracked.guest.batches:
-            tracked.guest.answer()
-        assert sorted(map(len, tracked.guest.executed)) == [1, 2]
-        assert keys[:2] in tracked.guest.executed
-
-    clock.run(check())
+async def test_requests_of_unequal_shapes_do_not_share_a_batch(clock):
+    more = 'input { name: "IN" data_type: TYPE_FP32 dims: -1 } dynamic_batching { max_queue_delay_microseconds: 1000 }'
+    tracked = Tracked(f'name: "m" backend: "python" max_batch_size: 8 {OUTPUT}', more)
+    keys = [tracked.ask(elements=elements)[0] for elements in (2, 2, 3)]
+    await asyncio.sleep(0.01)
+    while tracked.guest.batches:
+        tracked.guest.answer()
+    assert sorted(map(len, tracked.guest.executed)) == [1, 2]
+    assert keys[:2] in tracked.guest.executed
 
 
 def test_a_waiting_request_that_is_cancelled_is_answered_and_counted_as_that(clock):
@@ -522,35 +511,29 @@ def test_a_guest_that_executed_long_gets_its_next_batch_first_if_any_request_wai
     assert tracked.tracker.is_refill_urgent(took) is is_urgent
 
 
-def test_the_next_request_of_a_sequence_may_depend_on_responses_so_it_is_not_urgent(clock):
-    async def check() -> None:
-        tracked = Tracked(BATCHED, "sequence_batching { direct {} }", guests=0)
-        tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-        assert not tracked.tracker.is_refill_urgent(SECOND)
-
-    clock.run(check())
+async def test_the_next_request_of_a_sequence_may_depend_on_responses_so_it_is_not_urgent(clock):
+    tracked = Tracked(BATCHED, "sequence_batching { direct {} }", guests=0)
+    tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+    assert not tracked.tracker.is_refill_urgent(SECOND)
 
 
 # -- sequences ------------------------------------------------------------------------------------------------------
 
 
-def test_sequences_in_progress_are_known_by_their_ids_and_can_be_finished(clock):
-    async def check() -> None:
-        tracked = Tracked(BATCHED, "sequence_batching { direct {} }")
-        tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-        assert tracked.tracker.open_sequences == 1
-        assert [tracked.tracker.has_sequence(each) for each in (1, 2)] == [True, False]
-        tracked.guest.answer()
-        assert tracked.tracker.is_in_use(tracked.guest)
-        assert tracked.tracker.finish_sequences() == 1
-        with pytest.raises(NaiadError, match="stopped accepting new inference"):
-            tracked.ask(correlation_id=2, flags=SEQUENCE_START)
-        tracked.ask(correlation_id=1, flags=SEQUENCE_END)
-        tracked.guest.answer()
-        assert tracked.tracker.finish_sequences() == 0
-        assert not tracked.tracker.is_in_use(tracked.guest)
-
-    clock.run(check())
+async def test_sequences_in_progress_are_known_by_their_ids_and_can_be_finished(clock):
+    tracked = Tracked(BATCHED, "sequence_batching { direct {} }")
+    tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+    assert tracked.tracker.open_sequences == 1
+    assert [tracked.tracker.has_sequence(each) for each in (1, 2)] == [True, False]
+    tracked.guest.answer()
+    assert tracked.tracker.is_in_use(tracked.guest)
+    assert tracked.tracker.finish_sequences() == 1
+    with pytest.raises(NaiadError, match="stopped accepting new inference"):
+        tracked.ask(correlation_id=2, flags=SEQUENCE_START)
+    tracked.ask(correlation_id=1, flags=SEQUENCE_END)
+    tracked.guest.answer()
+    assert tracked.tracker.finish_sequences() == 0
+    assert not tracked.tracker.is_in_use(tracked.guest)
 
 
 def test_a_model_without_sequences_has_none(clock):
@@ -562,58 +545,46 @@ def test_a_model_without_sequences_has_none(clock):
 ITERATIVE = "sequence_batching { iterative_sequence: true direct {} }"
 
 
-def test_a_request_that_an_iterative_sequence_reschedules_is_executed_again_and_each_round_is_counted(clock):
-    async def check() -> None:
-        tracked = Tracked(BATCHED, ITERATIVE)
+async def test_a_request_that_an_iterative_sequence_reschedules_is_executed_again_and_each_round_is_counted(clock):
+    tracked = Tracked(BATCHED, ITERATIVE)
+    key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+    tracked.guest.respond(key, final=False, reschedule=True, started=clock.now_ns, ended=clock.now_ns)
+    tracked.guest.finish()
+    assert tracked.guest.executed == [[key], [key]]
+    assert answers.responses == []
+    tracked.guest.answer(started=clock.now_ns, ended=clock.now_ns)
+    assert answers.is_ended
+    found = tracked.statistics()
+    assert (found.success.count, found.execution_count) == (2, 2)
+
+
+async def test_a_cancelled_request_is_not_rescheduled(clock):
+    tracked = Tracked(BATCHED, ITERATIVE)
+    key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+    tracked.tracker.cancel(key)
+    tracked.guest.respond(key, final=False, reschedule=True)
+    assert answers.error.message == "Request was cancelled"
+    assert tracked.statistics().failures["CANCELED"] == 1
+
+
+async def test_a_request_cannot_be_rescheduled_after_execute_has_returned(clock, caplog):
+    tracked = Tracked(BATCHED, ITERATIVE)
+    key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
+    tracked.guest.finish()
+    tracked.guest.respond(key, final=False, reschedule=True)
+    text = "model 'm' rescheduled a request, after its execute had returned, which is too late"
+    assert answers.error.message == text
+    assert text in caplog.text
+
+
+async def test_only_iterative_sequences_may_reschedule(clock):
+    for more in ("sequence_batching { direct {} }", ""):
+        tracked = Tracked(BATCHED, more)
         key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-        tracked.guest.respond(key, final=False, reschedule=True, started=clock.now_ns, ended=clock.now_ns)
-        tracked.guest.finish()
-        assert tracked.guest.executed == [[key], [key]]
-        assert answers.responses == []
-        tracked.guest.answer(started=clock.now_ns, ended=clock.now_ns)
-        assert answers.is_ended
-        found = tracked.statistics()
-        assert (found.success.count, found.execution_count) == (2, 2)
-
-    clock.run(check())
-
-
-def test_a_cancelled_request_is_not_rescheduled(clock):
-    async def check() -> None:
-        tracked = Tracked(BATCHED, ITERATIVE)
-        key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-        tracked.tracker.cancel(key)
         tracked.guest.respond(key, final=False, reschedule=True)
-        assert answers.error.message == "Request was cancelled"
-        assert tracked.statistics().failures["CANCELED"] == 1
-
-    clock.run(check())
-
-
-def test_a_request_cannot_be_rescheduled_after_execute_has_returned(clock, caplog):
-    async def check() -> None:
-        tracked = Tracked(BATCHED, ITERATIVE)
-        key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-        tracked.guest.finish()
-        tracked.guest.respond(key, final=False, reschedule=True)
-        text = "model 'm' rescheduled a request, after its execute had returned, which is too late"
-        assert answers.error.message == text
-        assert text in caplog.text
-
-    clock.run(check())
-
-
-def test_only_iterative_sequences_may_reschedule(clock):
-    async def check() -> None:
-        for more in ("sequence_batching { direct {} }", ""):
-            tracked = Tracked(BATCHED, more)
-            key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-            tracked.guest.respond(key, final=False, reschedule=True)
-            assert answers.error.message == (
-                "model 'm' rescheduled a request, which takes sequence_batching's iterative_sequence"
-            )
-
-    clock.run(check())
+        assert answers.error.message == (
+            "model 'm' rescheduled a request, which takes sequence_batching's iterative_sequence"
+        )
 
 
 # -- what a guest reports -------------------------------------------------------------------------------------------
@@ -847,11 +818,8 @@ def test_an_error_that_is_passed_on_keeps_no_frames_with_the_tensors_of_requests
     ("more", "is_plain"),
     [("", True), (DECOUPLED, False), (" max_batch_size: 2 dynamic_batching {}", False)],
 )
-def test_a_model_whose_requests_are_batches_and_whose_responses_stay_as_they_are_is_plain(clock, more, is_plain):
-    async def check() -> None:
-        assert (Tracked(PLAIN, more).tracker.forwarding_scheduler is not None) is is_plain
-
-    clock.run(check())
+async def test_a_model_whose_requests_are_batches_and_whose_responses_stay_as_they_are_is_plain(clock, more, is_plain):
+    assert (Tracked(PLAIN, more).tracker.forwarding_scheduler is not None) is is_plain
 
 
 def test_a_native_backend_is_not_plain(clock):
@@ -860,21 +828,18 @@ def test_a_native_backend_is_not_plain(clock):
     assert tracked.tracker.forwarding_scheduler is None
 
 
-def test_responses_leave_in_the_order_of_their_requests_where_the_model_asks_for_that(clock):
-    async def check() -> None:
-        tracked = Tracked(BATCHED, "dynamic_batching { preserve_ordering: true }", guests=2)
-        order = []
-        for number in range(2):
-            answers = Answers()
-            answers.send = lambda *_, number=number: order.append(number)
-            tracked.ask(answers)
-        first, second = tracked.guests
-        assert len(first.executed) == len(second.executed) == 1
-        second.answer()
-        first.answer()
-        assert order == [0, 1]
-
-    clock.run(check())
+async def test_responses_leave_in_the_order_of_their_requests_where_the_model_asks_for_that(clock):
+    tracked = Tracked(BATCHED, "dynamic_batching { preserve_ordering: true }", guests=2)
+    order = []
+    for number in range(2):
+        answers = Answers()
+        answers.send = lambda *_, number=number: order.append(number)
+        tracked.ask(answers)
+    first, second = tracked.guests
+    assert len(first.executed) == len(second.executed) == 1
+    second.answer()
+    first.answer()
+    assert order == [0, 1]
 
 
 class Trace:
@@ -932,28 +897,25 @@ instance_group { name: "m_0" count: 2 kind: KIND_CPU rate_limiter { resources { 
 """
 
 
-def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_or_its_guest_ends(clock):
-    async def check() -> None:
-        limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
-        keys = itertools.count(1)
-        tracked = Tracked.__new__(Tracked)
-        tracked.keys = keys
-        tracked.tracker = RequestTracker(config(PLAIN, LIMITED), 1, keys, WarmUp((), keys), limiter)
-        tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.tracker) for number in range(2)]
-        for guest in tracked.guests:
-            tracked.tracker.add_guest(guest)
-        assert tracked.tracker.forwarding_scheduler is None
-        first, second = [tracked.ask()[0] for _ in range(2)]
-        running = [guest for guest in tracked.guests if guest.open]
-        assert [guest.executed for guest in running] == [[[first]]], "there is one resource for both"
-        running[0].answer()
-        await turns()
-        running = [guest for guest in tracked.guests if guest.open]
-        assert [guest.executed[-1] for guest in running] == [[second]]
-        third = tracked.ask()[0]
-        tracked.tracker.on_guest_exit(running[0], exited(), EXITED)
-        await turns()
-        (other,) = [guest for guest in tracked.guests if guest is not running[0]]
-        assert other.executed[-1] == [third]
-
-    clock.run(check())
+async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_or_its_guest_ends(clock):
+    limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+    keys = itertools.count(1)
+    tracked = Tracked.__new__(Tracked)
+    tracked.keys = keys
+    tracked.tracker = RequestTracker(config(PLAIN, LIMITED), 1, keys, WarmUp((), keys), limiter)
+    tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.tracker) for number in range(2)]
+    for guest in tracked.guests:
+        tracked.tracker.add_guest(guest)
+    assert tracked.tracker.forwarding_scheduler is None
+    first, second = [tracked.ask()[0] for _ in range(2)]
+    running = [guest for guest in tracked.guests if guest.open]
+    assert [guest.executed for guest in running] == [[[first]]], "there is one resource for both"
+    running[0].answer()
+    await turns()
+    running = [guest for guest in tracked.guests if guest.open]
+    assert [guest.executed[-1] for guest in running] == [[second]]
+    third = tracked.ask()[0]
+    tracked.tracker.on_guest_exit(running[0], exited(), EXITED)
+    await turns()
+    (other,) = [guest for guest in tracked.guests if guest is not running[0]]
+    assert other.executed[-1] == [third]

@@ -85,70 +85,57 @@ def recover(served: ModelVersion) -> None:
     served.on_restart(only)
 
 
-def test_a_version_is_lost_after_three_recoveries_in_a_row_whose_guests_did_not_start(clock):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        found = []
-        for _ in range(4):
-            give_up(served)
-            found.append(served.is_lost)
-        assert found == [False, False, False, True]
-
-    clock.run(check())
+async def test_a_version_is_lost_after_three_recoveries_in_a_row_whose_guests_did_not_start(clock):
+    served = model()
+    await served.start()
+    found = []
+    for _ in range(4):
+        give_up(served)
+        found.append(served.is_lost)
+    assert found == [False, False, False, True]
 
 
-def test_a_version_is_lost_after_three_recoveries_in_a_row_whose_guests_exited_soon(clock):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        clock.advance(10 * WINDOW)
-        found = []
-        for _ in range(4):
-            give_up(served)
-            found.append(served.is_lost)
-            recover(served)
-            clock.advance(1)
-        assert found == [False, False, False, True]
-
-    clock.run(check())
+async def test_a_version_is_lost_after_three_recoveries_in_a_row_whose_guests_exited_soon(clock):
+    served = model()
+    await served.start()
+    clock.advance(10 * WINDOW)
+    found = []
+    for _ in range(4):
+        give_up(served)
+        found.append(served.is_lost)
+        recover(served)
+        clock.advance(1)
+    assert found == [False, False, False, True]
 
 
 @pytest.mark.parametrize(("seconds", "is_lost"), [(WINDOW - 1, True), (WINDOW, False)])
-def test_recoveries_count_as_failed_in_a_row_unless_the_version_has_served_for_a_whole_window(clock, seconds, is_lost):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        for _ in range(3):
-            give_up(served)
-        recover(served)
-        clock.advance(seconds)
+async def test_recoveries_count_as_failed_in_a_row_unless_the_version_has_served_for_a_whole_window(
+    clock, seconds, is_lost
+):
+    served = model()
+    await served.start()
+    for _ in range(3):
         give_up(served)
-        assert served.is_lost is is_lost
-
-    clock.run(check())
-
-
-def test_a_version_that_is_never_tried_again_is_lost_at_once(clock):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        give_up(served, None)
-        assert served.is_lost
-
-    clock.run(check())
+    recover(served)
+    clock.advance(seconds)
+    give_up(served)
+    assert served.is_lost is is_lost
 
 
-def test_a_version_that_serves_again_is_not_lost(clock):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        give_up(served, None)
-        recover(served)
-        assert not served.is_lost
-        assert served.reason == ""
+async def test_a_version_that_is_never_tried_again_is_lost_at_once(clock):
+    served = model()
+    await served.start()
+    give_up(served, None)
+    assert served.is_lost
 
-    clock.run(check())
+
+async def test_a_version_that_serves_again_is_not_lost(clock):
+    served = model()
+    await served.start()
+    give_up(served, None)
+    recover(served)
+    assert not served.is_lost
+    assert served.reason == ""
 
 
 # -- start and stop -------------------------------------------------------------------------------------------------
@@ -201,112 +188,94 @@ def test_a_version_serves_once_all_its_guests_have_started_and_executed_the_samp
     clock.run(check())
 
 
-def test_if_one_guest_does_not_start_all_are_stopped_and_the_environment_is_released(clock):
-    async def check() -> None:
-        lease = Lease()
-        served = model(names=("m_0_0", "m_0_1"), lease=lease)
-        clock.failures.append(ModelError("no luck"))
-        with pytest.raises(ModelError, match="no luck"):
-            await served.start()
-        assert clock.made[1].calls == [("watch",), ("stop", 0)]
-        assert lease.released == 1
-        assert not served.is_ready()
-
-    clock.run(check())
-
-
-def test_a_version_that_stops_lets_requests_finish_and_rejects_others(clock):
-    async def check() -> None:
-        lease, shared = Lease(), Lease()
-        served = model(lease=lease, inputs=shared)
-        assert served.shared_inputs is shared
+async def test_if_one_guest_does_not_start_all_are_stopped_and_the_environment_is_released(clock):
+    lease = Lease()
+    served = model(names=("m_0_0", "m_0_1"), lease=lease)
+    clock.failures.append(ModelError("no luck"))
+    with pytest.raises(ModelError, match="no luck"):
         await served.start()
-        (guest,) = guests(served)
-        _, answers = ask(served)
-        began = clock.monotonic()
-        stopping = asyncio.ensure_future(served.stop(30))
-        await asyncio.sleep(2)
-        assert served.reason == "", "it serves until then: a client may have sent a request before it could know"
-        guest.answer()
-        await stopping
-        assert clock.monotonic() - began < 3
-        assert answers.error is None
-        assert served.reason == "it is being unloaded"
-        with pytest.raises(NotReadyError, match="model 'm' cannot serve: it is being unloaded"):
-            ask(served)
-        ((name, timeout),) = guest.calls[1:]
-        assert name == "stop"
-        assert 27 < timeout <= 28.1
-        assert (lease.released, shared.released) == (1, 0)
-        await asyncio.sleep(4.9)
-        assert shared.released == 0, "a frontend process may still write there"
-        await asyncio.sleep(0.2)
-        assert shared.released == 1
-
-    clock.run(check())
+    assert clock.made[1].calls == [("watch",), ("stop", 0)]
+    assert lease.released == 1
+    assert not served.is_ready()
 
 
-def test_requests_that_do_not_finish_in_time_fail_and_finalize_has_a_little_time_nevertheless(clock):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        (guest,) = guests(served)
-        _, sent = ask(served)
-        _, waiting = ask(served)
-        await served.stop(3)
-        assert guest.calls[1:] == [("stop", 0.1)]
-        for answers in (sent, waiting):
-            assert answers.error.message == "model 'm' is being unloaded"
-        assert len(sent.responses) == 1
-
-    clock.run(check())
-
-
-def test_a_guest_that_executes_cancelled_requests_only_is_killed_after_five_seconds(clock, caplog):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        (guest,) = guests(served)
-        key, _ = ask(served)
-        served.cancel(key)
-        began = clock.monotonic()
-        await served.stop(30)
-        assert clock.monotonic() - began == pytest.approx(5, abs=0.1)
-        assert guest.calls[1:] == [("stop", 0)]
-        assert "'m_0_0' still executes requests that were cancelled and is killed after 5 s" in caplog.text
-
-    clock.run(check())
+async def test_a_version_that_stops_lets_requests_finish_and_rejects_others(clock):
+    lease, shared = Lease(), Lease()
+    served = model(lease=lease, inputs=shared)
+    assert served.shared_inputs is shared
+    await served.start()
+    (guest,) = guests(served)
+    _, answers = ask(served)
+    began = clock.monotonic()
+    stopping = asyncio.ensure_future(served.stop(30))
+    await asyncio.sleep(2)
+    assert served.reason == "", "it serves until then: a client may have sent a request before it could know"
+    guest.answer()
+    await stopping
+    assert clock.monotonic() - began < 3
+    assert answers.error is None
+    assert served.reason == "it is being unloaded"
+    with pytest.raises(NotReadyError, match="model 'm' cannot serve: it is being unloaded"):
+        ask(served)
+    ((name, timeout),) = guest.calls[1:]
+    assert name == "stop"
+    assert 27 < timeout <= 28.1
+    assert (lease.released, shared.released) == (1, 0)
+    await asyncio.sleep(4.9)
+    assert shared.released == 0, "a frontend process may still write there"
+    await asyncio.sleep(0.2)
+    assert shared.released == 1
 
 
-def test_a_cancelled_request_that_ends_soon_lets_its_guest_finalize(clock):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        (guest,) = guests(served)
-        key, _ = ask(served)
-        served.cancel(key)
-        asyncio.get_running_loop().call_later(1, guest.answer)
-        await served.stop(30)
-        ((_, timeout),) = guest.calls[1:]
-        assert 28 < timeout < 29.1
-
-    clock.run(check())
+async def test_requests_that_do_not_finish_in_time_fail_and_finalize_has_a_little_time_nevertheless(clock):
+    served = model()
+    await served.start()
+    (guest,) = guests(served)
+    _, sent = ask(served)
+    _, waiting = ask(served)
+    await served.stop(3)
+    assert guest.calls[1:] == [("stop", 0.1)]
+    for answers in (sent, waiting):
+        assert answers.error.message == "model 'm' is being unloaded"
+    assert len(sent.responses) == 1
 
 
-def test_requests_are_not_waited_for_where_no_guest_can_answer_them(clock):
-    async def check() -> None:
-        served = model()
-        await served.start()
-        give_up(served)
-        began = clock.monotonic()
-        served.instances[0].reason = ""
-        served._admission.reason = ""
-        _, answers = ask(served)
-        await served.stop(30)
-        assert clock.monotonic() == began
-        assert answers.is_ended
+async def test_a_guest_that_executes_cancelled_requests_only_is_killed_after_five_seconds(clock, caplog):
+    served = model()
+    await served.start()
+    (guest,) = guests(served)
+    key, _ = ask(served)
+    served.cancel(key)
+    began = clock.monotonic()
+    await served.stop(30)
+    assert clock.monotonic() - began == pytest.approx(5, abs=0.1)
+    assert guest.calls[1:] == [("stop", 0)]
+    assert "'m_0_0' still executes requests that were cancelled and is killed after 5 s" in caplog.text
 
-    clock.run(check())
+
+async def test_a_cancelled_request_that_ends_soon_lets_its_guest_finalize(clock):
+    served = model()
+    await served.start()
+    (guest,) = guests(served)
+    key, _ = ask(served)
+    served.cancel(key)
+    asyncio.get_running_loop().call_later(1, guest.answer)
+    await served.stop(30)
+    ((_, timeout),) = guest.calls[1:]
+    assert 28 < timeout < 29.1
+
+
+async def test_requests_are_not_waited_for_where_no_guest_can_answer_them(clock):
+    served = model()
+    await served.start()
+    give_up(served)
+    began = clock.monotonic()
+    served.instances[0].reason = ""
+    served._admission.reason = ""
+    _, answers = ask(served)
+    await served.stop(30)
+    assert clock.monotonic() == began
+    assert answers.is_ended
 
 
 # -- instances ------------------------------------------------------------------------------------------------------
@@ -325,212 +294,179 @@ def specs(*names: str) -> list[LaunchSpec]:
     return [launch_spec(name) for name in names]
 
 
-def test_instances_are_added_while_those_that_stay_serve_on(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        before = guests(served)
-        new = specs("m_0_0", "m_0_1", "m_0_2")
-        await served.change_instances(config(PLAIN, THREE), new, {"m_0_0", "m_0_1"})
-        assert guests(served)[:2] == before
-        assert [each.spec for each in served.instances] == new
-        assert served.config.json["instance_group"][0]["count"] == 3
-        for _ in range(3):
-            ask(served)
-        assert [len(guest.executed) for guest in guests(served)] == [1, 1, 1]
-        assert served.is_idle is False
-        assert served.are_all_ready()
-
-    clock.run(check())
+async def test_instances_are_added_while_those_that_stay_serve_on(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    before = guests(served)
+    new = specs("m_0_0", "m_0_1", "m_0_2")
+    await served.change_instances(config(PLAIN, THREE), new, {"m_0_0", "m_0_1"})
+    assert guests(served)[:2] == before
+    assert [each.spec for each in served.instances] == new
+    assert served.config.json["instance_group"][0]["count"] == 3
+    for _ in range(3):
+        ask(served)
+    assert [len(guest.executed) for guest in guests(served)] == [1, 1, 1]
+    assert served.is_idle is False
+    assert served.are_all_ready()
 
 
-def test_removed_instances_finish_their_requests_and_get_no_more(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        kept, removed = guests(served)
-        asked = [ask(served) for _ in range(3)]
-        (of_removed,) = [answers for key, answers in asked if key in removed.open]
-        await served.change_instances(config(PLAIN, TWO), specs("m_0_0"), {"m_0_0"})
-        assert guests(served) == [kept]
-        assert served.is_finishing_requests()
-        assert not served.is_idle
-        ending = asyncio.ensure_future(served.end_removed(30))
-        await asyncio.sleep(1)
-        assert not ending.done()
-        removed.answer()
-        await ending
-        assert of_removed.error is None
-        assert removed.executed == [[next(key for key, answers in asked if answers is of_removed)]]
-        ((name, timeout),) = removed.calls[1:]
-        assert name == "stop"
-        assert 28 < timeout < 29.1
-        kept.answer()
-        kept.answer()
-        assert served.is_idle
-        assert not served.is_finishing_requests()
-
-    clock.run(check())
+async def test_removed_instances_finish_their_requests_and_get_no_more(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    kept, removed = guests(served)
+    asked = [ask(served) for _ in range(3)]
+    (of_removed,) = [answers for key, answers in asked if key in removed.open]
+    await served.change_instances(config(PLAIN, TWO), specs("m_0_0"), {"m_0_0"})
+    assert guests(served) == [kept]
+    assert served.is_finishing_requests()
+    assert not served.is_idle
+    ending = asyncio.ensure_future(served.end_removed(30))
+    await asyncio.sleep(1)
+    assert not ending.done()
+    removed.answer()
+    await ending
+    assert of_removed.error is None
+    assert removed.executed == [[next(key for key, answers in asked if answers is of_removed)]]
+    ((name, timeout),) = removed.calls[1:]
+    assert name == "stop"
+    assert 28 < timeout < 29.1
+    kept.answer()
+    kept.answer()
+    assert served.is_idle
+    assert not served.is_finishing_requests()
 
 
-def test_requests_of_a_removed_instance_that_do_not_finish_in_time_fail(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        asked = [ask(served) for _ in range(2)]
-        removed = guests(served)[1]
-        await served.change_instances(config(PLAIN, TWO), specs("m_0_0"), {"m_0_0"})
-        await served.end_removed(2)
-        ended = [answers for _, answers in asked if answers.is_ended]
-        assert [answers.error.message for answers in ended] == ["instance 'm_0_1' was removed"]
-        assert removed.calls[1:] == [("stop", 0.1)]
-        assert not served._changing
-
-    clock.run(check())
+async def test_requests_of_a_removed_instance_that_do_not_finish_in_time_fail(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    asked = [ask(served) for _ in range(2)]
+    removed = guests(served)[1]
+    await served.change_instances(config(PLAIN, TWO), specs("m_0_0"), {"m_0_0"})
+    await served.end_removed(2)
+    ended = [answers for _, answers in asked if answers.is_ended]
+    assert [answers.error.message for answers in ended] == ["instance 'm_0_1' was removed"]
+    assert removed.calls[1:] == [("stop", 0.1)]
+    assert not served._changing
 
 
-def test_if_an_added_instance_does_not_start_the_instances_stay_as_they_were(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        before, message = guests(served), served.config
-        clock.failures.append(ModelError("no luck"))
-        with pytest.raises(ModelError, match="no luck"):
-            await served.change_instances(config(PLAIN, THREE), specs("m_0_0", "m_0_2"), {"m_0_0"})
-        assert guests(served) == before
-        assert served.config is message
-        assert served.is_idle
-
-    clock.run(check())
+async def test_if_an_added_instance_does_not_start_the_instances_stay_as_they_were(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    before, message = guests(served), served.config
+    clock.failures.append(ModelError("no luck"))
+    with pytest.raises(ModelError, match="no luck"):
+        await served.change_instances(config(PLAIN, THREE), specs("m_0_0", "m_0_2"), {"m_0_0"})
+    assert guests(served) == before
+    assert served.config is message
+    assert served.is_idle
 
 
-def test_no_instance_is_added_to_a_version_that_stops(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        adding = asyncio.ensure_future(
-            served.change_instances(config(PLAIN, THREE), specs("m_0_0", "m_0_1", "m_0_2"), {"m_0_0", "m_0_1"})
-        )
-        await served.stop(0)
-        with pytest.raises(NotReadyError, match="model 'm' is being unloaded"):
-            await adding
-        assert ("stop", 0) in clock.made[-1].calls
-
-    clock.run(check())
+async def test_no_instance_is_added_to_a_version_that_stops(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    adding = asyncio.ensure_future(
+        served.change_instances(config(PLAIN, THREE), specs("m_0_0", "m_0_1", "m_0_2"), {"m_0_0", "m_0_1"})
+    )
+    await served.stop(0)
+    with pytest.raises(NotReadyError, match="model 'm' is being unloaded"):
+        await adding
+    assert ("stop", 0) in clock.made[-1].calls
 
 
-def test_the_log_names_the_instances_that_were_added_and_removed(clock, caplog):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        with caplog.at_level(logging.INFO, "naiad.engine"):
-            await served.change_instances(config(PLAIN, THREE), specs("m_0_0", "m_0_1", "m_0_2"), {"m_0_0", "m_0_1"})
-            await served.change_instances(config(PLAIN, TWO), specs("m_0_0", "m_0_1"), {"m_0_0"})
-        assert [each for each in caplog.messages if "added" in each] == [
-            "instances of 'm' version 1: added: m_0_2; removed: none",
-            "instances of 'm' version 1: added: m_0_1; removed: m_0_1, m_0_2",
-        ]
-
-    clock.run(check())
+async def test_the_log_names_the_instances_that_were_added_and_removed(clock, caplog):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    with caplog.at_level(logging.INFO, "naiad.engine"):
+        await served.change_instances(config(PLAIN, THREE), specs("m_0_0", "m_0_1", "m_0_2"), {"m_0_0", "m_0_1"})
+        await served.change_instances(config(PLAIN, TWO), specs("m_0_0", "m_0_1"), {"m_0_0"})
+    assert [each for each in caplog.messages if "added" in each] == [
+        "instances of 'm' version 1: added: m_0_2; removed: none",
+        "instances of 'm' version 1: added: m_0_1; removed: m_0_1, m_0_2",
+    ]
 
 
-def test_how_much_the_instances_have_to_do(clock):
-    async def check() -> None:
-        served = await started(THREE, "m_0_0", "m_0_1", "m_0_2")
-        assert served.instance_load() == InstanceLoad(count=3, in_use=0, waited=0, removable=3)
-        asked = [ask(served)[0] for _ in range(4)]
-        clock.advance(0.5)
-        assert served.instance_load() == InstanceLoad(count=3, in_use=3, waited=0.5, removable=0)
-        for guest in guests(served):
-            guest.answer()
-        (busy,) = [guest for guest in guests(served) if guest.open]
-        assert busy.executed[-1] == [asked[3]]
-        place = guests(served).index(busy)
-        assert served.instance_load() == InstanceLoad(count=3, in_use=1, waited=0, removable=2 - place)
-        assert served.is_in_use([busy.spec.name])
-        assert not served.is_in_use([guest.spec.name for guest in guests(served) if guest is not busy])
-
-    clock.run(check())
+async def test_how_much_the_instances_have_to_do(clock):
+    served = await started(THREE, "m_0_0", "m_0_1", "m_0_2")
+    assert served.instance_load() == InstanceLoad(count=3, in_use=0, waited=0, removable=3)
+    asked = [ask(served)[0] for _ in range(4)]
+    clock.advance(0.5)
+    assert served.instance_load() == InstanceLoad(count=3, in_use=3, waited=0.5, removable=0)
+    for guest in guests(served):
+        guest.answer()
+    (busy,) = [guest for guest in guests(served) if guest.open]
+    assert busy.executed[-1] == [asked[3]]
+    place = guests(served).index(busy)
+    assert served.instance_load() == InstanceLoad(count=3, in_use=1, waited=0, removable=2 - place)
+    assert served.is_in_use([busy.spec.name])
+    assert not served.is_in_use([guest.spec.name for guest in guests(served) if guest is not busy])
 
 
 PASSIVE = """instance_group [{ name: 'm_0' count: 1 kind: KIND_CPU },
                            { name: 'm_1' count: 1 kind: KIND_CPU passive: true }]"""
 
 
-def test_a_passive_instance_serves_no_requests_and_is_not_warmed_up(clock):
-    async def check() -> None:
-        sample = WarmupSample("s", (request(),), 1)
-        served = model(more=PASSIVE, names=("m_0_0", "m_1_0"), samples=(sample,))
-        starting = asyncio.ensure_future(served.start())
-        await turns()
-        clock.made[0].answer()
-        await starting
-        ask(served)
-        ask(served)
-        active, passive = guests(served)
-        assert (len(active.executed), passive.executed) == (2, [])
-        assert served.reserve_input(8, 0) is not None
-        assert passive.calls == [("watch",)]
-        passive.is_hung = True
-        assert (served.is_ready(), served.are_all_ready()) == (True, False)
-        active.is_hung, passive.is_hung = True, False
-        assert not served.is_ready()
-
-    clock.run(check())
+async def test_a_passive_instance_serves_no_requests_and_is_not_warmed_up(clock):
+    sample = WarmupSample("s", (request(),), 1)
+    served = model(more=PASSIVE, names=("m_0_0", "m_1_0"), samples=(sample,))
+    starting = asyncio.ensure_future(served.start())
+    await turns()
+    clock.made[0].answer()
+    await starting
+    ask(served)
+    ask(served)
+    active, passive = guests(served)
+    assert (len(active.executed), passive.executed) == (2, [])
+    assert served.reserve_input(8, 0) is not None
+    assert passive.calls == [("watch",)]
+    passive.is_hung = True
+    assert (served.is_ready(), served.are_all_ready()) == (True, False)
+    active.is_hung, passive.is_hung = True, False
+    assert not served.is_ready()
 
 
-def test_a_version_is_idle_when_nothing_is_in_progress_and_no_guest_waits_for_a_call(clock):
-    async def check() -> None:
-        services = FakeServices()
-        served = await started(services=services)
-        assert served.is_idle
-        assert not served.is_finishing_requests()
-        key, _ = ask(served)
-        assert not served.is_idle
-        assert served.is_finishing_requests()
-        served.cancel(key)
-        assert not served.is_idle
-        assert not served.is_finishing_requests()
-        guests(served)[0].answer()
-        services.calling += guests(served)
-        assert not served.is_idle
-        services.calling.clear()
-        assert served.is_idle
-
-    clock.run(check())
+async def test_a_version_is_idle_when_nothing_is_in_progress_and_no_guest_waits_for_a_call(clock):
+    services = FakeServices()
+    served = await started(services=services)
+    assert served.is_idle
+    assert not served.is_finishing_requests()
+    key, _ = ask(served)
+    assert not served.is_idle
+    assert served.is_finishing_requests()
+    served.cancel(key)
+    assert not served.is_idle
+    assert not served.is_finishing_requests()
+    guests(served)[0].answer()
+    services.calling += guests(served)
+    assert not served.is_idle
+    services.calling.clear()
+    assert served.is_idle
 
 
 # -- statistics and memory ------------------------------------------------------------------------------------------
 
 
-def test_the_condition_of_a_version_follows_its_instances(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        assert served.statistics().condition is ModelCondition.READY
-        guests(served)[0].is_hung = True
-        assert served.statistics().condition is ModelCondition.DEGRADED
-        guests(served)[1].is_hung = True
-        assert served.statistics().condition is ModelCondition.NOT_SERVING
-
-    clock.run(check())
+async def test_the_condition_of_a_version_follows_its_instances(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    assert served.statistics().condition is ModelCondition.READY
+    guests(served)[0].is_hung = True
+    assert served.statistics().condition is ModelCondition.DEGRADED
+    guests(served)[1].is_hung = True
+    assert served.statistics().condition is ModelCondition.NOT_SERVING
 
 
-def test_a_version_whose_execute_makes_no_progress_serves_and_says_so(clock, caplog):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        assert (served.statistics().stalled, stalls_of(served)) == ("", "")
-        (key, _), (first, second) = ask(served, request_id="abc"), guests(served)
-        clock.advance(75)
-        first.owner.on_stall(first, (key,), 61.0)
-        assert caplog.messages[-1] == (
-            "'m_0_0' (pid 7) of model 'm' version 1 makes no progress: execute of request 'abc', which is 75 s old, has "
-            "not returned for 61 s; if it should not take so long, set HANG_SECONDS in config.pbtxt: then the stacks of "
-            "its threads are logged, and the process is restarted"
-        )
-        first.stalled_seconds = 61.0
-        said = "execute of 'm_0_0' (pid 7) has made no progress for 1 min"
-        found = served.statistics()
-        assert (found.condition, found.stalled, stalls_of(served)) == (ModelCondition.STALLED, said, said)
-        assert (served.is_ready(), served.are_all_ready()) == (True, True)
-        assert [each.stalled_seconds for each in served.statuses()] == [61.0, 0.0]
-        second.is_hung = True
-        assert served.statistics().condition is ModelCondition.DEGRADED
-
-    clock.run(check())
+async def test_a_version_whose_execute_makes_no_progress_serves_and_says_so(clock, caplog):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    assert (served.statistics().stalled, stalls_of(served)) == ("", "")
+    (key, _), (first, second) = ask(served, request_id="abc"), guests(served)
+    clock.advance(75)
+    first.owner.on_stall(first, (key,), 61.0)
+    assert caplog.messages[-1] == (
+        "'m_0_0' (pid 7) of model 'm' version 1 makes no progress: execute of request 'abc', which is 75 s old, has "
+        "not returned for 61 s; if it should not take so long, set HANG_SECONDS in config.pbtxt: then the stacks of "
+        "its threads are logged, and the process is restarted"
+    )
+    first.stalled_seconds = 61.0
+    said = "execute of 'm_0_0' (pid 7) has made no progress for 1 min"
+    found = served.statistics()
+    assert (found.condition, found.stalled, stalls_of(served)) == (ModelCondition.STALLED, said, said)
+    assert (served.is_ready(), served.are_all_ready()) == (True, True)
+    assert [each.stalled_seconds for each in served.statuses()] == [61.0, 0.0]
+    second.is_hung = True
+    assert served.statistics().condition is ModelCondition.DEGRADED
 
 
 def test_a_sentence_names_the_three_instances_that_have_made_no_progress_for_longest():
@@ -546,321 +482,265 @@ def test_a_sentence_names_the_three_instances_that_have_made_no_progress_for_lon
     assert last == "so have 2 more instances"
 
 
-def test_requests_that_wait_and_that_are_executed_are_counted(clock):
-    async def check() -> None:
-        served = await started()
-        keys = [ask(served)[0] for _ in range(3)]
-        found = served.statistics()
-        assert (found.name, found.version, found.pending_count, found.running_count) == ("m", "1", 2, 1)
-        served.requests.on_progress(keys[0], 0)
-        found = served.statistics()
-        assert (found.pending_count, found.running_count) == (3, 0), "it waits inside its model"
-
-    clock.run(check())
+async def test_requests_that_wait_and_that_are_executed_are_counted(clock):
+    served = await started()
+    keys = [ask(served)[0] for _ in range(3)]
+    found = served.statistics()
+    assert (found.name, found.version, found.pending_count, found.running_count) == ("m", "1", 2, 1)
+    served.requests.on_progress(keys[0], 0)
+    found = served.statistics()
+    assert (found.pending_count, found.running_count) == (3, 0), "it waits inside its model"
 
 
-def test_memory_that_guests_report_is_added_up_by_kind(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        first, second = guests(served)
-        first.memory_usage = (MemoryUse("GPU", 0, 5), MemoryUse("CPU", 0, 1))
-        second.memory_usage = (MemoryUse("GPU", 0, 7), MemoryUse("GPU", 1, 2))
-        served.instances[0].worker = first
-        assert served.statistics().memory_usage == (
-            MemoryUse("CPU", 0, 1),
-            MemoryUse("GPU", 0, 12),
-            MemoryUse("GPU", 1, 2),
-        )
-
-    clock.run(check())
+async def test_memory_that_guests_report_is_added_up_by_kind(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    first, second = guests(served)
+    first.memory_usage = (MemoryUse("GPU", 0, 5), MemoryUse("CPU", 0, 1))
+    second.memory_usage = (MemoryUse("GPU", 0, 7), MemoryUse("GPU", 1, 2))
+    served.instances[0].worker = first
+    assert served.statistics().memory_usage == (
+        MemoryUse("CPU", 0, 1),
+        MemoryUse("GPU", 0, 12),
+        MemoryUse("GPU", 1, 2),
+    )
 
 
-def test_idle_memory_is_freed_twice_in_a_pause_and_log_levels_are_passed_on_each_time(clock):
-    async def check() -> None:
-        served = await started()
-        (guest,) = guests(served)
-        ask(served)
-        found = []
-        for number in range(6):
-            served.maintain()
-            found.append(guest.calls[-2][1])
-            assert guest.calls[-1] == ("follow_log_level",)
-            if number == 0:
-                guest.answer()
-        assert found == [False, False, True, True, False, False], "not while it is busy, nor at the first look after"
-
-    clock.run(check())
+async def test_idle_memory_is_freed_twice_in_a_pause_and_log_levels_are_passed_on_each_time(clock):
+    served = await started()
+    (guest,) = guests(served)
+    ask(served)
+    found = []
+    for number in range(6):
+        served.maintain()
+        found.append(guest.calls[-2][1])
+        assert guest.calls[-1] == ("follow_log_level",)
+        if number == 0:
+            guest.answer()
+    assert found == [False, False, True, True, False, False], "not while it is busy, nor at the first look after"
 
 
-def test_memory_of_responses_that_clients_read_late_is_freed_as_well(clock):
-    async def check() -> None:
-        served = await started()
-        (guest,) = guests(served)
-        found = []
-        for number in range(6):
-            guest.has_released = number == 1
-            served.maintain()
-            found.append(guest.calls[-2][1])
-        assert found == [False, False, True, True, False, False]
-
-    clock.run(check())
+async def test_memory_of_responses_that_clients_read_late_is_freed_as_well(clock):
+    served = await started()
+    (guest,) = guests(served)
+    found = []
+    for number in range(6):
+        guest.has_released = number == 1
+        served.maintain()
+        found.append(guest.calls[-2][1])
+    assert found == [False, False, True, True, False, False]
 
 
-def test_the_input_of_a_request_is_read_to_the_guest_with_the_fewest_batches(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        first, second = guests(served)
-        ask(served)
-        idle = second if first.open else first
-        assert len(served.reserve_input(100, 5)) == 100
-        assert idle.calls[-1] == ("reserve_input", 100, 5)
-        assert served.direct is served
-        for each in served.instances:
-            each.worker = None
-        assert served.reserve_input(100, 5) is None
-
-    clock.run(check())
+async def test_the_input_of_a_request_is_read_to_the_guest_with_the_fewest_batches(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    first, second = guests(served)
+    ask(served)
+    idle = second if first.open else first
+    assert len(served.reserve_input(100, 5)) == 100
+    assert idle.calls[-1] == ("reserve_input", 100, 5)
+    assert served.direct is served
+    for each in served.instances:
+        each.worker = None
+    assert served.reserve_input(100, 5) is None
 
 
-def test_inputs_that_a_scheduler_lays_side_by_side_are_not_read_to_a_guest(clock):
-    async def check() -> None:
-        served = await started(" max_batch_size: 2 dynamic_batching {}")
-        assert served.reserve_input(100, 5) is None
-        assert served.forwarding is None
-        assert (await started()).forwarding is not None
-
-    clock.run(check())
+async def test_inputs_that_a_scheduler_lays_side_by_side_are_not_read_to_a_guest(clock):
+    served = await started(" max_batch_size: 2 dynamic_batching {}")
+    assert served.reserve_input(100, 5) is None
+    assert served.forwarding is None
+    assert (await started()).forwarding is not None
 
 
 # -- requests -------------------------------------------------------------------------------------------------------
 
 
-def test_a_request_waits_for_its_guest_or_for_any_that_serves(clock):
-    async def check() -> None:
-        served = await started(TWO, "m_0_0", "m_0_1")
-        keys = [ask(served)[0] for _ in range(3)]
-        sent, waiting = keys[0], keys[2]
-        assert [served.is_waiting(key) for key in (*keys, 999)] == [False, False, True, False]
-        (holder,) = [guest for guest in guests(served) if sent in guest.open]
-        assert served.waits_of(sent) == ((holder,),)
-        assert served.waits_of(waiting) == (guests(served),)
-        assert served.waits_of(999) == ()
-        first, second = served.instances
-        first.reason = "it is given up"
-        assert served.waits_of(waiting) == ([second.worker],)
-        first.reason, first.worker = "", None
-        assert served.waits_of(waiting) == ([],), "a guest that is being started will take it"
-        served.reject_waiting(waiting, NaiadError("a deadlock"))
-        assert not served.is_waiting(waiting)
-
-    clock.run(check())
+async def test_a_request_waits_for_its_guest_or_for_any_that_serves(clock):
+    served = await started(TWO, "m_0_0", "m_0_1")
+    keys = [ask(served)[0] for _ in range(3)]
+    sent, waiting = keys[0], keys[2]
+    assert [served.is_waiting(key) for key in (*keys, 999)] == [False, False, True, False]
+    (holder,) = [guest for guest in guests(served) if sent in guest.open]
+    assert served.waits_of(sent) == ((holder,),)
+    assert served.waits_of(waiting) == (guests(served),)
+    assert served.waits_of(999) == ()
+    first, second = served.instances
+    first.reason = "it is given up"
+    assert served.waits_of(waiting) == ([second.worker],)
+    first.reason, first.worker = "", None
+    assert served.waits_of(waiting) == ([],), "a guest that is being started will take it"
+    served.reject_waiting(waiting, NaiadError("a deadlock"))
+    assert not served.is_waiting(waiting)
 
 
-def test_sequences_are_those_of_its_tracker(clock):
-    async def check() -> None:
-        served = await started(" max_batch_size: 4 sequence_batching { direct {} }")
-        inputs = [InputTensor("IN", Datatype.FP32, (1, 2), bytes(8))]
-        started_one = InferRequest("m", -1, inputs, correlation_id=1, flags=SEQUENCE_START)
-        key = served.submit(started_one, Answers())
-        assert (served.has_sequence(1), served.has_sequence(2), served.open_sequences) == (True, False, 1)
-        assert served.finish_sequences() == 1
-        guests(served)[0].answer()
-        assert not served.is_idle
-        assert served.is_finishing_requests()
-        served.confirm_sent(key, 1)
-        served.drop_responses(key)
-
-    clock.run(check())
+async def test_sequences_are_those_of_its_tracker(clock):
+    served = await started(" max_batch_size: 4 sequence_batching { direct {} }")
+    inputs = [InputTensor("IN", Datatype.FP32, (1, 2), bytes(8))]
+    started_one = InferRequest("m", -1, inputs, correlation_id=1, flags=SEQUENCE_START)
+    key = served.submit(started_one, Answers())
+    assert (served.has_sequence(1), served.has_sequence(2), served.open_sequences) == (True, False, 1)
+    assert served.finish_sequences() == 1
+    guests(served)[0].answer()
+    assert not served.is_idle
+    assert served.is_finishing_requests()
+    served.confirm_sent(key, 1)
+    served.drop_responses(key)
 
 
-def test_responses_are_kept_where_the_model_asks_for_that(clock):
-    async def check() -> None:
-        served = await started(" response_cache { enable: true }")
-        served.keep_responses(ResponseCache(1 << 20))
-        ask(served)
-        guests(served)[0].answer()
-        _, answers = ask(served)
-        assert answers.is_ended
-        assert len(guests(served)[0].executed) == 1
-
-    clock.run(check())
+async def test_responses_are_kept_where_the_model_asks_for_that(clock):
+    served = await started(" response_cache { enable: true }")
+    served.keep_responses(ResponseCache(1 << 20))
+    ask(served)
+    guests(served)[0].answer()
+    _, answers = ask(served)
+    assert answers.is_ended
+    assert len(guests(served)[0].executed) == 1
 
 
 # -- guests that exit -----------------------------------------------------------------------------------------------
 
 
-def test_a_guest_that_exits_is_replaced_after_a_pause_and_its_request_fails(clock):
-    async def check() -> None:
-        served = await started()
-        (gone,) = guests(served)
-        _, sent = ask(served)
-        _, waiting = ask(served)
-        served.on_exit(gone, exited())
-        assert sent.error.message == "'m_0_0' exited with code 1"
-        assert not served.is_ready()
-        await asyncio.sleep(0.09)
-        assert not served.is_ready()
-        await asyncio.sleep(0.02)
-        assert served.is_ready()
-        (guest,) = guests(served)
-        guest.answer()
-        assert waiting.error is None
-        assert served.instances[0].restarts == {"exit 1": 1}
-
-    clock.run(check())
+async def test_a_guest_that_exits_is_replaced_after_a_pause_and_its_request_fails(clock):
+    served = await started()
+    (gone,) = guests(served)
+    _, sent = ask(served)
+    _, waiting = ask(served)
+    served.on_exit(gone, exited())
+    assert sent.error.message == "'m_0_0' exited with code 1"
+    assert not served.is_ready()
+    await asyncio.sleep(0.09)
+    assert not served.is_ready()
+    await asyncio.sleep(0.02)
+    assert served.is_ready()
+    (guest,) = guests(served)
+    guest.answer()
+    assert waiting.error is None
+    assert served.instances[0].restarts == {"exit 1": 1}
 
 
-def test_an_instance_whose_guests_exit_too_often_is_given_up_and_tried_after_a_pause(clock, caplog):
-    async def check() -> None:
-        served = await started(policy=RestartPolicy(limit=1, window=WINDOW, recovery=30))
-        for _ in range(2):
-            _, waiting = ask(served), ask(served)[1]
-            served.on_exit(guests(served)[0], exited())
-            await asyncio.sleep(0.2)
-        assert served.reason.startswith("'m_0_0' exited with code 1 It died 2 times within 60 s")
-        assert waiting.error.message == served.reason
-        assert served.recovery_delay() == pytest.approx(29.8)
-        with pytest.raises(NotReadyError, match="model 'm' cannot serve: 'm_0_0' exited"):
-            ask(served)
-        await asyncio.sleep(30)
-        assert served.is_ready()
-        assert served.recovery_delay() == 0
-        assert served.reason == ""
+async def test_an_instance_whose_guests_exit_too_often_is_given_up_and_tried_after_a_pause(clock, caplog):
+    served = await started(policy=RestartPolicy(limit=1, window=WINDOW, recovery=30))
+    for _ in range(2):
+        _, waiting = ask(served), ask(served)[1]
+        served.on_exit(guests(served)[0], exited())
+        await asyncio.sleep(0.2)
+    assert served.reason.startswith("'m_0_0' exited with code 1 It died 2 times within 60 s")
+    assert waiting.error.message == served.reason
+    assert served.recovery_delay() == pytest.approx(29.8)
+    with pytest.raises(NotReadyError, match="model 'm' cannot serve: 'm_0_0' exited"):
         ask(served)
-        assert len(guests(served)[0].executed) == 1
-
-    clock.run(check())
-
-
-def test_while_another_instance_serves_one_that_is_given_up_takes_nothing_from_it(clock):
-    async def check() -> None:
-        policy = RestartPolicy(limit=0)
-        served = await started(TWO, "m_0_0", "m_0_1", policy=policy)
-        first, second = guests(served)
-        served.on_exit(first, exited())
-        assert served.instances[0].reason
-        assert served.reason == ""
-        assert not served.is_lost
-        _, answers = ask(served)
-        second.answer()
-        assert answers.error is None
-        served.on_exit(second, exited())
-        assert served.reason == served.instances[1].reason
-        assert served.is_lost, "it is never tried again"
-
-    clock.run(check())
+    await asyncio.sleep(30)
+    assert served.is_ready()
+    assert served.recovery_delay() == 0
+    assert served.reason == ""
+    ask(served)
+    assert len(guests(served)[0].executed) == 1
 
 
-def test_a_request_that_ends_guest_after_guest_is_refused_and_its_exits_do_not_count(clock):
-    async def check() -> None:
-        served = await started(policy=RestartPolicy(limit=2, window=WINDOW))
-        for _ in range(3):
-            ask(served)
-            served.on_exit(guests(served)[0], exited())
-            await asyncio.sleep(1)
-        assert served.is_ready()
-        with pytest.raises(NaiadError, match="this request ended 3 processes of model 'm'"):
-            ask(served)
-        assert served.statistics().condition is ModelCondition.REFUSING
-        assert "it refuses 1 request that ended 3 of its processes" in served.statistics().refused
+async def test_while_another_instance_serves_one_that_is_given_up_takes_nothing_from_it(clock):
+    policy = RestartPolicy(limit=0)
+    served = await started(TWO, "m_0_0", "m_0_1", policy=policy)
+    first, second = guests(served)
+    served.on_exit(first, exited())
+    assert served.instances[0].reason
+    assert served.reason == ""
+    assert not served.is_lost
+    _, answers = ask(served)
+    second.answer()
+    assert answers.error is None
+    served.on_exit(second, exited())
+    assert served.reason == served.instances[1].reason
+    assert served.is_lost, "it is never tried again"
+
+
+async def test_a_request_that_ends_guest_after_guest_is_refused_and_its_exits_do_not_count(clock):
+    served = await started(policy=RestartPolicy(limit=2, window=WINDOW))
+    for _ in range(3):
+        ask(served)
         served.on_exit(guests(served)[0], exited())
         await asyncio.sleep(1)
-        assert served.is_ready()
+    assert served.is_ready()
+    with pytest.raises(NaiadError, match="this request ended 3 processes of model 'm'"):
+        ask(served)
+    assert served.statistics().condition is ModelCondition.REFUSING
+    assert "it refuses 1 request that ended 3 of its processes" in served.statistics().refused
+    served.on_exit(guests(served)[0], exited())
+    await asyncio.sleep(1)
+    assert served.is_ready()
 
-    clock.run(check())
 
-
-def test_a_guest_that_starts_while_the_version_stops_serves_nothing(clock):
-    async def check() -> None:
-        served = await started()
-        give_up(served)
-        await served.stop(0)
-        reason = served.reason
-        recover(served)
-        assert served.reason == reason
-
-    clock.run(check())
+async def test_a_guest_that_starts_while_the_version_stops_serves_nothing(clock):
+    served = await started()
+    give_up(served)
+    await served.stop(0)
+    reason = served.reason
+    recover(served)
+    assert served.reason == reason
 
 
 # -- what guests log ------------------------------------------------------------------------------------------------
 
 
-def test_what_a_model_logs_is_logged_under_its_own_file_and_line(clock, caplog):
-    async def check() -> None:
-        served = await started()
-        (guest,) = guests(served)
-        with caplog.at_level(logging.INFO):
-            served.log.on_log_record(guest, 1, "model.py", 7, "it is hot")
-            served.log.on_output_line(guest, "stderr", "a line")
-        assert "it is hot" in caplog.text
-        assert "a line" in caplog.text
-
-    clock.run(check())
+async def test_what_a_model_logs_is_logged_under_its_own_file_and_line(clock, caplog):
+    served = await started()
+    (guest,) = guests(served)
+    with caplog.at_level(logging.INFO):
+        served.log.on_log_record(guest, 1, "model.py", 7, "it is hot")
+        served.log.on_output_line(guest, "stderr", "a line")
+    assert "it is hot" in caplog.text
+    assert "a line" in caplog.text
 
 
-def test_a_message_that_is_to_be_logged_once_is_and_no_more_than_256_of_them(clock, monkeypatch):
+async def test_a_message_that_is_to_be_logged_once_is_and_no_more_than_256_of_them(clock, monkeypatch):
     logged = []
     monkeypatch.setattr(version_log, "log_guest_record", lambda *record: logged.append(record))
-
-    async def check() -> None:
-        served = await started()
-        (guest,) = guests(served)
-        for number in range(300):
-            for _ in range(2):
-                served.log.on_log_record(guest, LOG_ONCE | 1, "model.py", 7, f"message {number}")
-        assert [record[4] for record in logged] == [f"message {number}" for number in range(256)]
-        assert logged[0] == (GuestName("m", 1, "m_0_0", 7), GUEST_LEVELS[1], "model.py", 7, "message 0")
+    served = await started()
+    (guest,) = guests(served)
+    for number in range(300):
         for _ in range(2):
-            served.log.on_log_record(guest, 1, "model.py", 7, "always")
-        assert len(logged) == 258
+            served.log.on_log_record(guest, LOG_ONCE | 1, "model.py", 7, f"message {number}")
+    assert [record[4] for record in logged] == [f"message {number}" for number in range(256)]
+    assert logged[0] == (GuestName("m", 1, "m_0_0", 7), GUEST_LEVELS[1], "model.py", 7, "message 0")
+    for _ in range(2):
+        served.log.on_log_record(guest, 1, "model.py", 7, "always")
+    assert len(logged) == 258
 
-    clock.run(check())
 
-
-def test_an_error_about_a_missing_module_is_logged_with_what_to_do(clock, monkeypatch):
+async def test_an_error_about_a_missing_module_is_logged_with_what_to_do(clock, monkeypatch):
     logged = []
     monkeypatch.setattr(version_log, "log_guest_record", lambda *record: logged.append(record[4]))
-
-    async def check() -> None:
-        served = await started()
-        (guest,) = guests(served)
-        text = "ModuleNotFoundError: no module\nTraceback"
-        served.log.on_log_record(guest, 1, "model.py", 7, text)
-        served.log.advise = lambda message: "run naiad add" if message == text else ""
-        served.log.on_log_record(guest, 1, "model.py", 7, text)
-        served.log.on_log_record(guest, 1, "model.py", 7, "ModuleNotFoundError of another kind")
-        served.log.advise = lambda message: "never asked"
-        served.log.on_log_record(guest, 1, "model.py", 7, "another error")
-        assert logged == [
-            text,
-            "ModuleNotFoundError: no module; run naiad add\nTraceback",
-            "ModuleNotFoundError of another kind",
-            "another error",
-        ]
-
-    clock.run(check())
+    served = await started()
+    (guest,) = guests(served)
+    text = "ModuleNotFoundError: no module\nTraceback"
+    served.log.on_log_record(guest, 1, "model.py", 7, text)
+    served.log.advise = lambda message: "run naiad add" if message == text else ""
+    served.log.on_log_record(guest, 1, "model.py", 7, text)
+    served.log.on_log_record(guest, 1, "model.py", 7, "ModuleNotFoundError of another kind")
+    served.log.advise = lambda message: "never asked"
+    served.log.on_log_record(guest, 1, "model.py", 7, "another error")
+    assert logged == [
+        text,
+        "ModuleNotFoundError: no module; run naiad add\nTraceback",
+        "ModuleNotFoundError of another kind",
+        "another error",
+    ]
 
 
 # -- native backends ------------------------------------------------------------------------------------------------
 
 
-def test_the_guest_of_a_native_backend_executes_as_many_batches_as_it_has_lanes_and_reports_itself(clock):
-    async def check() -> None:
-        served = ModelVersion(
-            config(PLAIN, "max_batch_size: 1"),
-            1,
-            [launch_spec(code=native_code("m_0_0", "m_0_1"))],
-            RestartPolicy(),
-            FakeServices(),
-        )
-        await served.start()
-        for _ in range(3):
-            inputs = [InputTensor("IN", Datatype.FP32, (1, 2), bytes(8))]
-            served.submit(InferRequest("m", -1, inputs), Answers())
-        assert len(guests(served)[0].executed) == 2
-        assert served.forwarding is None
-        guests(served)[0].answer()
-        assert served.statistics().success.count == 0, "the backend has reported nothing"
-        assert served.device == device_use(served.config, is_native=True)
-
-    clock.run(check())
+async def test_the_guest_of_a_native_backend_executes_as_many_batches_as_it_has_lanes_and_reports_itself(clock):
+    served = ModelVersion(
+        config(PLAIN, "max_batch_size: 1"),
+        1,
+        [launch_spec(code=native_code("m_0_0", "m_0_1"))],
+        RestartPolicy(),
+        FakeServices(),
+    )
+    await served.start()
+    for _ in range(3):
+        inputs = [InputTensor("IN", Datatype.FP32, (1, 2), bytes(8))]
+        served.submit(InferRequest("m", -1, inputs), Answers())
+    assert len(guests(served)[0].executed) == 2
+    assert served.forwarding is None
+    guests(served)[0].answer()
+    assert served.statistics().success.count == 0, "the backend has reported nothing"
+    assert served.device == device_use(served.config, is_native=True)

@@ -140,8 +140,9 @@ class Wire:
         return found
 
 
-def run(check: Callable[[], Any]) -> None:
-    Clock().run(check())
+@pytest.fixture
+def run_coroutine():
+    return Clock().run
 
 
 async def turn() -> None:
@@ -191,122 +192,103 @@ async def outcome(sizes: Callable[[bytes], list[bytes]], size: int = 1 << 30) ->
     return handlers, by_stream, wire.streams.open, list(wire.connection.open_streams)
 
 
-def test_a_connection_does_the_same_wherever_its_bytes_are_cut():
-    async def check() -> None:
-        long = bytes(range(256)) * 400
-        whole = await outcome(lambda data: [data])
-        assert whole[0] == [
-            (b"/echo", b"abc", 1, 0),
-            (b"/echo", b"", 1, 0),
-            (b"/copied", long, 1, 0),
-            (b"/echo", long, 1, 0),
-            (b"/hold", b"", 0, 1),
-        ]
-        answers = whole[1]
-        assert [kind for kind, *_ in answers[0]] == [frames.SETTINGS, frames.SETTINGS, frames.PING]
-        assert [kind for kind, *_ in answers[1]] == [frames.HEADERS, frames.DATA, frames.HEADERS]
-        assert answers[7][1][1] == long
-        assert answers[11] == [(frames.RST_STREAM, ErrorCode.PROTOCOL_ERROR, 0)]
-        assert [kind for kind, *_ in answers[13]] == [frames.HEADERS, frames.DATA, frames.HEADERS]
-        assert (whole[2], whole[3]) == (1, [5])
-        for size in (1 << 10, 9_001, 40_000, 70_000):
-            assert await outcome(lambda data: [data], size) == whole
-        data = b"".join(script(Wire()))
-        for cut in (*range(400), *range(len(data) - 260, len(data))):
-            assert await outcome(lambda data, cut=cut: [data[:cut], data[cut:]]) == whole
-
-    run(check)
+async def test_a_connection_does_the_same_wherever_its_bytes_are_cut():
+    long = bytes(range(256)) * 400
+    whole = await outcome(lambda data: [data])
+    assert whole[0] == [
+        (b"/echo", b"abc", 1, 0),
+        (b"/echo", b"", 1, 0),
+        (b"/copied", long, 1, 0),
+        (b"/echo", long, 1, 0),
+        (b"/hold", b"", 0, 1),
+    ]
+    answers = whole[1]
+    assert [kind for kind, *_ in answers[0]] == [frames.SETTINGS, frames.SETTINGS, frames.PING]
+    assert [kind for kind, *_ in answers[1]] == [frames.HEADERS, frames.DATA, frames.HEADERS]
+    assert answers[7][1][1] == long
+    assert answers[11] == [(frames.RST_STREAM, ErrorCode.PROTOCOL_ERROR, 0)]
+    assert [kind for kind, *_ in answers[13]] == [frames.HEADERS, frames.DATA, frames.HEADERS]
+    assert (whole[2], whole[3]) == (1, [5])
+    for size in (1 << 10, 9_001, 40_000, 70_000):
+        assert await outcome(lambda data: [data], size) == whole
+    data = b"".join(script(Wire()))
+    for cut in (*range(400), *range(len(data) - 260, len(data))):
+        assert await outcome(lambda data, cut=cut: [data[:cut], data[cut:]]) == whole
 
 
-def test_a_long_frame_is_read_into_the_memory_of_its_request_and_of_no_other():
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
-        wire.receive(frames.headers(3, wire.block("/hold"), ends=False))
-        wire.receive(frames.frame(frames.DATA, 0, 1, b"x" * 199_991), size=50_000)
-        first, second = wire.handlers
-        assert first.content == b"x" * 199_991
-        assert first.direct == 150_000
-        assert len(wire.connection.get_buffer(-1)) == 1 << 14, "the head of the next frame, and little of its content"
-        assert len(wire.connection.get_buffer(-1)) == READ_BUFFER_SIZE
-        # A stream that was reset: its data goes nowhere.
-        wire.connection.reset_stream(second.stream, ErrorCode.CANCEL)
-        wire.receive(frames.frame(frames.DATA, 0, 3, b"y" * 200_000), size=50_000)
-        assert (len(first.content), second.content) == (199_991, b"")
-        # One that is reset amid its frame.
-        head = frames.head(frames.DATA, frames.END_STREAM, 1, 200_000)
-        wire.receive(head, b"z" * 50_000)
-        assert first.content[199_991:] == b"z" * 50_000
-        wire.connection.reset_stream(first.stream, ErrorCode.CANCEL)
-        wire.receive(b"z" * 150_000)
-        wire.receive(frames.ping(b"12345678"))
-        assert (len(first.content), first.ends) == (249_991, 0)
-        assert wire.sent()[-1][0] == frames.PING
-
-    run(check)
+async def test_a_long_frame_is_read_into_the_memory_of_its_request_and_of_no_other():
+    wire = Wire()
+    wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
+    wire.receive(frames.headers(3, wire.block("/hold"), ends=False))
+    wire.receive(frames.frame(frames.DATA, 0, 1, b"x" * 199_991), size=50_000)
+    first, second = wire.handlers
+    assert first.content == b"x" * 199_991
+    assert first.direct == 150_000
+    assert len(wire.connection.get_buffer(-1)) == 1 << 14, "the head of the next frame, and little of its content"
+    assert len(wire.connection.get_buffer(-1)) == READ_BUFFER_SIZE
+    # A stream that was reset: its data goes nowhere.
+    wire.connection.reset_stream(second.stream, ErrorCode.CANCEL)
+    wire.receive(frames.frame(frames.DATA, 0, 3, b"y" * 200_000), size=50_000)
+    assert (len(first.content), second.content) == (199_991, b"")
+    # One that is reset amid its frame.
+    head = frames.head(frames.DATA, frames.END_STREAM, 1, 200_000)
+    wire.receive(head, b"z" * 50_000)
+    assert first.content[199_991:] == b"z" * 50_000
+    wire.connection.reset_stream(first.stream, ErrorCode.CANCEL)
+    wire.receive(b"z" * 150_000)
+    wire.receive(frames.ping(b"12345678"))
+    assert (len(first.content), first.ends) == (249_991, 0)
+    assert wire.sent()[-1][0] == frames.PING
 
 
-def test_a_request_that_ends_with_a_long_frame_is_complete_once():
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
-        wire.receive(frames.frame(frames.DATA, frames.END_STREAM, 1, b"x" * 100_000), size=30_000)
-        (handler,) = wire.handlers
-        assert (len(handler.content), handler.ends) == (100_000, 1)
-        assert len(wire.connection.get_buffer(-1)) == READ_BUFFER_SIZE
-
-    run(check)
+async def test_a_request_that_ends_with_a_long_frame_is_complete_once():
+    wire = Wire()
+    wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
+    wire.receive(frames.frame(frames.DATA, frames.END_STREAM, 1, b"x" * 100_000), size=30_000)
+    (handler,) = wire.handlers
+    assert (len(handler.content), handler.ends) == (100_000, 1)
+    assert len(wire.connection.get_buffer(-1)) == READ_BUFFER_SIZE
 
 
 # -- what is refused
 
 
 @pytest.mark.parametrize(("said", "is_answered"), [("0", True), ("1", False)])
-def test_a_request_without_content_must_not_announce_any(said, is_answered):
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE, frames.headers(1, wire.block("/echo", ("content-length", said)), ends=True))
-        await turn()
-        kinds = [kind for kind, stream, *_ in wire.sent() if stream == 1]
-        assert kinds == ([frames.HEADERS, frames.DATA, frames.HEADERS] if is_answered else [frames.RST_STREAM])
-        assert wire.streams.open == 0
-
-    run(check)
+async def test_a_request_without_content_must_not_announce_any(said, is_answered):
+    wire = Wire()
+    wire.receive(PREFACE, frames.headers(1, wire.block("/echo", ("content-length", said)), ends=True))
+    await turn()
+    kinds = [kind for kind, stream, *_ in wire.sent() if stream == 1]
+    assert kinds == ([frames.HEADERS, frames.DATA, frames.HEADERS] if is_answered else [frames.RST_STREAM])
+    assert wire.streams.open == 0
 
 
-def test_only_so_many_streams_are_open_and_those_beyond_are_refused_alone():
-    async def check() -> None:
-        wire = Wire(Http2Limits(streams=2))
-        wire.receive(PREFACE, *(frames.headers(number, wire.block("/hold"), ends=True) for number in (1, 3, 5)))
-        assert [each[:3] for each in wire.sent() if each[1]] == [(frames.RST_STREAM, 5, ErrorCode.REFUSED_STREAM)]
-        assert (wire.connection.open_streams, wire.streams.open) == ({1, 3}, 2)
-        wire.receive(frames.reset(1, ErrorCode.CANCEL), frames.headers(7, wire.block("/hold"), ends=True))
-        assert (wire.connection.open_streams, wire.streams.open, wire.connection.last_stream) == ({3, 7}, 2, 7)
-        assert [each.cancelled for each in wire.handlers] == [1, 0, 0]
-        wire.connection.connection_lost(None)
-        assert [each.cancelled for each in wire.handlers] == [1, 1, 1]
-        assert (wire.streams.open, len(wire.connections)) == (0, 0)
-
-    run(check)
+async def test_only_so_many_streams_are_open_and_those_beyond_are_refused_alone():
+    wire = Wire(Http2Limits(streams=2))
+    wire.receive(PREFACE, *(frames.headers(number, wire.block("/hold"), ends=True) for number in (1, 3, 5)))
+    assert [each[:3] for each in wire.sent() if each[1]] == [(frames.RST_STREAM, 5, ErrorCode.REFUSED_STREAM)]
+    assert (wire.connection.open_streams, wire.streams.open) == ({1, 3}, 2)
+    wire.receive(frames.reset(1, ErrorCode.CANCEL), frames.headers(7, wire.block("/hold"), ends=True))
+    assert (wire.connection.open_streams, wire.streams.open, wire.connection.last_stream) == ({3, 7}, 2, 7)
+    assert [each.cancelled for each in wire.handlers] == [1, 0, 0]
+    wire.connection.connection_lost(None)
+    assert [each.cancelled for each in wire.handlers] == [1, 1, 1]
+    assert (wire.streams.open, len(wire.connections)) == (0, 0)
 
 
-def test_the_streams_that_were_reset_last_are_remembered(monkeypatch):
+async def test_the_streams_that_were_reset_last_are_remembered(monkeypatch):
     monkeypatch.setattr(module, "_MAX_RESET_STREAMS", 2)
-
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE)
-        for number in (1, 3, 5):
-            wire.receive(frames.headers(number, wire.block("/hold"), ends=False))
-            wire.connection.reset_stream(wire.handlers[-1].stream, ErrorCode.CANCEL)
-        wire.sent()
-        for number, expected in ((3, []), (5, []), (1, [(frames.RST_STREAM, 1, ErrorCode.STREAM_CLOSED)])):
-            wire.receive(frames.frame(frames.DATA, 0, number, b"late"))
-            assert [each[:3] for each in wire.sent()] == expected
-        wire.receive(frames.window_update(1, 1), frames.reset(1, ErrorCode.CANCEL))
-        assert wire.sent() == []
-
-    run(check)
+    wire = Wire()
+    wire.receive(PREFACE)
+    for number in (1, 3, 5):
+        wire.receive(frames.headers(number, wire.block("/hold"), ends=False))
+        wire.connection.reset_stream(wire.handlers[-1].stream, ErrorCode.CANCEL)
+    wire.sent()
+    for number, expected in ((3, []), (5, []), (1, [(frames.RST_STREAM, 1, ErrorCode.STREAM_CLOSED)])):
+        wire.receive(frames.frame(frames.DATA, 0, number, b"late"))
+        assert [each[:3] for each in wire.sent()] == expected
+    wire.receive(frames.window_update(1, 1), frames.reset(1, ErrorCode.CANCEL))
+    assert wire.sent() == []
 
 
 def test_an_unexpected_error_ends_the_connection_without_its_details(caplog):
@@ -323,179 +305,149 @@ def test_an_unexpected_error_ends_the_connection_without_its_details(caplog):
         await asyncio.sleep(1.1)
         assert wire.transport.ends == ["write_eof", "abort"]
 
-    run(check)
+    Clock().run(check())
     assert "unexpected error" in caplog.records[0].getMessage()
 
 
-def test_a_connection_beyond_the_limit_is_told_why():
-    async def check() -> None:
-        wire = Wire(count=ConnectionCount(total=1))
-        wire.connection, wire.transport = wire.connect()
-        found = wire.sent()
-        assert [each[0] for each in found] == [frames.SETTINGS, frames.WINDOW_UPDATE, frames.GOAWAY]
-        assert found[2][2][1] == ErrorCode.ENHANCE_YOUR_CALM
-        await asyncio.sleep(1.1)
-        assert wire.transport.ends == ["write_eof", "abort"]
-
-    run(check)
+async def test_a_connection_beyond_the_limit_is_told_why():
+    wire = Wire(count=ConnectionCount(total=1))
+    wire.connection, wire.transport = wire.connect()
+    found = wire.sent()
+    assert [each[0] for each in found] == [frames.SETTINGS, frames.WINDOW_UPDATE, frames.GOAWAY]
+    assert found[2][2][1] == ErrorCode.ENHANCE_YOUR_CALM
+    await asyncio.sleep(1.1)
+    assert wire.transport.ends == ["write_eof", "abort"]
 
 
-def test_a_client_of_tls_that_does_not_offer_h2_gets_an_answer_of_http_1():
-    async def check() -> None:
-        wire = Wire()
-        transport = Transport()
-        transport.protocol = "http/1.1"
-        wire.connection, _ = wire.connect(transport)
-        assert transport.written.startswith(b"HTTP/1.1 400 Bad Request\r\n")
-        wire.receive(PREFACE)
-        assert b"PRI" not in transport.written
-        assert not wire.connection.has_preface
-
-    run(check)
+async def test_a_client_of_tls_that_does_not_offer_h2_gets_an_answer_of_http_1():
+    wire = Wire()
+    transport = Transport()
+    transport.protocol = "http/1.1"
+    wire.connection, _ = wire.connect(transport)
+    assert transport.written.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    wire.receive(PREFACE)
+    assert b"PRI" not in transport.written
+    assert not wire.connection.has_preface
 
 
 # -- time
 
 
-def test_a_client_has_a_limited_time_for_its_preface():
-    async def check() -> None:
-        wire, other = Wire(Http2Limits(handshake_seconds=5)), Wire(Http2Limits(handshake_seconds=5))
-        other.receive(PREFACE)
-        wire.receive(frames.PREFACE)
-        await asyncio.sleep(4.9)
+async def test_a_client_has_a_limited_time_for_its_preface():
+    wire, other = Wire(Http2Limits(handshake_seconds=5)), Wire(Http2Limits(handshake_seconds=5))
+    other.receive(PREFACE)
+    wire.receive(frames.PREFACE)
+    await asyncio.sleep(4.9)
+    assert wire.transport.ends == []
+    await asyncio.sleep(0.2)
+    assert (wire.transport.ends, other.transport.ends) == (["abort"], [])
+
+
+async def test_a_connection_that_drains_serves_what_was_sent_before_its_client_knew():
+    wire = Wire()
+    wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=True))
+    wire.sent()
+    wire.connection.drain()
+    found = wire.sent()
+    assert [each[0] for each in found] == [frames.GOAWAY, frames.PING]
+    assert found[0][2] == (frames.MAX_STREAM, ErrorCode.NO_ERROR, "")
+    assert not wire.connection.is_drained
+    wire.receive(frames.headers(3, wire.block("/hold"), ends=True))
+    wire.receive(frames.ping(found[1][2], is_ack=True))
+    assert wire.sent()[-1][2] == (3, ErrorCode.NO_ERROR, "")
+    assert wire.connection.is_drained
+    wire.receive(frames.headers(5, wire.block("/hold"), ends=True))
+    assert wire.sent()[-1][:3] == (frames.RST_STREAM, 5, ErrorCode.REFUSED_STREAM)
+    for handler in wire.handlers:
         assert wire.transport.ends == []
-        await asyncio.sleep(0.2)
-        assert (wire.transport.ends, other.transport.ends) == (["abort"], [])
-
-    run(check)
-
-
-def test_a_connection_that_drains_serves_what_was_sent_before_its_client_knew():
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=True))
-        wire.sent()
-        wire.connection.drain()
-        found = wire.sent()
-        assert [each[0] for each in found] == [frames.GOAWAY, frames.PING]
-        assert found[0][2] == (frames.MAX_STREAM, ErrorCode.NO_ERROR, "")
-        assert not wire.connection.is_drained
-        wire.receive(frames.headers(3, wire.block("/hold"), ends=True))
-        wire.receive(frames.ping(found[1][2], is_ack=True))
-        assert wire.sent()[-1][2] == (3, ErrorCode.NO_ERROR, "")
-        assert wire.connection.is_drained
-        wire.receive(frames.headers(5, wire.block("/hold"), ends=True))
-        assert wire.sent()[-1][:3] == (frames.RST_STREAM, 5, ErrorCode.REFUSED_STREAM)
-        for handler in wire.handlers:
-            assert wire.transport.ends == []
-            handler.respond()
-            await turn()
-        assert wire.transport.ends == ["write_eof"]
-        await asyncio.sleep(1.1)
-        assert wire.transport.ends == ["write_eof", "close"]
-
-    run(check)
+        handler.respond()
+        await turn()
+    assert wire.transport.ends == ["write_eof"]
+    await asyncio.sleep(1.1)
+    assert wire.transport.ends == ["write_eof", "close"]
 
 
-def test_an_error_after_a_drain_names_no_later_stream():
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=True))
-        wire.connection.announce_shutdown(is_final=True)
-        wire.receive(frames.headers(3, wire.block("/hold"), ends=True))
-        wire.receive(frames.window_update(0, 0))
-        assert wire.sent()[-1][2][:2] == (1, ErrorCode.PROTOCOL_ERROR)
-
-    run(check)
+async def test_an_error_after_a_drain_names_no_later_stream():
+    wire = Wire()
+    wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=True))
+    wire.connection.announce_shutdown(is_final=True)
+    wire.receive(frames.headers(3, wire.block("/hold"), ends=True))
+    wire.receive(frames.window_update(0, 0))
+    assert wire.sent()[-1][2][:2] == (1, ErrorCode.PROTOCOL_ERROR)
 
 
 # -- back-pressure
 
 
-def test_a_client_that_does_not_read_is_not_read_from():
-    async def check() -> None:
-        wire = Wire(Http2Limits(unsent=1000))
-        wire.receive(PREFACE)
-        wire.transport.unsent = 1001
-        wire.receive(frames.ping(b"12345678"))
-        assert wire.transport.is_reading, "its transport has room"
-        wire.connection.pause_writing()
-        wire.transport.unsent = 1000
-        wire.receive(frames.ping(b"12345678"))
-        assert (wire.transport.is_reading, wire.connection.is_reading) == (True, True)
-        wire.transport.unsent = 1001
-        wire.receive(frames.ping(b"12345678"))
-        assert (wire.transport.is_reading, wire.connection.is_reading) == (False, False)
-        wire.connection.resume_writing()
-        assert (wire.transport.is_reading, wire.connection.is_reading) == (True, True)
-
-    run(check)
+async def test_a_client_that_does_not_read_is_not_read_from():
+    wire = Wire(Http2Limits(unsent=1000))
+    wire.receive(PREFACE)
+    wire.transport.unsent = 1001
+    wire.receive(frames.ping(b"12345678"))
+    assert wire.transport.is_reading, "its transport has room"
+    wire.connection.pause_writing()
+    wire.transport.unsent = 1000
+    wire.receive(frames.ping(b"12345678"))
+    assert (wire.transport.is_reading, wire.connection.is_reading) == (True, True)
+    wire.transport.unsent = 1001
+    wire.receive(frames.ping(b"12345678"))
+    assert (wire.transport.is_reading, wire.connection.is_reading) == (False, False)
+    wire.connection.resume_writing()
+    assert (wire.transport.is_reading, wire.connection.is_reading) == (True, True)
 
 
-def test_a_read_that_fills_the_buffer_leaves_the_next_turn_to_others():
-    async def check() -> None:
-        wire = Wire()
-        ignored = frames.frame(0x77, 0, 0, bytes(16_000)) * 17
-        wire.receive(PREFACE)
-        room = wire.connection.get_buffer(-1)
-        room[:] = ignored[: len(room)]
-        wire.connection.buffer_updated(len(room))
-        assert not wire.transport.is_reading
-        await asyncio.sleep(0.5)
-        assert wire.transport.is_reading
-
-    run(check)
+async def test_a_read_that_fills_the_buffer_leaves_the_next_turn_to_others():
+    wire = Wire()
+    ignored = frames.frame(0x77, 0, 0, bytes(16_000)) * 17
+    wire.receive(PREFACE)
+    room = wire.connection.get_buffer(-1)
+    room[:] = ignored[: len(room)]
+    wire.connection.buffer_updated(len(room))
+    assert not wire.transport.is_reading
+    await asyncio.sleep(0.5)
+    assert wire.transport.is_reading
 
 
-def test_work_that_calls_put_off_is_done_in_later_turns_and_not_after_the_end():
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE)
-        done: list[int] = []
-        for number in range(3):
-            wire.connection.defer(lambda number=number: done.append(number))
-        assert (done, wire.transport.is_reading) == ([], False)
-        await turn()
-        assert (done, wire.transport.is_reading) == ([0, 1, 2], True)
-        wire.connection.defer(lambda: 1 / 0)
-        await turn()
-        assert wire.sent()[-1][2][1] == ErrorCode.INTERNAL_ERROR
-        wire.connection.defer(lambda: done.append(9))
-        wire.connection.connection_lost(None)
-        await turn()
-        assert done == [0, 1, 2]
-
-    run(check)
+async def test_work_that_calls_put_off_is_done_in_later_turns_and_not_after_the_end():
+    wire = Wire()
+    wire.receive(PREFACE)
+    done: list[int] = []
+    for number in range(3):
+        wire.connection.defer(lambda number=number: done.append(number))
+    assert (done, wire.transport.is_reading) == ([], False)
+    await turn()
+    assert (done, wire.transport.is_reading) == ([0, 1, 2], True)
+    wire.connection.defer(lambda: 1 / 0)
+    await turn()
+    assert wire.sent()[-1][2][1] == ErrorCode.INTERNAL_ERROR
+    wire.connection.defer(lambda: done.append(9))
+    wire.connection.connection_lost(None)
+    await turn()
+    assert done == [0, 1, 2]
 
 
-def test_a_stream_that_pauses_gets_no_window_until_it_continues():
-    async def check() -> None:
-        wire = Wire(Http2Limits(stream_window=1000, window=1 << 20))
-        wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
-        (handler,) = wire.handlers
-        wire.connection.pause_stream(handler.stream)
-        wire.receive(frames.frame(frames.DATA, 0, 1, b"x" * 900))
-        assert [each for each in wire.sent() if each[0] == frames.WINDOW_UPDATE and each[1]] == []
-        wire.connection.resume_stream(handler.stream)
-        assert [each[:3] for each in wire.sent()] == [(frames.WINDOW_UPDATE, 1, 900)]
-        wire.connection.resume_stream(handler.stream)
-        handler.stream.close()
-        wire.connection.pause_stream(handler.stream)
-        wire.connection.resume_stream(handler.stream)
-        assert wire.sent() == []
-
-    run(check)
+async def test_a_stream_that_pauses_gets_no_window_until_it_continues():
+    wire = Wire(Http2Limits(stream_window=1000, window=1 << 20))
+    wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
+    (handler,) = wire.handlers
+    wire.connection.pause_stream(handler.stream)
+    wire.receive(frames.frame(frames.DATA, 0, 1, b"x" * 900))
+    assert [each for each in wire.sent() if each[0] == frames.WINDOW_UPDATE and each[1]] == []
+    wire.connection.resume_stream(handler.stream)
+    assert [each[:3] for each in wire.sent()] == [(frames.WINDOW_UPDATE, 1, 900)]
+    wire.connection.resume_stream(handler.stream)
+    handler.stream.close()
+    wire.connection.pause_stream(handler.stream)
+    wire.connection.resume_stream(handler.stream)
+    assert wire.sent() == []
 
 
-def test_a_response_before_the_end_of_its_request_asks_the_client_to_stop():
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
-        wire.handlers[0].respond()
-        await turn()
-        assert wire.sent()[-1][:3] == (frames.RST_STREAM, 1, ErrorCode.NO_ERROR)
-        assert wire.streams.open == 0
-        wire.receive(frames.frame(frames.DATA, frames.END_STREAM, 1, b"late"))
-        assert wire.sent() == []
-
-    run(check)
+async def test_a_response_before_the_end_of_its_request_asks_the_client_to_stop():
+    wire = Wire()
+    wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
+    wire.handlers[0].respond()
+    await turn()
+    assert wire.sent()[-1][:3] == (frames.RST_STREAM, 1, ErrorCode.NO_ERROR)
+    assert wire.streams.open == 0
+    wire.receive(frames.frame(frames.DATA, frames.END_STREAM, 1, b"late"))
+    assert wire.sent() == []

@@ -310,28 +310,25 @@ def told(messages):
     return found
 
 
-def test_classes_of_long_outputs_are_made_later_and_responses_keep_their_order():
-    async def test():
-        stream = Stream()
-        ask_for_classes(stream, "long")
-        ask_for_classes(stream, "short", size=15)
-        ask_for_classes(stream, "unfit", datatype="BF16", dtype=np.uint16, size=2 * LONG)
-        ask_for_classes(stream, "last", size=16)
-        assert stream.summary() == []
+async def test_classes_of_long_outputs_are_made_later_and_responses_keep_their_order():
+    stream = Stream()
+    ask_for_classes(stream, "long")
+    ask_for_classes(stream, "short", size=15)
+    ask_for_classes(stream, "unfit", datatype="BF16", dtype=np.uint16, size=2 * LONG)
+    ask_for_classes(stream, "last", size=16)
+    assert stream.summary() == []
 
-        error = "class result not available for output due to unsupported type 'BF16'"
-        assert told(await until_idle(stream)) == [
-            ("long", True, b"98"),
-            ("short", True, b"13"),
-            ("unfit", True, error),
-            ("last", True, b"14"),
-        ]
-        assert repr(stream.gate) == "<AdmissionGate open running=0>"
-
-    asyncio.run(test())
+    error = "class result not available for output due to unsupported type 'BF16'"
+    assert told(await until_idle(stream)) == [
+        ("long", True, b"98"),
+        ("short", True, b"13"),
+        ("unfit", True, error),
+        ("last", True, b"14"),
+    ]
+    assert repr(stream.gate) == "<AdmissionGate open running=0>"
 
 
-def test_responses_of_a_decoupled_model_wait_for_the_classes_of_an_earlier_one():
+async def test_responses_of_a_decoupled_model_wait_for_the_classes_of_an_earlier_one():
     def answer(engine, request, sink):
         for size in (LONG, 10, LONG + 7, 11):
             data = np.arange(size, dtype=np.float32).tobytes()
@@ -339,28 +336,22 @@ def test_responses_of_a_decoupled_model_wait_for_the_classes_of_an_earlier_one()
             sink.send(InferResponse("parts", 1, request_id=request.request_id, outputs=[output]), final=False)
         sink.send(None, final=True)
 
-    async def test():
-        stream = Stream()
-        identity = stream.engine.models["identity"]
-        stream.engine.models["parts"] = FakeModel("parts", answer, identity.inputs, identity.outputs, decoupled=True)
-        ask_for_classes(stream, "a", model="parts", size=1)
-        assert stream.summary() == []
+    stream = Stream()
+    identity = stream.engine.models["identity"]
+    stream.engine.models["parts"] = FakeModel("parts", answer, identity.inputs, identity.outputs, decoupled=True)
+    ask_for_classes(stream, "a", model="parts", size=1)
+    assert stream.summary() == []
 
-        assert told(await until_idle(stream)) == [("a", False, text) for text in (b"98", b":8", b"05", b":9")]
-
-    asyncio.run(test())
+    assert told(await until_idle(stream)) == [("a", False, text) for text in (b"98", b":8", b"05", b":9")]
 
 
-def test_cancelling_ends_the_work_for_classes():
-    async def test():
-        stream = Stream()
-        ask_for_classes(stream, "a")
-        ask_for_classes(stream, "b")
-        stream.stream.cancel()
-        for _ in range(100):
-            await asyncio.sleep(0)
-        assert stream.summary() == []
-        assert stream.stream.is_idle
-        assert repr(stream.gate) == "<AdmissionGate open running=0>"
-
-    asyncio.run(test())
+async def test_cancelling_ends_the_work_for_classes():
+    stream = Stream()
+    ask_for_classes(stream, "a")
+    ask_for_classes(stream, "b")
+    stream.stream.cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert stream.summary() == []
+    assert stream.stream.is_idle
+    assert repr(stream.gate) == "<AdmissionGate open running=0>"
