@@ -1,24 +1,37 @@
-"""Generates docs/reference/flags.md from the declared options: `.venv/bin/python docs/make_flags.py`."""
+"""Generates docs/reference/flags.md from the declared options and docs/flags.toml: `.venv/bin/python docs/make_flags.py`."""
 
 from __future__ import annotations
 
+import sys
 from itertools import groupby
 from pathlib import Path
 
 from naiad.config.server.flag import Flag, NoEffect, Unsupported
 from naiad.config.server.options import SERVER_FLAGS
 
-PAGE = Path(__file__).parent / "reference" / "flags.md"
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DOCS = Path(__file__).resolve().parent
+PAGE = DOCS / "reference" / "flags.md"
+_MORE = tomllib.loads((DOCS / "flags.toml").read_text(encoding="utf-8"))
+"""By the flag's name: `more`, what the page says beside the flag's help, and the flag's tests."""
 
 _INTRODUCTION = """\
 # Flags of `tritonserver` and `naiad serve`
 
-Written by `docs/make_flags.py` from `naiad.config.server.options`; `naiad explain MODEL` takes the same flags.
-A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beginning of a name is enough.
+Written by `docs/make_flags.py` from `naiad.config.server.options` and `docs/flags.toml`, which names the tests of each flag; `naiad explain MODEL` takes the same flags.
+A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beginning of a name is enough. Of a number, the beginning counts, with a warning.
+
+All flags of Triton 2.51 are known. One without a note has Triton's values, default, errors and texts.
 
 - **refused**: the server does not start and says why, unless the value asks for nothing (`false`, `off`, the default).
 - **no effect**: accepted, because a server without it answers the same; the log has a line about it.
 - **naiad's own**: Triton has no such flag.
+
+At the start, `Started HTTPService at ...`, `Started GRPCInferenceService at ...`, `Started Metrics Service at ...` and the tables of backends and models are those of Triton; `python` is the first backend, and its path is the stub that runs.
 """
 
 
@@ -53,7 +66,7 @@ def _description(flag: Flag) -> str:
         sentences.append(f"**Refused**: {flag.support.reason}.")
     elif isinstance(flag.support, NoEffect):
         sentences.append(f"**No effect**: {flag.support.reason}.")
-    return _plain(" ".join(sentences))
+    return " ".join([_plain(" ".join(sentences)), _escaped(_MORE[flag.name].get("more", ""))]).strip()
 
 
 def _escaped(text: str) -> str:

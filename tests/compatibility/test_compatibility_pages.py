@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,11 @@ from naiad.config.model import model_config_pb2 as config
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.frontends.kserve_grpc import service_pb2 as service
 from naiad.frontends.kserve_http.routes import Endpoint
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 TESTS = Path(__file__).parents[1]
 REFERENCE = TESTS.parent / "docs" / "reference"
@@ -42,6 +48,26 @@ def rows() -> list[Row]:
 ROWS = rows()
 
 
+FLAGS = tomllib.loads((TESTS.parent / "docs" / "flags.toml").read_text(encoding="utf-8"))
+
+
+def cited_by(entry: dict[str, list[str]]) -> list[tuple[str, str]]:
+    return [match for text in entry["tests"] for match in _CITED.findall(f"`{text}`")]
+
+
+def missing_tests(cited: list[tuple[str, str]]) -> list[str]:
+    """Files that are missing, and words that no test of their file has."""
+    wrong = []
+    for file, expression in cited:
+        path = TESTS / file
+        if not path.is_file():
+            wrong.append(file)
+            continue
+        text = path.read_text(encoding="utf-8")  # a word may be that of a parameter, too
+        wrong += [f"{file} -k {word}" for word in words_of(expression) if word not in text]
+    return [name for name in wrong if not name.startswith("frontends/")]
+
+
 def named(page: str) -> str:
     return "\n".join(row.name for row in ROWS if row.page == page)
 
@@ -57,9 +83,13 @@ def words_of(expression: str) -> list[str]:
     return [word for word in expression.strip('"').split() if word not in {"or", "and", "not"}]
 
 
-@pytest.mark.parametrize("name", [flag.name for flag in SERVER_FLAGS])
-def test_flag_has_its_line(name):
-    assert f"`--{name}`" in named("compatibility-flags.md").splitlines()
+def test_every_flag_and_no_other_has_its_entry():
+    assert list(FLAGS) == [flag.name for flag in SERVER_FLAGS]
+
+
+def test_every_flag_names_tests_that_exist():
+    assert [name for name, entry in FLAGS.items() if not entry["tests"]] == []
+    assert missing_tests([(cited, expression) for entry in FLAGS.values() for cited, expression in cited_by(entry)]) == []
 
 
 def test_every_field_has_its_line():
@@ -86,16 +116,9 @@ def test_every_line_says_something_and_names_a_test():
 
 @pytest.mark.parametrize("page", [REFERENCE / "compatibility.md", *PAGES], ids=lambda page: page.stem)
 def test_tests_that_are_named_exist(page):
-    wrong = []
-    for file, expression in _CITED.findall(page.read_text(encoding="utf-8")):
-        path = TESTS / file
-        if not path.is_file():
-            if page.stem != "compatibility":  # which names files of the application, too
-                wrong.append(file)
-            continue
-        text = path.read_text(encoding="utf-8")  # a word may be that of a parameter, too
-        wrong += [f"{file} -k {word}" for word in words_of(expression) if word not in text]
-    assert [name for name in wrong if not name.startswith("frontends/")] == []
+    missing = missing_tests(_CITED.findall(page.read_text(encoding="utf-8")))
+    # That page names files of the application, too.
+    assert [name for name in missing if page.stem != "compatibility" or " -k " in name] == []
 
 
 def test_every_page_is_linked_from_the_first():

@@ -1,4 +1,4 @@
-"""Each campaign with few inputs, with more in the endurance tier; `docs/reference/robustness.md` has the results of long runs."""
+"""Each campaign with few inputs, with more in the endurance tier; README.md has the results of long runs."""
 
 from __future__ import annotations
 
