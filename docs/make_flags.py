@@ -1,4 +1,4 @@
-"""Generates docs/reference/flags.md from the declared options and docs/flags.toml: `.venv/bin/python docs/make_flags.py`."""
+"""Generates docs/reference/flags.md from options and docs/flags.toml: `.venv/bin/python docs/make_flags.py`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ _MORE = tomllib.loads((DOCS / "flags.toml").read_text(encoding="utf-8"))
 _INTRODUCTION = """\
 # Flags of `tritonserver` and `naiad serve`
 
-Written by `docs/make_flags.py` from `naiad.config.server.options` and `docs/flags.toml`, which names the tests of each flag; `naiad explain MODEL` takes the same flags.
-A value follows its flag as `--flag=value` or `--flag value`; an unambiguous beginning of a name is enough. Of a number, the beginning counts, with a warning.
+Written by `docs/make_flags.py` from `naiad.config.server.options` and `docs/flags.toml`, which names the tests of each
+flag; `naiad explain MODEL` takes the same flags. A value follows its flag as `--flag=value` or `--flag value`; an
+unambiguous beginning of a name is enough. Of a number, the beginning counts, with a warning.
 
 All flags of Triton 2.51 are known. One without a note has Triton's values, default, errors and texts.
 
@@ -31,7 +32,8 @@ All flags of Triton 2.51 are known. One without a note has Triton's values, defa
 - **no effect**: accepted, because a server without it answers the same; the log has a line about it.
 - **naiad's own**: Triton has no such flag.
 
-At the start, `Started HTTPService at ...`, `Started GRPCInferenceService at ...`, `Started Metrics Service at ...` and the tables of backends and models are those of Triton; `python` is the first backend, and its path is the stub that runs.
+At the start, `Started HTTPService at ...`, `Started GRPCInferenceService at ...`, `Started Metrics Service at ...` and
+the tables of backends and models are those of Triton; `python` comes first, and its path is the stub that runs.
 """
 
 

@@ -1,7 +1,8 @@
-"""Generates the table in docs/reference/native-backends.md: `.venv/bin/python docs/make_native_functions.py`."""
+"""Generates the functions in docs/reference/native-backends.md: `.venv/bin/python docs/make_native_functions.py`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from naiad_stub.native.signatures import Function, functions
@@ -11,29 +12,36 @@ _HEADING = "## All functions\n"
 
 
 def page() -> str:
-    """The page as Markdown: as it is up to the last heading, then the table."""
+    """The page as Markdown: as it is up to the last heading, then the functions."""
     kept = PAGE.read_text(encoding="utf-8").partition(_HEADING)[0]
     table = functions()
     missing = [function for function in table if function.unsupported]
-    count = f"{len(table)} functions: {len(table) - len(missing)} are implemented, {len(missing)} return UNSUPPORTED."
+    present = sorted(function.name for function in table if not function.unsupported)
+    count = f"{len(present)} are implemented, {len(missing)} return an UNSUPPORTED error with the reason."
     lines = [
         _HEADING,
-        f"Written by `docs/make_native_functions.py`. {count}",
+        f"Written by `docs/make_native_functions.py`. Of {len(table)} functions, as in Triton's headers,",
+        count,
         "",
-        "| function | arguments | |",
-        "|---|---|---|",
-        *(f"| `{function.name}` | {_arguments(function)} | {_state(function)} |" for function in table),
+        "| not implemented | reason |",
+        "|---|---|",
+        *(f"| {_names(group)} | {reason} |" for reason, group in _by_reason(missing).items()),
+        "",
+        "Implemented: " + ", ".join(f"`{name}`" for name in present) + ".",
         "",
     ]
     return kept + "\n".join(lines)
 
 
-def _arguments(function: Function) -> str:
-    return ", ".join(f"{argument.kind} `{argument.name}`" for argument in function.arguments)
+def _names(missing: Iterable[Function]) -> str:
+    return ", ".join(f"`{function.name}`" for function in missing)
 
 
-def _state(function: Function) -> str:
-    return f"UNSUPPORTED: {function.unsupported}" if function.unsupported else ""
+def _by_reason(missing: Iterable[Function]) -> dict[str, list[Function]]:
+    found: dict[str, list[Function]] = {}
+    for function in missing:
+        found.setdefault(function.unsupported, []).append(function)
+    return found
 
 
 if __name__ == "__main__":

@@ -89,7 +89,9 @@ def test_every_flag_and_no_other_has_its_entry():
 
 def test_every_flag_names_tests_that_exist():
     assert [name for name, entry in FLAGS.items() if not entry["tests"]] == []
-    assert missing_tests([(cited, expression) for entry in FLAGS.values() for cited, expression in cited_by(entry)]) == []
+    assert (
+        missing_tests([(cited, expression) for entry in FLAGS.values() for cited, expression in cited_by(entry)]) == []
+    )
 
 
 def test_every_field_has_its_line():

@@ -33,7 +33,7 @@ def _index_required():
 
 
 LARGE = [
-    "environment-per-model",
+    "build-an-environment",
     "migrate-from-mlserver",
     "serve-a-saved-model",
     "share-environments",
@@ -56,7 +56,7 @@ PAGES = [
     "docs/how-to/start-a-model.md",
     "docs/how-to/tune-performance.md",
     "docs/reference/api-page.md",
-    *(pytest.param(f"docs/how-to/{name}-a-native-backend.md", marks=needs("cc")) for name in ("serve", "write")),
+    pytest.param("docs/how-to/serve-a-native-backend.md", marks=needs("cc")),
     *(pytest.param(f"docs/how-to/{name}.md", marks=pytest.mark.endurance) for name in LARGE),
 ]
 
