@@ -14,7 +14,6 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.core import errors
@@ -35,8 +34,8 @@ _CATALOGUE_INTRODUCTION = """\
 # Error messages
 
 Written by `docs/make_errors.py` from the source: the messages that the server and the commands raise, by the class of
-their exception. `...` stands for a value. A message says what failed, the cause with its value and place, and, after
-the last semicolon, what to do. Causes and remedies of the most frequent ones:
+their exception (`naiad.core.errors`). `...` stands for a value. A message says what failed, the cause with its value
+and place, and, after the last semicolon, what to do. Causes and remedies of the most frequent ones:
 [troubleshoot](../how-to/troubleshoot.md).
 
 A message of a failed load is in the log, in the repository index and on the page at `/ui`. The status is that of a
@@ -65,42 +64,20 @@ class CatalogueError(Exception):
     """An entry of the catalogue is wrong."""
 
 
-@dataclass(frozen=True, order=True)
-class Message:
-    """A message in the source, with `...` for values."""
-
-    text: str
-    module: str
-
-
 def catalogue() -> str:
     """The page of all messages."""
-    by_class: dict[type[NaiadError], set[Message]] = defaultdict(set)
+    by_class: dict[type[NaiadError], set[str]] = defaultdict(set)
     known = {name: found for name, found in vars(errors).items() if _is_error(found)}
     for path in sorted(SOURCES[0].rglob("*.py")):
-        module = path.relative_to(SOURCES[0]).as_posix()
         for name, text in _raised(_nodes(path), known):
-            by_class[known[name]].add(Message(text, module))
+            by_class[known[name]].add(text)
     parts = [_CATALOGUE_INTRODUCTION]
     for kind in sorted(by_class, key=lambda kind: kind.__name__):
         code = kind.default_code
         about = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0]
         status = f"HTTP {HTTP_STATUS[code]}, gRPC {GRPC_STATUS[code].name}"
-        rows = [f"| {_code(message.text)} | `{message.module}` |" for message in sorted(by_class[kind])]
-        parts.append(
-            "\n".join(
-                [
-                    f"## {kind.__name__}",
-                    "",
-                    f"{about} Status: {status}.",
-                    "",
-                    "| message | raised in |",
-                    "|---|---|",
-                    *rows,
-                    "",
-                ]
-            )
-        )
+        rows = [f"- {_marked(text)}" for text in sorted(by_class[kind])]
+        parts.append("\n".join([f"## {kind.__name__}", "", f"{about} Status: {status}.", "", *rows, ""]))
     return "\n".join(parts)
 
 
@@ -173,9 +150,12 @@ def _text(node: ast.expr) -> str:
 
 def _code(text: str) -> str:
     """A message as code in a cell of a table."""
-    mark = "``" if "`" in text else "`"
-    space = " " if "`" in text else ""
-    return f"{mark}{space}{text}{space}{mark}".replace("|", "\\|")
+    return _marked(text).replace("|", "\\|")
+
+
+def _marked(text: str) -> str:
+    """A message as code."""
+    return f"`` {text} ``" if "`" in text else f"`{text}`"
 
 
 if __name__ == "__main__":
