@@ -455,10 +455,15 @@ class Engine:
         """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what its guest still sends."""
         version = self._registry.by_number.get(ticket >> KEY_BITS)
         if version is not None:
-            key = ticket & KEY_MASK
-            version.cancel(key)
-            if drops_responses:
-                version.drop_responses(key)
+            version.cancel(ticket & KEY_MASK)
+        if drops_responses:
+            self.drop_responses(ticket)
+
+    def drop_responses(self, ticket: int) -> None:
+        """Drop the further responses of a request; its sink gets their end alone."""
+        version = self._registry.by_number.get(ticket >> KEY_BITS)
+        if version is not None:
+            version.drop_responses(ticket & KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
         """See `EngineDoor.confirm_sent`."""

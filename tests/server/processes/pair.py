@@ -53,7 +53,7 @@ class Engine:
     def find_target(self, name: str, version: int) -> Any:
         return self.version
 
-    def cancel(self, ticket: int) -> None:
+    def cancel(self, ticket: int, *, drops_responses: bool) -> None:
         self.cancelled.append(ticket)
 
     def model_metadata(self, name: str, version: int) -> Any:

@@ -18,7 +18,7 @@ from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
 from naiad.server.processes.far_trace import FarTrace
-from naiad.server.processes.messages import VersionRoute
+from naiad.server.processes.messages import Origin, VersionRoute
 from naiad.server.processes.peer import Peer
 from naiad.server.processes.request_session import GoneError
 
@@ -62,7 +62,10 @@ class Models:
         self.version.direct = self.version
         self.requests: list[InferRequest] = []
         self.cancelled: list[int] = []
+        self.acts: list[tuple[Any, ...]] = []
         self.is_gone = False
+        self.is_idle = True
+        self.sinks: list[Any] = []
         self.is_answering = True
 
     def route(self, name: str, version: int, load: int) -> Any:
@@ -73,19 +76,28 @@ class Models:
             raise GoneError("gone")
         return self.version
 
-    def submit(self, request: InferRequest, sink: Any, load: int) -> int:
+    def submit(self, request: InferRequest, sink: Any, load: int, on_taken: Any = None) -> int:
+        if on_taken is not None and not self.is_idle:
+            raise GoneError("not idle")
         self.requests.append(request)
+        self.sinks.append(sink)
+        if on_taken is not None:
+            on_taken("m_0_1")
         if request.trace is not None:
             request.trace.on_computed(*TIMES)
         if self.is_answering:
             sink.send(InferResponse(request.model_name, 1, request.request_id), True)
         return len(self.requests)
 
-    def cancel(self, ticket: int) -> None:
+    def cancel(self, ticket: int, *, drops_responses: bool) -> None:
         self.cancelled.append(ticket)
+        self.acts.append(("cancel", ticket, drops_responses))
+
+    def drop_responses(self, ticket: int) -> None:
+        self.acts.append(("drop", ticket))
 
     def confirm_sent(self, ticket: int, count: int) -> None:
-        pass
+        self.acts.append(("confirm", ticket, count))
 
 
 class Ends:
@@ -108,8 +120,8 @@ class Ends:
         )
         self.there = Peer(1, two, self.models, memory, lambda *_: None, lambda _: None)
 
-    def send(self, sent: InferRequest, sink: Any) -> int:
-        return self.here.requests.submit(sent, sink, None, self.here.requests.route_to(ROUTE))
+    def send(self, sent: InferRequest, sink: Any, origin: Origin | None = None) -> int:
+        return self.here.requests.submit(sent, sink, origin, self.here.requests.route_to(ROUTE))
 
     def close(self) -> None:
         self.here.close()
@@ -177,7 +189,7 @@ def test_a_traced_request_has_its_context_there_and_its_times_come_back_before_t
         await until_async(lambda: sink.responses and untraced.responses)
         found, other = (each.trace for each in ends.models.requests)
         assert isinstance(found, FarTrace)
-        assert (found.context, found.of, other) == (context, (0, number), None)
+        assert (found.context, found.number, other) == (context, number, None)
         assert trace.computed == [(TIMES, 0)]
 
     run(test)
@@ -253,5 +265,52 @@ def test_memory_of_a_version_that_is_gone_is_unmapped() -> None:
         ends.there.session.on_routes_changed()
         await until_async(lambda: not ends.here.requests.routes)
         assert ends.here.requests.held.templates == 0
+
+    run(test)
+
+
+CALL = Origin(needs_idle=True)
+
+
+def test_a_call_is_taken_by_an_idle_instance_or_comes_back() -> None:
+    async def test(ends: Ends) -> None:
+        taken: list[tuple[Any, str]] = []
+        ends.here.requests._on_taken = lambda sink, instance: taken.append((sink, instance))
+        sink, late = Sink(), Sink()
+        ends.send(numbered(64), sink, CALL)
+        await until_async(lambda: sink.responses)
+        assert taken == [(sink, "m_0_1")]
+        ends.models.is_idle = False
+        sent = numbered(64)
+        number = ends.send(sent, late, CALL)
+        await until_async(lambda: ends.elsewhere)
+        assert ends.elsewhere == [(number, sent, late)]
+        assert (len(taken), late.responses, ends.there.session.request_count) == (1, [], 0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("elements", [64, 1 << 21])
+def test_the_responses_to_a_cancelled_call_come_until_they_are_dropped(elements: int) -> None:
+    """The inputs of a long one are still copied when it is cancelled."""
+
+    async def test(ends: Ends) -> None:
+        ends.models.is_answering = False
+        first = Sink()
+        ends.send(numbered(elements), first, CALL)  # its template brings a part for the next one
+        await until_async(lambda: ends.models.requests)
+        sink = Sink()
+        number = ends.send(numbered(elements), sink, CALL)
+        ends.here.requests.confirm_sent(number, 0)
+        ends.here.requests.cancel(number, drops_responses=False)
+        await until_async(lambda: ("cancel", 2, False) in ends.models.acts)
+        ends.models.sinks[1].send(InferResponse("m", 1, "still"), False)
+        await until_async(lambda: sink.responses)
+        ends.here.requests.drop_responses(number)
+        ends.models.sinks[1].send(InferResponse("m", 1, "on its way"), False)
+        await until_async(lambda: ("drop", 2) in ends.models.acts)
+        ends.models.sinks[1].send(None, True)
+        await until_async(lambda: len(sink.responses) == 2)
+        assert [each and each.request_id for each in sink.responses] == ["still", None]
 
     run(test)

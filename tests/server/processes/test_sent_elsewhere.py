@@ -28,7 +28,7 @@ class Peer:
         self.sinks.append(sink)
         return 50 + len(self.sinks)
 
-    def cancel(self, number: int) -> None:
+    def cancel(self, number: int, *, drops_responses: bool = True) -> None:
         self.cancelled.append(number)
 
     def confirm_sent(self, number: int, count: int) -> None:

@@ -42,7 +42,7 @@ from naiad.protocol.inference import (
     Sink,
 )
 
-__all__ = ["CallId", "Events", "ModelCalls", "OpenCall"]
+__all__ = ["CallId", "Events", "ModelCalls", "OpenCall", "rejection"]
 
 CallId: TypeAlias = tuple[Worker, int]
 """The calling guest, and its number of the call."""
@@ -227,7 +227,7 @@ class ModelCalls:
         except NaiadError as error:
             if isinstance(error, UnknownModelError) and len(self.unknown) < _KEPT_UNKNOWN:
                 self.unknown.add((worker.spec.load.model_name, name))
-            worker.send_result(call.number, _rejection(call, error), True)
+            worker.send_result(call.number, rejection(call, error), True)
             return
         self.made[worker.spec.load.model_name, name] += 1
         if pending.can_deadlock and self._may_be_blocked(version.waits_of(pending.key)):
@@ -454,7 +454,8 @@ def _settle_device_use(worker: Worker, call: ModelCall, version: Target) -> None
         use.readers = worker.gpus
 
 
-def _rejection(call: ModelCall, error: NaiadError) -> InferResponse:
+def rejection(call: ModelCall, error: NaiadError) -> InferResponse:
+    """The response to a call that was not accepted; the text is the reference's."""
     name = call.request.model_name
     message = f"Model {name} - Error when running inference: {error.message}"
     return InferResponse(name, -1, error=ModelError(message, code=Code.INTERNAL))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from naiad.engine.served import Target
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.server.processes.own_branches import OwnBranch, OwnBranches
@@ -19,6 +21,7 @@ class BranchModels:
     def __init__(self, branches: OwnBranches) -> None:
         self._branches = branches
         self.cancel = branches.cancel
+        self.drop_responses = branches.drop_responses
         self.confirm_sent = branches.confirm_sent
 
     def route(self, name: str, version: int, load: int) -> Target:
@@ -29,9 +32,12 @@ class BranchModels:
         """See `OwnModels`."""
         return self._find(name, load).version
 
-    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
+    def submit(
+        self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
+    ) -> int:
         """See `OwnModels`."""
-        return self._find(request.model_name, load).submit(request, sink)
+        branch = self._find(request.model_name, load)
+        return branch.submit(request, sink) if on_taken is None else branch.submit_call(request, sink, on_taken)
 
     def _find(self, name: str, load: int) -> OwnBranch:
         branch = self._branches.find(load)

@@ -11,7 +11,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from naiad.core.errors import Code, NaiadError, without_frames
@@ -24,22 +24,23 @@ from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import send_safely
-from naiad.protocol.inference import InferRequest, InferResponse, RejectableSink, Sink, Trace
+from naiad.protocol.inference import InferRequest, InferResponse, RejectableSink, Sink
 from naiad.protocol.metadata import InstanceStatus, ModelMetadata
 from naiad.server.processes.far_guests import FarGuests
 from naiad.server.processes.load_board import LoadBoard
-from naiad.server.processes.messages import CallResult, FrameKind, RemoteCall, Told, VersionRoute, error_of
+from naiad.server.processes.messages import CallResult, FrameKind, Origin, RemoteCall, Told, VersionRoute, error_of
 from naiad.server.processes.peer import exited_error
-from naiad.server.processes.plain_messages import PlainResponse, plain_request, response_of
+from naiad.server.processes.request_link import RequestLink
 from naiad.server.processes.session import ProcessSession
 
-__all__ = ["BranchProcesses", "take_back"]
+__all__ = ["BranchProcesses", "note_taken", "take_back"]
 
 logger = logging.getLogger("naiad.engine")
 
 _GATHER_SECONDS = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
+_CALL = Origin(needs_idle=True)
 _PROCESS_EXIT = "process exit"
 """Why an instance was restarted, where its process has exited."""
 
@@ -59,14 +60,10 @@ class _BranchProcess:
         calls: The calls that it has executed itself, as it reported last.
     """
 
-    def __init__(
-        self,
-        session: ProcessSession,
-        services: ModelServices,
-        find_trace: Callable[[ProcessSession, int, int], Trace | None],
-    ) -> None:
+    def __init__(self, session: ProcessSession, services: ModelServices) -> None:
         self.session = session
-        self.guests = FarGuests(services, self.tell, partial(find_trace, session))
+        self.guests = FarGuests(services, self.tell, session.to_branches.trace_of)
+        session.requests.on_call = self.guests.on_call
         self.orders: dict[int, asyncio.Future[Any]] = {}
         self.gathering: asyncio.Future[Any] | None = None
         self.calls: Mapping[tuple[str, str], int] = {}
@@ -121,9 +118,9 @@ class _SentRequest:
         process: The process.
         request: The request.
         sink: Gets its responses.
-        instance: The instance that has taken it; empty while that is not known.
+        instance: The instance that has taken a call; empty while that is not known.
         is_cancelled: Whether its client has given it up.
-        number: Its number on the link; 0 if it was told, to an idle instance alone.
+        number: Its number on the link.
     """
 
     __slots__ = ("instance", "is_cancelled", "number", "process", "request", "sink")
@@ -155,8 +152,12 @@ class _BranchSink:
         self._branches.on_rejected(self.key, error)
 
     def take_back(self) -> None:
-        """The branch takes no requests any more."""
+        """The branch takes no requests any more, or has no idle instance for a call."""
         self._branches.on_refused(self.key)
+
+    def on_taken(self, instance: str) -> None:
+        """An idle instance has taken a call."""
+        self._branches.on_taken(self.key, instance)
 
 
 class VersionBranches:
@@ -338,13 +339,10 @@ class VersionBranches:
         """See `Branches`."""
         sent = self._sent[key] = _SentRequest(process, request, sink)
         self._counts[process] += 1
-        if needs_idle:
-            traced = None if request.trace is None else (request.trace.context,)
-            self._processes.tell(process, "infer", self._order.number, key, plain_request(request), traced)
-            return
         try:
-            sink = _BranchSink(self, key)
-            sent.number = self._processes.submit(process, request, sink, self._route)
+            sent.number = self._processes.submit(
+                process, request, _BranchSink(self, key), self._route, _CALL if needs_idle else None
+            )
         except NaiadError as error:
             self._end(key, error)
 
@@ -413,10 +411,6 @@ class VersionBranches:
                 found.append(guest)
         return found
 
-    def on_answer(self, key: int, plain: PlainResponse | None, *, final: bool) -> None:
-        """A branch has answered a request."""
-        self.pass_on(key, response_of(plain), final=final)
-
     def pass_on(self, key: int, response: InferResponse | None, *, final: bool) -> None:
         """Pass on a response to a request that a branch has."""
         sent = self._sent.get(key)
@@ -426,17 +420,6 @@ class VersionBranches:
             self._forget(key)
         send_safely(sent.sink, response, final, (*self._of, sent.request.request_id))
 
-    def trace_of(self, key: int) -> Trace | None:
-        """The trace of a request that a branch has; None without one."""
-        sent = self._sent.get(key)
-        return None if sent is None else sent.request.trace
-
-    def on_computed(self, key: int, *times: int) -> None:
-        """A branch has executed a request, which is traced; its last response follows."""
-        trace = self.trace_of(key)
-        if trace is not None:
-            trace.on_computed(*times)
-
     def has(self, key: int) -> bool:
         """See `Branches`."""
         return key in self._sent
@@ -445,24 +428,23 @@ class VersionBranches:
         """See `Branches`."""
         sent = self._sent[key]
         sent.is_cancelled = True
-        if sent.number:
-            self._processes.cancel(sent.process, sent.number)
-        else:
-            self._processes.tell(sent.process, "cancel", self._order.number, key)
+        requests = self._processes.requests_to(sent.process)
+        if requests is not None:
+            requests.cancel(sent.number, drops_responses=False)
 
     def confirm_sent(self, key: int, count: int) -> None:
         """See `Branches`."""
         sent = self._sent[key]
-        if sent.number:
-            self._processes.confirm_sent(sent.process, sent.number, count)
-        else:
-            self._processes.tell(sent.process, "confirm", self._order.number, key, count)
+        requests = self._processes.requests_to(sent.process)
+        if requests is not None:
+            requests.confirm_sent(sent.number, count)
 
     def drop_responses(self, key: int) -> None:
         """See `Branches`."""
         sent = self._sent[key]
-        if not sent.number:  # else the branch has dropped them when it was cancelled
-            self._processes.tell(sent.process, "drop", self._order.number, key)
+        requests = self._processes.requests_to(sent.process)
+        if requests is not None:
+            requests.drop_responses(sent.number)
 
 
 class BranchProcesses:
@@ -507,7 +489,7 @@ class BranchProcesses:
 
     def connect(self, number: int, session: ProcessSession) -> None:
         """A process runs; it has its configuration."""
-        process = self._running[number] = _BranchProcess(session, self.services, self._find_trace)
+        process = self._running[number] = _BranchProcess(session, self.services)
         session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
         session.send_descriptor(FrameKind.BOARD, (self.processes, number), self.board.descriptor)
         for version in list(self._versions.values()):
@@ -547,47 +529,26 @@ class BranchProcesses:
             raise error_of(result.error)
         return result.value
 
-    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute) -> int:
+    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute, origin: Origin | None) -> int:
         """Send a request to a branch of a process; its number on that link.
 
         Raises:
             NaiadError: If that is not possible.
         """
-        process = self._running.get(number)
-        if process is None:
+        requests = self.requests_to(number)
+        if requests is None:
             raise exited_error(number)
-        requests = process.session.to_branches
-        return requests.submit(request, sink, None, requests.route_to(route))
+        return requests.submit(request, sink, origin, requests.route_to(route))
 
-    def cancel(self, number: int, request: int) -> None:
-        """Cancel a request, and have its further responses dropped."""
+    def requests_to(self, number: int) -> RequestLink | None:
+        """The requests to branches of a process; None if it does not run."""
         process = self._running.get(number)
-        if process is not None:
-            process.session.to_branches.cancel(request)
-
-    def confirm_sent(self, number: int, request: int, count: int) -> None:
-        """See `EngineDoor.confirm_sent`."""
-        process = self._running.get(number)
-        if process is not None:
-            process.session.to_branches.confirm_sent(request, count)
-
-    def tell(self, number: int, name: str, *arguments: Any) -> None:
-        """Send something to a process, if it runs."""
-        process = self._running.get(number)
-        if process is not None:
-            process.tell(name, *arguments)
+        return None if process is None else process.session.to_branches
 
     def guest_of(self, number: int, load: int, instance: str) -> Worker | None:
         """The guest of an instance in a process; None if the process does not run."""
         process = self._running.get(number)
         return None if process is None else process.guests.of(load, instance)
-
-    def _find_trace(self, session: ProcessSession, load: int, number: int) -> Trace | None:
-        """See `FarTrace.of`."""
-        if not load:
-            return session.to_branches.trace_of(number)
-        version = self._versions.get(load)
-        return None if version is None else version.trace_of(number)
 
     def close_branches(self) -> None:
         """Have branches take no further requests: the server exits, and rejects them."""
@@ -635,15 +596,7 @@ class BranchProcesses:
                 order.set_result(message)
             return
         name, arguments = message
-        if name == "answer":
-            version, key, plain, final = arguments
-            if version in self._versions:
-                self._versions[version].on_answer(key, plain, final=final)
-        elif name == "computed":
-            version, key, *times = arguments
-            if version in self._versions:
-                self._versions[version].on_computed(key, *times)
-        elif name == "record":
+        if name == "record":
             version, *record = arguments
             if version in self._versions:
                 self._versions[version].log.record(*record)
@@ -651,14 +604,6 @@ class BranchProcesses:
             log_guest_line(*arguments)
         elif name == "lines":
             self.keep_lines(*arguments)
-        elif name == "taken":
-            version, key, instance = arguments
-            if version in self._versions:
-                self._versions[version].on_taken(key, instance)
-        elif name == "refused":
-            version, key = arguments
-            if version in self._versions:
-                self._versions[version].on_refused(key)
         elif name == "reports":
             self._on_reports(number, process, *arguments)
         else:
@@ -670,6 +615,12 @@ class BranchProcesses:
 
 
 def take_back(_: int, __: InferRequest, sink: Sink) -> None:
-    """A branch does not have the version of a request any more."""
+    """A branch does not have the version of a request any more, or no idle instance for a call."""
     assert isinstance(sink, _BranchSink)
     sink.take_back()
+
+
+def note_taken(sink: Sink, instance: str) -> None:
+    """An idle instance of a branch has taken a call."""
+    assert isinstance(sink, _BranchSink)
+    sink.on_taken(instance)

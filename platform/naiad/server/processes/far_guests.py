@@ -17,15 +17,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from naiad.core.errors import ModelError, NaiadError
-from naiad.engine.calls.model_calls import CallId, Events, ModelCalls
+from naiad.engine.calls.model_calls import CallId, Events, ModelCalls, rejection
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, InferResponse, Trace
+from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
 from naiad.server.processes.far_trace import FarTrace
-from naiad.server.processes.messages import ErrorFields, error_fields, error_of
-from naiad.server.processes.plain_messages import PlainResponse, plain_request, plain_response, response_of
+from naiad.server.processes.messages import ErrorFields, GuestCaller, error_fields, error_of
+from naiad.server.processes.request_session import OpenCall
 
 __all__ = ["FarGuests", "GuestRelay"]
 
@@ -49,6 +49,18 @@ class Routes(Protocol):
     def note_call(self, target: Target) -> None:
         """A call was submitted to *target*."""
 
+    def submit_call(self, request: InferRequest, sink: Sink, caller: GuestCaller) -> int:
+        """Send a call to the coordinator; its number on the link. Raises `NaiadError` if that is not possible."""
+
+    def cancel_call(self, number: int) -> None:
+        """Cancel a call that was sent to the coordinator."""
+
+    def drop_results(self, number: int) -> None:
+        """Have the further results of such a call dropped."""
+
+    def confirm_consumed(self, number: int, count: int) -> None:
+        """The guest has consumed *count* more results of such a call."""
+
 
 class GuestWaits(NamedTuple):
     """What a guest waits for, as its process reports it.
@@ -62,6 +74,33 @@ class GuestWaits(NamedTuple):
 
     calls: Mapping[int, Sequence[Sequence[int]]]
     is_executing: bool
+
+
+class _RelayedCall(NamedTuple):
+    """A call that the coordinator executes.
+
+    Attributes:
+        sent_as: Its number on the link.
+        blocks_batch: Whether it blocks the guest only while that executes a batch.
+    """
+
+    sent_as: int
+    blocks_batch: bool
+
+
+class _Results:
+    """Sends the results of a call that the coordinator executes to its guest, if that still waits for them."""
+
+    __slots__ = ("_call", "_relay", "_worker")
+
+    def __init__(self, relay: GuestRelay, worker: Worker, call: int) -> None:
+        self._relay = relay
+        self._worker = worker
+        self._call = call
+
+    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
+        """See `Sink.send`."""
+        self._relay.on_result(self._worker, self._call, response, final=final)
 
 
 class GuestRelay:
@@ -80,13 +119,8 @@ class GuestRelay:
         self._numbers = itertools.count(1)
         self._guests: dict[int, Worker] = {}
         self._known: dict[Worker, int] = {}
-        # Calls that the coordinator executes, as long as the model waits for their results: whether each blocks the
-        # guest only while that executes a batch.
-        self._relayed: dict[Worker, dict[int, bool]] = {}
-        self._handlers: Mapping[str, Callable[..., None]] = {
-            "result": self._on_result,
-            "reply": self._on_reply,
-        }
+        # Calls that the coordinator executes, as long as the model waits for their results.
+        self._relayed: dict[Worker, dict[int, _RelayedCall]] = {}
         self._loop = asyncio.get_running_loop()
         self._next_look: asyncio.TimerHandle | None = None
         self._open_before: frozenset[CallId] = frozenset()  # calls at the last look
@@ -100,10 +134,10 @@ class GuestRelay:
 
     def on_told(self, name: str, arguments: Sequence[Any]) -> bool:
         """Handle what the coordinator has sent for a guest; whether it was that."""
-        handler = self._handlers.get(name)
-        if handler is not None:
-            handler(*arguments)
-        return handler is not None
+        if name != "reply":
+            return False
+        self._on_reply(*arguments)
+        return True
 
     def close(self) -> None:
         """Report nothing more."""
@@ -129,34 +163,49 @@ class GuestRelay:
             error = ModelError(f"Model {call.request.model_name} - Error when running inference: inputs in GPU memory")
             worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=error), True)
             return
-        self._relayed.setdefault(worker, {})[call.number] = call.is_decoupled or call.is_awaited
-        plain = call._replace(request=plain_request(call.request), uses_device=False)
-        headers = dict(worker.propagated())
-        propagated = None if caller is None else dict(caller.propagated)
+        call.request.device = None
         trace = None if caller is None else caller.trace
-        traced = trace.of if isinstance(trace, FarTrace) and trace.context is not None else None
-        self._tell("guest_call", self._number(worker), plain, headers, propagated, traced)
+        made_by = GuestCaller(
+            guest=self._number(worker),
+            number=call.number,
+            is_decoupled=call.is_decoupled,
+            is_blocking=call.is_blocking,
+            is_awaited=call.is_awaited,
+            traced_by=call.traced_by,
+            headers=dict(worker.propagated()),
+            propagated=None if caller is None else dict(caller.propagated),
+            traced=trace.number if isinstance(trace, FarTrace) and trace.context is not None else None,
+        )
+        calls = self._relayed.setdefault(worker, {})
+        blocks_batch = call.is_decoupled or call.is_awaited
+        calls[call.number] = _RelayedCall(0, blocks_batch)
+        try:
+            sent_as = self._routes.submit_call(call.request, _Results(self, worker, call.number), made_by)
+        except NaiadError as error:
+            self._forget_relayed(worker, call.number)
+            worker.send_result(call.number, rejection(call, error), True)
+            return
+        if call.number in calls:
+            calls[call.number] = _RelayedCall(sent_as, blocks_batch)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """See `GuestServices`."""
-        if self._is_relayed(worker, number):
-            self._tell("guest_consumed", self._number(worker), number, count)
+        relayed = self._relayed.get(worker, {}).get(number)
+        if relayed is not None:
+            self._routes.confirm_consumed(relayed.sent_as, count)
         else:
             self._own.on_results_consumed(worker, number, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         """See `GuestServices`."""
-        relayed = [number for number in numbers if self._is_relayed(worker, number)]
-        if relayed:
-            self._tell("guest_cancelled", self._number(worker), relayed)
+        for relayed in self._relayed_of(worker, numbers).values():
+            self._routes.cancel_call(relayed.sent_as)
         self._own.on_calls_cancelled(worker, numbers)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """See `GuestServices`."""
-        relayed = [number for number in numbers if self._is_relayed(worker, number)]
-        if relayed:
-            self._tell("guest_discarded", self._number(worker), relayed)
-        for number in relayed:
+        for number, relayed in self._relayed_of(worker, numbers).items():
+            self._routes.drop_results(relayed.sent_as)
             self._forget_relayed(worker, number)
         self._own.on_results_discarded(worker, numbers)
 
@@ -164,8 +213,9 @@ class GuestRelay:
         """See `GuestServices`."""
         return worker in self._relayed or self._own.is_calling(worker)
 
-    def _is_relayed(self, worker: Worker, number: int) -> bool:
-        return number in self._relayed.get(worker, ())
+    def _relayed_of(self, worker: Worker, numbers: Sequence[int]) -> Mapping[int, _RelayedCall]:
+        calls = self._relayed.get(worker, {})
+        return {number: calls[number] for number in numbers if number in calls}
 
     def _forget_relayed(self, worker: Worker, number: int) -> None:
         calls = self._relayed.get(worker)
@@ -174,13 +224,13 @@ class GuestRelay:
             if not calls:
                 del self._relayed[worker]
 
-    def _on_result(self, guest: int, number: int, response: PlainResponse | None, final: bool) -> None:  # noqa: FBT001 - a message
-        worker = self._guests.get(guest)
-        if worker is None:
-            return  # it has exited meanwhile
+    def on_result(self, worker: Worker, number: int, response: InferResponse | None, *, final: bool) -> None:
+        """The coordinator has sent a result of a call."""
+        if number not in self._relayed.get(worker, ()):
+            return  # the guest has exited, or does not want it any more
         if final:
             self._forget_relayed(worker, number)
-        worker.send_result(number, response_of(response), final)
+        worker.send_result(number, response, final)
 
     # -- what calls wait for --------------------------------------------------------------------------------------
 
@@ -208,7 +258,8 @@ class GuestRelay:
         for worker, number in self._lasting:
             if (worker, number) in blocking:
                 calls.setdefault(worker, []).append(number)
-            if self._relayed.get(worker, {}).get(number) and worker.batches:
+            relayed = self._relayed.get(worker, {}).get(number)
+            if relayed is not None and relayed.blocks_batch and worker.batches:
                 executing.add(worker)
         numbers = {worker: self._number(worker) for worker in {*calls, *executing}}
         return {
@@ -300,12 +351,14 @@ class FarGuest:
         self.is_starting = False
         self.headers: Mapping[str, str] = {}
         self.caller: InferRequest | None = None
+        self.results: dict[int, Sink] = {}  # by the numbers of its calls
         self._tell = tell
         self._number = number
 
     def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Worker` has it
         """See `Worker`."""
-        self._tell("result", self._number, number, plain_response(response), final)
+        sink = self.results.pop(number) if final else self.results[number]
+        sink.send(response, final)
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         """See `Worker`."""
@@ -323,6 +376,29 @@ class FarGuest:
         """Nothing: tensors in GPU memory do not pass between processes of the server."""
 
 
+class _FarCall:
+    """Implements `OpenCall` of sessions: a call of a guest of another process."""
+
+    def __init__(self, services: ModelServices, worker: Worker, number: int) -> None:
+        self._services = services
+        self._worker = worker
+        self._number = number
+
+    def cancel(self, *, drops_responses: bool) -> None:
+        """See `OpenCall`, as for the methods below."""
+        self._services.on_calls_cancelled(self._worker, [self._number])
+        if drops_responses:
+            self.drop_responses()
+
+    def drop_responses(self) -> None:
+        """See `OpenCall`."""
+        self._services.on_results_discarded(self._worker, [self._number])
+
+    def confirm_sent(self, count: int) -> None:
+        """See `OpenCall`."""
+        self._services.on_results_consumed(self._worker, self._number, count)
+
+
 class FarGuests:
     """The guests of one process's branches, as the coordinator sees them."""
 
@@ -330,14 +406,14 @@ class FarGuests:
         self,
         services: ModelServices,
         tell: Tell,
-        find_trace: Callable[[int, int], Trace | None],
+        find_trace: Callable[[int], Trace | None],
     ) -> None:
         """No guests yet.
 
         Args:
             services: What models may use of the server.
             tell: Sends to the process.
-            find_trace: Finds the trace of a request that was sent to the process; see `FarTrace.of`.
+            find_trace: Finds the trace of a request that was sent to the process, by its number on the link.
         """
         self._services = services
         self._tell = tell
@@ -367,28 +443,37 @@ class FarGuests:
         far = self._guests[guest]
         worker = cast("Worker", far)  # it has what the services use of one
         services = self._services
-        if name == "guest_call":
-            call, far.headers, propagated, traced = rest
-            trace = None if traced is None else self._find_trace(*traced)
-            far.caller = None if propagated is None else InferRequest("", -1, (), propagated=propagated, trace=trace)
-            services.on_call(worker, call)
-        elif name == "guest_query":
+        if name == "guest_query":
             *query, far.is_starting = rest
             services.on_query(worker, *query)
         elif name == "guest_notified":
             services.on_notification(worker, *rest)
-        elif name == "guest_consumed":
-            services.on_results_consumed(worker, *rest)
-        elif name == "guest_cancelled":
-            services.on_calls_cancelled(worker, *rest)
-        elif name == "guest_discarded":
-            services.on_results_discarded(worker, *rest)
         elif name == "guest_exit":
             del self._guests[guest]
             if self._by_instance.get((far.load_number, far.spec.name)) is far:
                 del self._by_instance[far.load_number, far.spec.name]
             services.on_worker_exit(worker)
         return True
+
+    def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> OpenCall | None:
+        """Submit a call of a guest; None if the guest has exited meanwhile."""
+        far = self._guests.get(caller.guest)
+        if far is None:
+            sink.send(None, True)
+            return None
+        trace = None if caller.traced is None else self._find_trace(caller.traced)
+        propagated = caller.propagated
+        far.headers = caller.headers
+        far.caller = None if propagated is None else InferRequest("", -1, (), propagated=propagated, trace=trace)
+        far.results[caller.number] = sink
+        worker = cast("Worker", far)  # it has what the services use of one
+        self._services.on_call(
+            worker,
+            ModelCall(
+                caller.number, request, caller.is_decoupled, caller.is_blocking, caller.is_awaited, caller.traced_by
+            ),
+        )
+        return _FarCall(self._services, worker, caller.number)
 
     def _on_waits(self, report: Mapping[int, GuestWaits]) -> None:
         """The process has reported what its guests wait for now; what it reported before has ended."""

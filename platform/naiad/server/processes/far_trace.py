@@ -16,21 +16,20 @@ class FarTrace:
 
     Attributes:
         context: See `Trace`.
-        of: How the coordinator finds the request: the number of the version's load and the key there, or 0 and the
-            number on the link.
+        number: The number of the request on the link to the coordinator.
     """
 
-    __slots__ = ("_report", "context", "of")
+    __slots__ = ("_report", "context", "number")
 
-    def __init__(self, of: tuple[int, int], context: bytes | None, report: Callable[..., None]) -> None:
-        """A trace; *report* is called with what `of` has and the five times of `on_computed`."""
+    def __init__(self, number: int, context: bytes | None, report: Callable[..., None]) -> None:
+        """A trace; *report* is called with the number and the five times of `on_computed`."""
         self.context = context
-        self.of = of
+        self.number = number
         self._report = report
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
         """See `Trace`; called before the last response, which the coordinator gets after this."""
-        self._report(*self.of, queued, laid_out, started, ended, done)
+        self._report(self.number, queued, laid_out, started, ended, done)
 
     on_composed = on_computed
     """An ensemble or a cache that answers it measures the same five times."""

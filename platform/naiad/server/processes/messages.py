@@ -64,6 +64,7 @@ class FrameKind:
     ORDERED = 14
     TELL_COORDINATOR = 15
     TRACE = 16
+    DROP_RESPONSES = 17
     # from the process with the models
     LAYOUT = 20
     RESPONSE = 21
@@ -94,6 +95,7 @@ class FrameKind:
     PEER = 46
     COMPUTED = 47
     CONNECTIONS = 48
+    TAKEN = 49
 
 
 SHORT_REQUEST = struct.Struct("<IIqHH")
@@ -105,6 +107,7 @@ SHORT_REQUEST_FRAME = struct.Struct(wire.FRAME.format + SHORT_REQUEST.format[1:]
 MAX_SHORT_TEXT = 0xFFFF
 """A longer id or context makes a request a rare one."""
 NUMBER = struct.Struct("<I")
+CANCEL = struct.Struct("<I?")  # request, whether its further responses are dropped, too
 CONFIRM_SENT = struct.Struct("<II")  # request, responses
 TRACED_SENDING = struct.Struct("<IQQB")  # request, when sending its response began and ended (monotonic ns), FINAL
 TRACE = struct.Struct("<B")  # whether the model gets a context, which follows: that of the request in the next frame
@@ -232,6 +235,46 @@ class TracedArrival(NamedTuple):
     headers: Mapping[str, str]
 
 
+class GuestCaller(NamedTuple):
+    """The guest of a branch that makes a call, and what it has said of the call.
+
+    Attributes:
+        guest: Its number, as its process has told.
+        number: See `ModelCall`, also for what follows.
+        is_decoupled: ...
+        is_blocking: ...
+        is_awaited: ...
+        traced_by: ...
+        headers: What its own calls to the server carry on; see `Worker.propagated`.
+        propagated: The same of the request that caused the call; None if the guest has not told which one did.
+        traced: The number on the link of the request whose trace it belongs to; None for none.
+    """
+
+    guest: int
+    number: int
+    is_decoupled: bool
+    is_blocking: bool
+    is_awaited: bool
+    traced_by: int | None
+    headers: Mapping[str, str]
+    propagated: Mapping[str, str] | None
+    traced: int | None
+
+
+class Origin(NamedTuple):
+    """What a process has to know of a request beside its content.
+
+    Attributes:
+        arrival: How it came from a client, if it may be traced.
+        needs_idle: Whether it is a call, which only an idle instance may take.
+        caller: The guest of the sender that makes this call, which is to be submitted like those of guests here.
+    """
+
+    arrival: TracedArrival | None = None
+    needs_idle: bool = False
+    caller: GuestCaller | None = None
+
+
 class RegionUse(NamedTuple):
     """The tensors of a request that are in regions of GPU memory: the region's name, offset and bytes of each.
 
@@ -245,7 +288,7 @@ class RegionUse(NamedTuple):
 
 
 class FullRequest(NamedTuple):
-    """A request that has more than a template and an id; with an *arrival* if it may be traced.
+    """A request that has more than a template and an id.
 
     *size* bytes of inputs follow the pickled message (`pack_before`).
     """
@@ -262,7 +305,7 @@ class FullRequest(NamedTuple):
     place: int
     size: int
     propagated: Mapping[str, str]
-    arrival: TracedArrival | None
+    origin: Origin | None
     regions: RegionUse | None = None
 
 
@@ -270,7 +313,7 @@ class FullResponse(NamedTuple):
     """A response that has more than outputs of a known layout. *size* bytes of these follow it (`pack_before`).
 
     With *is_rejection* the request was not accepted; with *is_reroute* because the version is gone whose segment its
-    inputs were written to: the sender sends it again, to the version that serves now.
+    inputs were written to, or because no instance is idle: the sender sends it again, to what serves now.
     """
 
     number: int

@@ -23,13 +23,12 @@ from naiad.engine.serving.version import ModelVersion
 from naiad.engine.statistics.counters import Statistics
 from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import InferRequest, Sink
 from naiad.server.processes.far_guests import GuestRelay, Routes
-from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.load_board import LoadBoard
 from naiad.server.processes.messages import CallResult, FrameKind, RemoteCall, Told, error_fields, pack
 from naiad.server.processes.own_ensembles import OwnEnsemble
-from naiad.server.processes.plain_messages import plain_response
+from naiad.server.processes.request_session import GoneError
 
 __all__ = ["OwnBranch", "OwnBranches"]
 
@@ -112,6 +111,20 @@ class OwnBranch:
         self._board.note_requests(self._row, version.in_flight)
         return ticket_of(version.number, key)
 
+    def submit_call(self, request: InferRequest, sink: Sink, on_taken: Callable[[str], None]) -> int:
+        """Submit a call of another process to an idle instance; its ticket. *on_taken* gets the instance's name.
+
+        Raises:
+            NaiadError: See `EngineDoor.submit`; `GoneError` if no instance is idle.
+        """
+        version = self.version
+        if not version.has_idle():
+            raise GoneError(f"no instance of model '{request.model_name}' is idle any more; send the call again")
+        key = version.submit(request, sink, needs_idle=True)
+        self.note_load(version.in_flight)
+        on_taken(version.instance_of(key))
+        return ticket_of(version.number, key)
+
     def report(self) -> BranchReport:
         """What the coordinator is to know of it."""
         version = self.version
@@ -122,20 +135,6 @@ class OwnBranch:
             any(worker.readiness is not None for worker in workers),
             version.typical,
         )
-
-
-class _AnswerSink:
-    """Sends the responses to a request that the coordinator has sent."""
-
-    __slots__ = ("_key", "_send")
-
-    def __init__(self, key: int, send: Callable[[int, InferResponse | None, bool], None]) -> None:
-        self._key = key
-        self._send = send
-
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """See `Sink.send`."""
-        self._send(self._key, response, final)
 
 
 class OwnBranches:
@@ -176,7 +175,6 @@ class OwnBranches:
         self.is_exiting = False
         self._starts: dict[int, asyncio.Task[None]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
-        self._given: dict[tuple[int, int], int] = {}  # keys here, by version and the coordinator's key
         self.received = 0
         self.on_closed: Callable[[], None] = lambda: None
         self._relay = GuestRelay(self._tell, routes)
@@ -189,10 +187,6 @@ class OwnBranches:
             "waits": self._report_waits,
         }
         self._told: Mapping[str, Callable[..., None]] = {
-            "infer": self._infer,
-            "cancel": self._cancel,
-            "confirm": self._confirm,
-            "drop": self._drop,
             "exiting": self._close,
         }
         self._reporting = self._loop.create_task(self._report_periodically())
@@ -225,11 +219,18 @@ class OwnBranches:
         if self._board is not None:
             self._board.note_sent(row, process)
 
-    def cancel(self, ticket: int) -> None:
-        """See `EngineDoor.cancel`."""
+    def cancel(self, ticket: int, *, drops_responses: bool = True) -> None:
+        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what the model still sends."""
         executor = self._executor(ticket)
         if executor is not None:
             executor.cancel(ticket & KEY_MASK)
+        if drops_responses:
+            self.drop_responses(ticket)
+
+    def drop_responses(self, ticket: int) -> None:
+        """See `Target.drop_responses`."""
+        executor = self._executor(ticket)
+        if executor is not None:
             executor.drop_responses(ticket & KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int) -> None:
@@ -420,47 +421,6 @@ class OwnBranches:
             handler(*arguments)
         else:
             self._relay.on_told(name, arguments)
-
-    def _infer(self, number: int, key: int, request: InferRequest, traced: tuple[bytes | None] | None) -> None:
-        """A call, which an idle instance takes at once or none; with *traced*, it is traced, with that context."""
-        branch = self._branches.get(number)
-        if branch is None or not branch.is_open or not branch.version.has_idle():
-            self._tell("refused", number, key)
-            return
-
-        def answer(key: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-            if final:
-                self._given.pop((number, key), None)
-            self._tell("answer", number, key, plain_response(response), final)
-
-        if traced is not None:
-            request.trace = FarTrace((number, key), *traced, partial(self._tell, "computed"))
-        sink = _AnswerSink(key, answer)
-        self._given[number, key] = 0
-        try:
-            own = branch.version.submit(request, sink, needs_idle=True)
-        except NaiadError as error:
-            of = request.model_name, request.model_version, request.request_id
-            sink.send(InferResponse(*of, error=error), True)
-            return
-        branch.note_load(branch.version.in_flight)
-        if (number, key) in self._given:
-            self._given[number, key] = own
-            self._tell("taken", number, key, branch.version.instance_of(own))
-
-    def _cancel(self, number: int, key: int) -> None:
-        self._on_given(number, key, lambda version, own: version.cancel(own))
-
-    def _confirm(self, number: int, key: int, count: int) -> None:
-        self._on_given(number, key, lambda version, own: version.confirm_sent(own, count))
-
-    def _drop(self, number: int, key: int) -> None:
-        self._on_given(number, key, lambda version, own: version.drop_responses(own))
-
-    def _on_given(self, number: int, key: int, act: Callable[[ModelVersion, int], None]) -> None:
-        own, branch = self._given.get((number, key)), self._branches.get(number)
-        if own and branch is not None:
-            act(branch.version, own)
 
     def _close(self) -> None:
         self.is_exiting = True

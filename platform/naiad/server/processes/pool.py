@@ -18,7 +18,7 @@ from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.server.processes.branches import BranchProcesses, take_back
+from naiad.server.processes.branches import BranchProcesses, note_taken, take_back
 from naiad.server.processes.connection_board import ConnectionBoard
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
@@ -291,7 +291,9 @@ class ProcessPool:
 
     def _start(self, slot: int) -> _RunningProcess:
         process, own = self._spawned.take()
-        session = ProcessSession(self._engine, self._memory, self._tracer, self.services, self._on_report, take_back)
+        session = ProcessSession(
+            self._engine, self._memory, self._tracer, self.services, self._on_report, take_back, note_taken
+        )
 
         def on_end() -> None:
             self._on_end(slot, started)

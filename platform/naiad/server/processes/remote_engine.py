@@ -35,6 +35,8 @@ from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
     CallResult,
     FrameKind,
+    GuestCaller,
+    Origin,
     RemoteCall,
     TracedArrival,
     VersionRoute,
@@ -278,7 +280,7 @@ class RemoteEngine:
             if ticket is not None:
                 self.branches.received += 1
                 return ticket
-        return self.requests.submit(request, sink, arrival)
+        return self.requests.submit(request, sink, None if arrival is None else Origin(arrival))
 
     def submit_step(self, request: InferRequest, sink: Sink) -> int:
         """See `ModelAccess`: as for a client's request, but it counts as none."""
@@ -422,6 +424,22 @@ class RemoteEngine:
         branch = self.branches.find(target.number)
         if branch is not None:
             branch.note_load(branch.version.in_flight)
+
+    def submit_call(self, request: InferRequest, sink: Sink, caller: GuestCaller) -> int:
+        """See `Routes`, as for the methods below."""
+        return self.requests.submit(request, sink, Origin(caller=caller), self.requests.route_of_call(request))
+
+    def cancel_call(self, number: int) -> None:
+        """See `Routes`."""
+        self.requests.cancel(number, drops_responses=False)
+
+    def drop_results(self, number: int) -> None:
+        """See `Routes`."""
+        self.requests.drop_responses(number)
+
+    def confirm_consumed(self, number: int, count: int) -> None:
+        """See `Routes`."""
+        self.requests.confirm_sent(number, count)
 
     async def _seek_route(self, name: str, version: int) -> None:
         changes = self.requests.route_changes

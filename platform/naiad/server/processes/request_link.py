@@ -14,6 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
@@ -39,9 +40,11 @@ from naiad.protocol.inference import (
     Sink,
     Trace,
 )
+from naiad.protocol.metadata import ModelMetadata
 from naiad.server.processes.input_part import InputPart
 from naiad.server.processes.link import LONG_FRAME, Link, Payload
 from naiad.server.processes.messages import (
+    CANCEL,
     COMPUTED,
     CONFIRM_SENT,
     FINAL,
@@ -59,13 +62,13 @@ from naiad.server.processes.messages import (
     FrameKind,
     FullRequest,
     FullResponse,
+    Origin,
     PartAnnouncement,
     RegionUse,
     RequestTemplate,
     ResponseLayout,
     SegmentAnnouncement,
     TemplateInput,
-    TracedArrival,
     VersionRoute,
     error_of,
     input_offsets,
@@ -87,6 +90,13 @@ _MAX_TEMPLATES = 4096
 _MAX_TEMPLATE_BYTES = 1 << 20
 """Bytes of the names in templates, of tensors that the model may not have."""
 _NO_TOKEN = 0
+_UNKNOWN_ROUTE = VersionRoute(
+    0,
+    is_decoupled=False,
+    metadata=ModelMetadata(name="", versions=(), platform="", inputs=(), outputs=()),
+    config={},
+    inputs=None,
+)
 _GIVEN = ""
 """In place of the name of a model whose route the caller has found: no model has this name."""
 
@@ -111,8 +121,8 @@ class _KnownTemplate(NamedTuple):
     has_no_strings: bool = False
 
 
-_PendingRequest: TypeAlias = "tuple[Sink, str, tuple[InferRequest, TracedArrival | None] | None]"
-"""What gets the responses to a request, the request's id, and the request with its arrival where its inputs are in the
+_PendingRequest: TypeAlias = "tuple[Sink, str, tuple[InferRequest, Origin | None] | None]"
+"""What gets the responses to a request, the request's id, and the request with its origin where its inputs are in the
 segment of a version: if that is gone when the other process reads the request, it is sent once more. Plain, since
 creating a named tuple takes a quarter of a microsecond."""
 
@@ -148,16 +158,16 @@ class _CopiedRequest:
         known: The route that was known when it came.
         part: Where its inputs are; None if they were not copied.
         place: Where they begin there.
-        is_cancelled: Whether its client has given it up meanwhile.
+        later: What is to be sent after it.
     """
 
-    __slots__ = ("arrival", "is_cancelled", "known", "part", "place", "request", "sink")
+    __slots__ = ("known", "later", "origin", "part", "place", "request", "sink")
 
     def __init__(
         self,
         request: InferRequest,
         sink: Sink,
-        arrival: TracedArrival | None,
+        origin: Origin | None,
         known: KnownRoute,
         part: InputPart | None,
         place: int,
@@ -165,10 +175,10 @@ class _CopiedRequest:
         self.known = known
         self.request = request
         self.sink = sink
-        self.arrival = arrival
+        self.origin = origin
         self.part = part
         self.place = place
-        self.is_cancelled = False
+        self.later: list[Callable[[], None]] = []
 
 
 class KnownRoute:
@@ -198,6 +208,7 @@ class RequestLink:
         on_command: Callable[[int, Any], None] = lambda *_: None,
         take_other: Callable[[int, Payload], bool] = lambda *_: False,
         send_elsewhere: Callable[[int, InferRequest, Sink], None] | None = None,
+        on_taken: Callable[[Sink, str], None] = lambda *_: None,
     ) -> None:
         """Requests without a link; see `connect`.
 
@@ -207,7 +218,8 @@ class RequestLink:
             on_command: Called with kind and content of messages that do not concern requests, in order.
             take_other: Called first with kind and payload of such a message; whether it was handled at once.
             send_elsewhere: Called with number, request and sink of a request whose version the other process does not
-                have any more; None to send it there again.
+                have any more, or that is to wait here for an idle instance; None to send it there again.
+            on_taken: Called with the sink of a call and the name of the instance that has taken it.
         """
         self.routes: dict[tuple[str, int], KnownRoute] = {}
         self.route_changes = 0
@@ -216,6 +228,7 @@ class RequestLink:
         self._on_command = on_command
         self._take_other = take_other
         self._send_elsewhere = send_elsewhere
+        self._on_taken = on_taken
         self._submitted = self._submitted_before = 0  # requests, until now and until `trim` was called last
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
@@ -320,7 +333,7 @@ class RequestLink:
         self,
         request: InferRequest,
         sink: Sink,
-        arrival: TracedArrival | None = None,
+        origin: Origin | None = None,
         known: KnownRoute | None = None,
     ) -> int:
         """Send a request; its number. What only the other process can reject is answered to the sink.
@@ -328,7 +341,7 @@ class RequestLink:
         Args:
             request: The request.
             sink: Gets its responses.
-            arrival: With it, the request may be traced.
+            origin: What the other process has to know of it beside its content.
             known: Its route; None to find it.
 
         Raises:
@@ -337,7 +350,7 @@ class RequestLink:
         number = next(self._numbers) & LARGEST_NUMBER
         self._submitted += 1
         try:
-            self._submit(number, request, sink, arrival, known or self._route_of(request))
+            self._submit(number, request, sink, origin, known or self._route_of(request))
         except NaiadError:
             raise
         except Exception as error:
@@ -356,7 +369,7 @@ class RequestLink:
         number: int,
         request: InferRequest,
         sink: Sink,
-        arrival: TracedArrival | None,
+        origin: Origin | None,
         known: KnownRoute,
         copied: _CopiedRequest | None = None,
     ) -> None:
@@ -382,11 +395,11 @@ class RequestLink:
         # Requests of a sequence keep their order.
         if copies or (self._copied and request.correlation_id and copied is None):
             part = known.part if place >= 0 else None
-            self._put(number, _CopiedRequest(request, sink, arrival, known, part, place), copies)
+            self._put(number, _CopiedRequest(request, sink, origin, known, part, place), copies)
             return
         try:
             if place >= 0 or self._send_elsewhere is not None:
-                resend = request, arrival
+                resend = request, origin
             parts = [] if place >= 0 else _parts_of(buffers, template)
             data_size = 0 if place >= 0 else template.size
             self._pending[number] = sink, request.request_id, resend
@@ -395,7 +408,7 @@ class RequestLink:
                 context = request.trace.context
                 link.send(wire.frame(FrameKind.TRACE, TRACE.pack(context is not None) + (context or b"")))
             if (
-                arrival is None
+                origin is None
                 and not request.parameters
                 and regions is None
                 # Requests of ensembles and models may have the same layout key and differ in any of these.
@@ -417,7 +430,7 @@ class RequestLink:
                     else:
                         link.send_parts(parts)
                     return
-            message = _full_request(number, template, request, place, data_size, arrival, regions)
+            message = _full_request(number, template, request, place, data_size, origin, regions)
             link.send_parts([pack_before(FrameKind.REQUEST, message, data_size), *parts])
         except BaseException:
             self._pending.pop(number, None)
@@ -435,6 +448,20 @@ class RequestLink:
             known = self._find_route(*key)
         return known
 
+    def _route_again(
+        self, request: InferRequest, origin: Origin | None, before: KnownRoute | None = None
+    ) -> KnownRoute:
+        """The route of a request that had one *before*, which may have changed."""
+        if self._find_route is None:
+            assert before is not None
+            return self.route_to(before.route)
+        return self._route_of(request) if origin is None or origin.caller is None else self.route_of_call(request)
+
+    def route_of_call(self, request: InferRequest) -> KnownRoute:
+        """The route of a call, which the other process looks for: one without a part if none is known here."""
+        key = request.model_name, request.model_version
+        return self.routes.get(key) or KnownRoute(_UNKNOWN_ROUTE, None, None)
+
     def _put(self, number: int, waiting: _CopiedRequest, copies: list[InputCopy] | None = None) -> None:
         """Send a request behind those that wait, once *copies* are made."""
         self._pending[number] = waiting.sink, waiting.request.request_id, None
@@ -449,8 +476,8 @@ class RequestLink:
         request, part = waiting.request, waiting.part
         is_sent, known = False, None
         try:
-            known = self.route_to(waiting.known.route) if self._find_route is None else self._route_of(request)
-            self._submit(number, request, waiting.sink, waiting.arrival, known, waiting)
+            known = self._route_again(request, waiting.origin, waiting.known)
+            self._submit(number, request, waiting.sink, waiting.origin, known, waiting)
             is_sent = True
         except NaiadError as error:
             self._reject_copied(number, waiting, error)
@@ -459,8 +486,8 @@ class RequestLink:
             self._reject_copied(
                 number, waiting, unexpected_error(f"submit the request to '{request.model_name}'", error)
             )
-        if waiting.is_cancelled:
-            self.cancel(number)
+        for act in waiting.later:
+            act()
         if not is_sent or known is None or known.part is not part:
             self._free_copied(waiting)
 
@@ -484,13 +511,25 @@ class RequestLink:
         if waiting.part is not None and waiting.part in self._parts.values():
             waiting.part.free(waiting.place)
 
-    def cancel(self, number: int) -> None:
-        """Cancel a request. Responses that are on their way are dropped here, as those after them are there."""
+    def cancel(self, number: int, *, drops_responses: bool = True) -> None:
+        """Cancel a request. Responses that are on their way are dropped here, as those after them are there.
+
+        Without *drops_responses*, the sink gets what the model still sends.
+        """
         if number in self._copied:
-            self._copied[number].is_cancelled = True
+            self._copied[number].later.append(partial(self.cancel, number, drops_responses=drops_responses))
+        elif number in self._pending:
+            if drops_responses:
+                self._abandoned.add(number)
+            self.send(wire.frame(FrameKind.CANCEL, CANCEL.pack(number, drops_responses)))
+
+    def drop_responses(self, number: int) -> None:
+        """Have the further responses to a request dropped; its sink gets their end alone."""
+        if number in self._copied:
+            self._copied[number].later.append(partial(self.drop_responses, number))
         elif number in self._pending:
             self._abandoned.add(number)
-            self.send(wire.frame(FrameKind.CANCEL, NUMBER.pack(number)))
+            self.send(wire.frame(FrameKind.DROP_RESPONSES, NUMBER.pack(number)))
 
     def confirm_sent(self, number: int, count: int) -> None:
         """See `EngineDoor.confirm_sent`."""
@@ -592,6 +631,10 @@ class RequestLink:
             self._on_routes_changed(unpack(payload))
         elif kind == FrameKind.TRACED:
             self._on_traced(*NUMBER.unpack(payload))
+        elif kind == FrameKind.TAKEN:
+            number, instance = unpack(payload)
+            if number in self._pending:
+                self._on_taken(self._pending[number][0], instance)
         elif self._take_other(kind, payload):
             pass
         elif self.blocking or self._deferred:
@@ -770,13 +813,11 @@ class RequestLink:
         self._pending.pop(number, None)
         self._traces.pop(number, None)
 
-    def _submit_again(
-        self, number: int, sink: Sink, request: InferRequest, arrival: TracedArrival | None
-    ) -> NaiadError | None:
+    def _submit_again(self, number: int, sink: Sink, request: InferRequest, origin: Origin | None) -> NaiadError | None:
         """Send a request to the version that serves now; why that is not possible."""
         self.routes.pop((request.model_name, request.model_version), None)
         try:
-            self._submit(number, request, sink, arrival, self._route_of(request))
+            self._submit(number, request, sink, origin, self._route_again(request, origin))
         except NaiadError as error:
             return without_frames(error)
         return None
@@ -862,7 +903,7 @@ def _full_request(
     request: InferRequest,
     place: int,
     size: int,
-    arrival: TracedArrival | None,
+    origin: Origin | None,
     regions: RegionUse | None,
 ) -> FullRequest:
     return FullRequest(
@@ -878,6 +919,6 @@ def _full_request(
         place,
         size,
         dict(request.propagated),
-        arrival,
+        origin,
         regions,
     )

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import orjson
@@ -43,6 +44,7 @@ from naiad.protocol.request_plan import CheckedLayout
 from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.link import LONG_FRAME, Link, Payload
 from naiad.server.processes.messages import (
+    CANCEL,
     COMPUTED,
     CONFIRM_SENT,
     FINAL,
@@ -58,6 +60,8 @@ from naiad.server.processes.messages import (
     FrameKind,
     FullRequest,
     FullResponse,
+    GuestCaller,
+    Origin,
     PartAnnouncement,
     RequestTemplate,
     ResponseLayout,
@@ -82,6 +86,7 @@ REQUEST_KINDS = frozenset(
         FrameKind.SHORT_REQUEST,
         FrameKind.REQUEST,
         FrameKind.CANCEL,
+        FrameKind.DROP_RESPONSES,
         FrameKind.CONFIRM_SENT,
         FrameKind.RELEASE_OUTPUTS,
         FrameKind.FORGET_TEMPLATES,
@@ -98,7 +103,7 @@ _USUAL_ID = 1024
 
 
 class GoneError(NaiadError):
-    """The version that a request was sent to is not here any more."""
+    """The version that a request was sent to is not here any more, or no instance of it is idle for a call."""
 
 
 class OwnModels(Protocol):
@@ -118,14 +123,32 @@ class OwnModels(Protocol):
     def find_target(self, name: str, version: int, load: int) -> Target:
         """What an inference request would go to; raises like `route`."""
 
-    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:
-        """See `EngineDoor.submit`."""
+    def submit(
+        self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
+    ) -> int:
+        """See `EngineDoor.submit`. With *on_taken*, only an idle instance may take it, whose name that gets."""
 
-    def cancel(self, ticket: int) -> None:
-        """See `EngineDoor.cancel`."""
+    def cancel(self, ticket: int, *, drops_responses: bool) -> None:
+        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what the model still sends."""
+
+    def drop_responses(self, ticket: int) -> None:
+        """See `Target.drop_responses`."""
 
     def confirm_sent(self, ticket: int, count: int) -> None:
         """See `EngineDoor.confirm_sent`."""
+
+
+class OpenCall(Protocol):
+    """A call of a guest of the other process, which was submitted."""
+
+    def cancel(self, *, drops_responses: bool) -> None:
+        """See `OwnModels`, as for the methods below."""
+
+    def drop_responses(self) -> None:
+        """Drop its further responses."""
+
+    def confirm_sent(self, count: int) -> None:
+        """The guest has consumed *count* more responses."""
 
 
 class _OwnedTemplate:
@@ -238,8 +261,9 @@ class RequestSession:
     """Requests of one other process.
 
     Attributes:
-        received_count: Number of requests that it has sent here. It is counted here, so that a process that is killed
-            takes none of them along.
+        received_count: Number of requests of clients that it has sent here. It is counted here, so that a process that
+            is killed takes none of them along.
+        on_call: Submits a call of one of its guests.
     """
 
     def __init__(
@@ -269,7 +293,9 @@ class RequestSession:
         self._link: Link | None = None
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
-        self._open: dict[int, int] = {}  # tickets by the numbers of requests; 0 while they are submitted
+        self._open: dict[int, int] = {}  # tickets by the numbers of requests; 0 while they are submitted, and for calls
+        self._calls: dict[int, OpenCall] = {}  # those of `_open` that guests make
+        self.on_call: Callable[[GuestCaller, InferRequest, Sink], OpenCall | None] = lambda *_: None
         self._layouts: dict[tuple[object, bool], int] = {}
         self._layout_count = 0
         self._layout_bytes = 0  # of the names in `_layouts`
@@ -281,6 +307,7 @@ class RequestSession:
             FrameKind.TEMPLATE: self._on_template,
             FrameKind.FORGET_TEMPLATES: self._on_forget_templates,
             FrameKind.CANCEL: self._on_cancel,
+            FrameKind.DROP_RESPONSES: self._on_drop_responses,
             FrameKind.CONFIRM_SENT: self._on_confirm_sent,
             FrameKind.RELEASE_OUTPUTS: self._on_release_outputs,
             FrameKind.TRACED_SENDING: self._on_traced_sending,
@@ -323,8 +350,9 @@ class RequestSession:
         self._link = None
         for ticket in list(self._open.values()):
             if ticket:
-                self._models.cancel(ticket)
+                self._models.cancel(ticket, drops_responses=True)
         self._open.clear()
+        self._calls.clear()  # the guests are gone, too, and their calls with them
         self._lent.clear()
         for traced in self._traces.values():
             traced.on_process_end()
@@ -458,7 +486,7 @@ class RequestSession:
             propagated=full.propagated,
             device=use,
         )
-        self._submit(full.number, template, request, full.arrival)
+        self._submit(full.number, template, request, full.origin)
 
     def _inputs(
         self, template: _OwnedTemplate, start: int, data: Payload
@@ -478,12 +506,15 @@ class RequestSession:
         return template.slices(view), InputPlace(number, part * shared.part_size + start, view)
 
     def _submit(
-        self, number: int, template: _OwnedTemplate, request: InferRequest, arrival: TracedArrival | None = None
+        self, number: int, template: _OwnedTemplate, request: InferRequest, origin: Origin | None = None
     ) -> None:
         if self._next_trace is not None:
             request.trace, self._next_trace = self._far_trace(number, self._next_trace), None
         self._open[number] = 0
         sink = self.sink_of(number)
+        if origin is not None and origin.caller is not None:
+            self._submit_call(number, request, sink, origin.caller)
+            return
         try:
             version = self._models.route(request.model_name, request.model_version, template.load)
             if version.number != template.load and version.config.decoupled != template.is_decoupled:
@@ -491,9 +522,10 @@ class RequestSession:
                     f"model '{request.model_name}' was loaded again with another transaction policy while the request "
                     "was received; send it again"
                 )
-            if arrival is not None:
-                sink = self._trace(number, request, sink, arrival)
-            ticket = self._models.submit(request, sink, template.load)
+            if origin is not None and origin.arrival is not None:
+                sink = self._trace(number, request, sink, origin.arrival)
+            on_taken = partial(self._send_taken, number) if origin is not None and origin.needs_idle else None
+            ticket = self._models.submit(request, sink, template.load, on_taken)
         except GoneError:
             self._reroute(number, template, request.request_id)
             return
@@ -510,15 +542,25 @@ class RequestSession:
         if number in self._open:
             self._open[number] = ticket
 
+    def _submit_call(self, number: int, request: InferRequest, sink: Sink, caller: GuestCaller) -> None:
+        self.received_count -= 1
+        call = self.on_call(caller, request, sink)
+        if call is not None and number in self._open:
+            self._calls[number] = call
+
+    def _send_taken(self, number: int, instance: str) -> None:
+        if self._link is not None:
+            self._link.send(pack(FrameKind.TAKEN, (number, instance)))
+
     def _on_trace(self, payload: Payload) -> None:
         self._next_trace = bytes(payload)
 
     def _far_trace(self, number: int, announced: bytes) -> FarTrace:
         """The trace of a request that the other process traces."""
         (has_context,) = TRACE.unpack_from(announced)
-        return FarTrace((0, number), announced[TRACE.size :] if has_context else None, self._send_computed)
+        return FarTrace(number, announced[TRACE.size :] if has_context else None, self._send_computed)
 
-    def _send_computed(self, _: int, number: int, *times: int) -> None:
+    def _send_computed(self, number: int, *times: int) -> None:
         if self._link is not None:
             self._link.send(wire.frame(FrameKind.COMPUTED, COMPUTED.pack(number, *times)))
 
@@ -552,7 +594,8 @@ class RequestSession:
         self._reject(number, InferRequest(name, version, (), request_id), error, is_reroute=True)
 
     def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
-        self._open.pop(number, None)
+        if not self._open.pop(number, None):
+            self._calls.pop(number, None)
         name, version = request.model_name, request.model_version
         fields = error_fields(error)
         message = FullResponse(number, True, name, version, request.request_id, (), 0, 0, {}, fields, True, is_reroute)
@@ -570,15 +613,28 @@ class RequestSession:
         self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
 
     def _on_cancel(self, payload: Payload) -> None:
-        ticket = self._open.get(NUMBER.unpack(payload)[0])
+        number, drops_responses = CANCEL.unpack(payload)
+        ticket = self._open.get(number)
         if ticket:
-            self._models.cancel(ticket)
+            self._models.cancel(ticket, drops_responses=drops_responses)
+        elif number in self._calls:
+            self._calls[number].cancel(drops_responses=drops_responses)
+
+    def _on_drop_responses(self, payload: Payload) -> None:
+        (number,) = NUMBER.unpack(payload)
+        ticket = self._open.get(number)
+        if ticket:
+            self._models.drop_responses(ticket)
+        elif number in self._calls:
+            self._calls[number].drop_responses()
 
     def _on_confirm_sent(self, payload: Payload) -> None:
         number, count = CONFIRM_SENT.unpack(payload)
         ticket = self._open.get(number)
         if ticket:
             self._models.confirm_sent(ticket, count)
+        elif number in self._calls:
+            self._calls[number].confirm_sent(count)
 
     def _on_inputs_dropped(self, number: int, start: int) -> None:
         # The last reference to inputs is nearly always dropped on the loop's thread, where this costs least.
@@ -610,8 +666,8 @@ class RequestSession:
         link.send(RESPONSE_FRAME.pack(size, FrameKind.RESPONSE, 0, number, known, FINAL, 0) + outputs)
 
     def _respond(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        if final:
-            self._open.pop(number, None)
+        if final and not self._open.pop(number, None):
+            self._calls.pop(number, None)
         link = self._link
         if link is None:
             return  # the process has exited

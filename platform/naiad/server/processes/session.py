@@ -59,6 +59,7 @@ class _EngineModels:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.cancel = engine.cancel
+        self.drop_responses = engine.drop_responses
         self.confirm_sent = engine.confirm_sent
 
     @property
@@ -71,7 +72,10 @@ class _EngineModels:
     def find_target(self, name: str, version: int, load: int) -> Target:  # noqa: ARG002 - the signature of `OwnModels`
         return self._engine.find_target(name, version)
 
-    def submit(self, request: InferRequest, sink: Sink, load: int) -> int:  # noqa: ARG002 - as `OwnModels` has it
+    def submit(
+        self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
+    ) -> int:
+        del load, on_taken  # for branches
         return self._engine.submit(request, sink)
 
 
@@ -93,6 +97,7 @@ class ProcessSession:
         services: Mapping[str, Service],
         on_report: Callable[[ProcessSession, Any], None],
         on_gone: Callable[[int, InferRequest, Sink], None] | None = None,
+        on_taken: Callable[[Sink, str], None] = lambda *_: None,
     ) -> None:
         """A session without a link; see `connect`.
 
@@ -103,7 +108,8 @@ class ProcessSession:
             services: What the process may call beside the engine's door, or in place of it, by name; "find_part" is for
                 its requests. It may be completed until the process listens.
             on_report: Called with what the process reports of itself.
-            on_gone: See `RequestLink`, for requests to its branches.
+            on_gone: See `send_elsewhere` of `RequestLink`, for requests to its branches.
+            on_taken: See `RequestLink`, for calls to its branches.
         """
         self.answered_count = 0
         self.on_branch_message: Callable[[int, Any], None] = lambda *_: None
@@ -113,7 +119,7 @@ class ProcessSession:
             return part
 
         self.requests = RequestSession(_EngineModels(engine), memory, tracer, find_part)
-        self.to_branches = RequestLink(send_elsewhere=on_gone)
+        self.to_branches = RequestLink(send_elsewhere=on_gone, on_taken=on_taken)
         self._engine = engine
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
         self._taking: dict[int, asyncio.Future[Sequence[str]]] = {}
