@@ -25,7 +25,7 @@ from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
 from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.messages import ErrorFields, GuestCaller, error_fields, error_of
-from naiad.server.processes.request_session import OpenCall
+from naiad.server.processes.request_session import TakenCall
 
 __all__ = ["FarGuests", "GuestRelay"]
 
@@ -377,7 +377,7 @@ class FarGuest:
 
 
 class _FarCall:
-    """Implements `OpenCall` of sessions: a call of a guest of another process."""
+    """Implements `TakenCall` of sessions: a call of a guest of another process."""
 
     def __init__(self, services: ModelServices, worker: Worker, number: int) -> None:
         self._services = services
@@ -385,17 +385,17 @@ class _FarCall:
         self._number = number
 
     def cancel(self, *, drops_responses: bool) -> None:
-        """See `OpenCall`, as for the methods below."""
+        """See `TakenCall`, as for the methods below."""
         self._services.on_calls_cancelled(self._worker, [self._number])
         if drops_responses:
             self.drop_responses()
 
     def drop_responses(self) -> None:
-        """See `OpenCall`."""
+        """See `TakenCall`."""
         self._services.on_results_discarded(self._worker, [self._number])
 
     def confirm_sent(self, count: int) -> None:
-        """See `OpenCall`."""
+        """See `TakenCall`."""
         self._services.on_results_consumed(self._worker, self._number, count)
 
 
@@ -455,7 +455,7 @@ class FarGuests:
             services.on_worker_exit(worker)
         return True
 
-    def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> OpenCall | None:
+    def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> TakenCall | None:
         """Submit a call of a guest; None if the guest has exited meanwhile."""
         far = self._guests.get(caller.guest)
         if far is None:

@@ -138,7 +138,7 @@ class OwnModels(Protocol):
         """See `EngineDoor.confirm_sent`."""
 
 
-class OpenCall(Protocol):
+class TakenCall(Protocol):
     """A call of a guest of the other process, which was submitted."""
 
     def cancel(self, *, drops_responses: bool) -> None:
@@ -294,8 +294,8 @@ class RequestSession:
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
         self._open: dict[int, int] = {}  # tickets by the numbers of requests; 0 while they are submitted, and for calls
-        self._calls: dict[int, OpenCall] = {}  # those of `_open` that guests make
-        self.on_call: Callable[[GuestCaller, InferRequest, Sink], OpenCall | None] = lambda *_: None
+        self._calls: dict[int, TakenCall] = {}  # those of `_open` that guests make
+        self.on_call: Callable[[GuestCaller, InferRequest, Sink], TakenCall | None] = lambda *_: None
         self._layouts: dict[tuple[object, bool], int] = {}
         self._layout_count = 0
         self._layout_bytes = 0  # of the names in `_layouts`
