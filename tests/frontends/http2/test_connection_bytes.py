@@ -271,6 +271,10 @@ async def test_only_so_many_streams_are_open_and_those_beyond_are_refused_alone(
     wire.receive(frames.reset(1, ErrorCode.CANCEL), frames.headers(7, wire.block("/hold"), ends=True))
     assert (wire.connection.open_streams, wire.streams.open, wire.connection.last_stream) == ({3, 7}, 2, 7)
     assert [each.cancelled for each in wire.handlers] == [1, 0, 0]
+    wire.sent()
+    wire.handlers[0].respond()
+    await turn()
+    assert wire.sent() == [], "its stream has ended"
     wire.connection.connection_lost(None)
     assert [each.cancelled for each in wire.handlers] == [1, 1, 1]
     assert (wire.streams.open, len(wire.connections)) == (0, 0)
