@@ -128,12 +128,6 @@ def test_a_response_that_is_longer_than_the_model_accepts_is_an_error(caller, mo
     assert infer(caller, model, rows_request("x")).status == 200
 
 
-def test_only_the_requested_outputs_are_asked_for(caller):
-    body = {**rows_request("a"), "outputs": [{"name": "Y"}]}
-
-    assert list(outputs_of(infer(caller, "by_http", body))) == ["Y"]
-
-
 def test_the_trace_context_and_the_chain_of_calls_travel_on(caller):
     traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -144,13 +138,6 @@ def test_the_trace_context_and_the_chain_of_calls_travel_on(caller):
     first, second = context["naiad-call-chain"].split(",")
     assert first == "edge/x:1"
     assert second.endswith("/by_http:1")
-
-
-def test_a_chain_travels_through_an_ensemble(caller):
-    reply = infer(caller, "pipeline", rows_request("a", "b"), {"naiad-call-chain": "edge/x:1"})
-
-    assert outputs_of(reply)["Y"] == [0, 2, 4, 6]
-    assert about(reply)["context"]["naiad-call-chain"].startswith("edge/x:1,")
 
 
 def test_a_batch_of_the_caller_is_one_request_of_the_target(caller):
@@ -181,13 +168,6 @@ def test_tensors_that_numpy_does_not_know_pass_unchanged(caller, model):
 
     assert reply.status == 200, reply.body
     assert reply.body.endswith(data)
-
-
-def test_large_tensors_pass(caller, target):
-    """Far above what is sent in one piece."""
-    text = "x" * 3_000_000
-    for model in ("by_http", "by_grpc"):
-        assert outputs_of(infer(caller, model, rows_request(text)))["ECHO"] == [text]
 
 
 def count(server: ServerProcess, number: int) -> tuple[list[int], str]:
@@ -276,40 +256,6 @@ def test_requests_wait_for_no_other_request(caller, target, waiting, answering):
         assert outputs_of(infer(caller, answering, rows_request("a")))["ECHO"] == ["a"]
         assert ended == []
         call.cancel()
-
-
-def test_the_requests_own_timeout_shortens_the_limit(caller, target):
-    body = {
-        "inputs": [{"name": "X", "shape": [1], "datatype": "INT32", "data": [1]}],
-        "parameters": {"timeout": 250_000},
-    }
-    for model, address in (("wait", f"http://{target.http_url}"), ("wait_grpc", f"grpc://{target.grpc_url}")):
-        reply = infer(caller, model, body)
-
-        assert (reply.status, reply.error) == (503, f"cannot call {address}/v2/models/wait: no response within 0.25 s")
-
-
-def test_a_canary_gets_a_share_and_sequences_stay_together(caller):
-    names = {about(infer(caller, "split", rows_request("a")))["name"] for _ in range(60)}
-    assert names == {"stable", "canary"}  # 0.75 ** 60 is less than one in ten million
-
-    for sequence in range(1, 6):
-        found = [
-            about(infer(caller, "split", rows_request("a", sequence_id=sequence, sequence_start=True)))
-            for _ in range(4)
-        ]
-        assert len({each["name"] for each in found}) == 1
-        assert {(each["correlation"], each["flags"]) for each in found} == {(sequence, 1)}
-
-
-def test_a_silent_shadow_neither_slows_nor_fails_the_caller(caller, target):
-    """The copies are rejected, as the other model has other inputs; that shows in the metrics alone."""
-    for _ in range(3):
-        assert outputs_of(infer(caller, "shadowed", rows_request("a")))["ECHO"] == ["a"]
-
-    labels = f'kind="shadow",model="shadowed",target="http://{target.http_url}/v2/models/wait",version="1"'
-    until(lambda: metric(caller, "naiad_remote_requests_total", labels) == 3, "three copies")
-    until(lambda: metric(caller, "naiad_remote_failures_total", f'cause="error",{labels}') == 3, "their errors")
 
 
 def metric(server: ServerProcess, name: str, labels: str) -> float:

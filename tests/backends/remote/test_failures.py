@@ -255,11 +255,6 @@ def test_a_request_that_may_have_been_executed_is_retried_only_if_idempotent(han
         assert len(target.requests) == 2
 
 
-def test_a_request_of_a_sequence_is_not_executed_twice():
-    with scripted(lose, good) as target, calls_of(url(target), retries="1", idempotent="true") as calls:
-        assert calls.error(sequence=7).cause is Cause.LOST
-
-
 def test_retries_are_bounded():
     with scripted(busy) as target, calls_of(url(target), retries="3", idempotent="true") as calls:
         assert calls.error().text == f"the queue is full (from {url(target)}/v2/models/m)"
@@ -268,53 +263,6 @@ def test_retries_are_bounded():
 
 
 # -- weights and breakers ---------------------------------------------------------------------------------------
-
-
-def test_a_canary_gets_exactly_its_share():
-    numbers = iter([number / 200 for number in range(200)])
-    with scripted(good) as stable, scripted(good) as canary:
-        with calls_of(url(stable), url(canary), weights="95, 5", numbers=numbers) as calls:
-            for _ in range(200):
-                calls()
-
-        assert (len(stable.requests), len(canary.requests)) == (190, 10)
-
-
-def test_a_breaker_opens_and_closes_again():
-    with (
-        scripted(busy, busy, good) as target,
-        calls_of(url(target), breaker_failures="2", breaker_seconds="10") as calls,
-    ):
-        now = [100.0]
-        calls._caller._router._clock = lambda: now[0]
-        assert [calls.error().cause for _ in range(2)] == [Cause.UNAVAILABLE] * 2
-        refusal = calls.error()
-        assert refusal.cause is Cause.BLOCKED
-        assert refusal.text == (
-            "cannot call a remote model: the circuit breaker of each of its targets is open: "
-            f"{url(target)}/v2/models/m is next called in 10.0 s, after 2 failures, the last: the queue is full (from "
-            f"{url(target)}/v2/models/m)"
-        )
-        assert len(target.requests) == 2
-        assert not calls.is_ready()
-        now[0] += 11
-
-        assert calls.is_ready()
-        assert calls() == [WireResponse([], {})]
-        assert calls() == [WireResponse([], {})]
-
-
-def test_timeouts_that_the_client_asks_for_open_no_breaker():
-    answers = threading.Event()
-
-    def late(connection: socket.socket, request: bytes) -> bool:
-        return (good if answers.is_set() else never)(connection, request)
-
-    with scripted(late) as target, calls_of(url(target), breaker_failures="1") as calls:
-        for _ in range(2):
-            assert calls.error(timeout_us=50_000).cause is Cause.REQUEST_TIMEOUT
-        answers.set()
-        calls()
 
 
 # -- copies -----------------------------------------------------------------------------------------------------

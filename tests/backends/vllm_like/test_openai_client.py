@@ -7,8 +7,6 @@ import http.client
 import json
 import math
 import re
-from collections.abc import Iterator
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import openai
@@ -16,12 +14,11 @@ import pytest
 from support.server import ServerProcess
 from support.waiting import until
 
-from .asking import Background, metric
+from .asking import metric
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-MODELS = ("llama", "fake", "vectors", "ranker", "adapted")
 PROMPT = "hello the other world"
 TALK: list[Any] = [{"role": "user", "content": "hello the other world"}]
 SCHEMA = {
@@ -32,7 +29,6 @@ SCHEMA = {
 }
 WEATHER: Any = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
 STOP: Any = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {}}}}
-FOREVER: dict[str, Any] = {"temperature": 0, "extra_body": {"ignore_eos": True}}
 
 
 def complete(client: OpenAI, **options: Any) -> Any:
@@ -42,17 +38,6 @@ def complete(client: OpenAI, **options: Any) -> Any:
 
 def talk(client: OpenAI, **options: Any) -> Any:
     return client.chat.completions.create(**{"model": "llama", "messages": TALK, "temperature": 0, **options})
-
-
-def test_the_models_are_listed(client: OpenAI):
-    assert {"llama", "vectors", "adapted", "fake"} <= {model.id for model in client.models.list()}
-
-
-def test_the_list_of_models_has_the_length_of_their_contexts(client: OpenAI):
-    lengths = {model.id: getattr(model, "max_model_len", None) for model in client.models.list()}
-    assert (lengths["llama"], lengths["vectors"], lengths["fake"]) == (2048, 256, None)
-    assert lengths["adapted:other"] == 256
-    assert client.models.retrieve("llama").context_length == 2048
 
 
 def test_a_chat_answers_in_the_models_own_form(client: OpenAI):
@@ -88,32 +73,6 @@ def test_a_streamed_completion_joins_to_the_whole(client: OpenAI):
     parts = list(complete(client, max_tokens=20, stream=True))
     assert "".join(part.choices[0].text for part in parts) == whole.choices[0].text
     assert parts[-1].choices[0].finish_reason == whole.choices[0].finish_reason
-
-
-def test_several_choices_and_several_prompts_have_numbers(client: OpenAI):
-    answer = complete(client, prompt=[PROMPT, "the"], n=2, max_tokens=5, extra_body={"ignore_eos": True})
-    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
-    assert answer.usage.completion_tokens == 20
-    streamed = dict.fromkeys(range(4), "")
-    for part in complete(
-        client, prompt=[PROMPT, "the"], n=2, max_tokens=5, stream=True, extra_body={"ignore_eos": True}
-    ):
-        for choice in part.choices:
-            streamed[choice.index] += choice.text
-    assert all(streamed.values())
-
-
-def test_choices_of_a_chat_are_streamed_side_by_side(client: OpenAI):
-    contents = dict.fromkeys(range(3), "")
-    reasons = {}
-    for part in talk(client, n=3, max_tokens=8, temperature=1.2, seed=3, stream=True):
-        for choice in part.choices:
-            contents[choice.index] += choice.delta.content or ""
-            if choice.finish_reason:
-                assert choice.index not in reasons
-                reasons[choice.index] = choice.finish_reason
-    assert set(reasons) == {0, 1, 2}
-    assert len(set(contents.values())) > 1
 
 
 def test_stop_words_end_the_text_before_them(client: OpenAI):
@@ -205,24 +164,6 @@ def test_calls_of_tools_are_streamed_in_parts(client: OpenAI):
     assert reasons[-1] == "tool_calls"
 
 
-def test_each_part_of_a_streamed_call_has_its_number_and_only_the_first_its_name(client: OpenAI):
-    choice = {"type": "function", "function": {"name": "weather"}}
-    parts = talk(client, tools=[WEATHER], tool_choice=choice, max_tokens=400, temperature=0.5, seed=1, stream=True)
-    calls = [call for part in parts for call in part.choices[0].delta.tool_calls or ()]
-    assert len(calls) > 2
-    assert {call.index for call in calls} == {0}
-    assert calls[0].function.name == "weather"
-    assert calls[0].id.startswith("call_")
-    assert all(call.id is None and call.function.name is None for call in calls[1:])
-    assert set(json.loads("".join(call.function.arguments for call in calls))) == {"age", "ok"}
-
-
-def test_tools_may_be_forbidden(client: OpenAI):
-    answer = talk(client, tools=[WEATHER], tool_choice="none", max_tokens=10).choices[0]
-    assert answer.message.tool_calls is None
-    assert answer.finish_reason in {"length", "stop"}
-
-
 def test_vectors_are_the_same_in_both_encodings(client: OpenAI):
     given = {"model": "vectors", "input": ["hello the world", "other"]}
     plain = client.embeddings.create(**given, encoding_format="float")
@@ -234,15 +175,6 @@ def test_vectors_are_the_same_in_both_encodings(client: OpenAI):
         assert list(other.embedding) == pytest.approx(one.embedding, abs=1e-2)
     assert plain.usage.prompt_tokens == plain.usage.total_tokens > 2
     assert len(client.embeddings.create(**given, dimensions=8).data[0].embedding) == 8
-
-
-def test_adapters_and_unknown_models_are_told_apart(client: OpenAI):
-    import openai
-
-    with pytest.raises(openai.NotFoundError, match="none"):
-        talk(client, model="none")
-    with pytest.raises(openai.BadRequestError, match="does not support embeddings"):
-        client.embeddings.create(model="llama", input="hello")
 
 
 def test_requests_that_the_engine_refuses_are_bad_requests(client: OpenAI):
@@ -270,16 +202,6 @@ def test_a_prompt_beyond_the_context_has_openais_code_and_advice_that_exists(cli
     with pytest.raises(openai.BadRequestError, match=told) as caught:
         complete(client, model=model, prompt="word " * 5000)
     assert caught.value.code == "context_length_exceeded"
-
-
-@pytest.mark.parametrize("name", ["fake:other", "llama:other"])
-def test_an_unknown_adapter_is_an_unknown_model(client: OpenAI, name: str):
-    import openai
-
-    with pytest.raises(openai.NotFoundError, match=f"The model `{name}` does not exist") as caught:
-        complete(client, model=name)
-    assert caught.value.code == "model_not_found"
-    assert complete(client, model="fake:shouting", max_tokens=1).choices[0].text.startswith(" shouting")
 
 
 def test_prompts_are_token_ids_with_each_engine(client: OpenAI):
@@ -318,43 +240,6 @@ def test_more_choices_than_places_are_generated_in_parts(client: OpenAI):
         for choice in chunk.choices:
             streamed[choice.index] += choice.text
     assert streamed == [choice.text for choice in whole.choices]
-
-
-def opened(client: OpenAI, count: int) -> list[tuple[Any, Iterator[Any]]]:
-    """Streams that would go on for long, each after its first part."""
-    streams = [complete(client, max_tokens=1900, stream=True, **FOREVER) for _ in range(count)]
-    readers = [(stream, iter(stream)) for stream in streams]
-    for _, reader in readers:
-        next(reader)
-    return readers
-
-
-def test_closing_eight_connections_frees_their_places_at_once(client: OpenAI, server: ServerProcess):
-    """All eight places are taken; who comes next would wait for thousands of tokens if they were not freed."""
-    before = metric(server, "vllm:e2e_request_latency_seconds_count", "llama")
-    readers = opened(client, 8)
-    waiting = Background(complete, client, max_tokens=2, extra_body={"ignore_eos": True})
-    for stream, _ in readers:
-        stream.close()
-    assert waiting.result().usage.completion_tokens == 2
-    # None of the eight came to its end, now or before: only the last request is completed.
-    until(
-        lambda: metric(server, "vllm:e2e_request_latency_seconds_count", "llama") == before + 1,
-        "the request to be counted",
-    )
-
-
-def test_a_request_that_joins_is_answered_while_others_run(client: OpenAI):
-    readers = opened(client, 3)
-    try:
-        joined = complete(client, prompt="hello", max_tokens=3, extra_body={"ignore_eos": True})
-        assert joined.usage.completion_tokens == 3
-        rest = [sum(1 for _ in islice(reader, 101)) for _, reader in readers]
-    finally:
-        for stream, _ in readers:
-            with contextlib.suppress(Exception):
-                stream.close()
-    assert min(rest) > 100  # they went on all the while, and after
 
 
 def test_responses_call_tools_follow_schemas_and_continue(client: OpenAI):
@@ -486,22 +371,6 @@ def test_a_field_that_the_engine_cannot_obey_is_rejected(client, field, value):
         with pytest.raises(openai.BadRequestError) as caught:
             asked(client, extra_body={field: value})
         assert field in str(caught.value)
-
-
-def test_names_of_other_servers_have_their_effect(client):
-    assert (
-        complete(
-            client, max_tokens=openai.NOT_GIVEN, extra_body={"n_predict": 3, "ignore_eos": True}
-        ).usage.completion_tokens
-        == 3
-    )
-    told = {"grammar": 'root ::= "yes"', "max_tokens": 8}
-    assert complete(client, extra_body=told).choices[0].text == "yes"
-    assert talk(client, extra_body=told).choices[0].message.content == "yes"
-    made = talk(client, extra_body={"json_schema": SCHEMA, "max_tokens": 60}).choices[0].message.content
-    assert set(json.loads(made)) == {"age", "ok"}
-    neutral = {"typical_p": 1.0, "mirostat": 0, "top_a": 0.0, "repeat_penalty": 1.0, "priority": 0}
-    assert complete(client, extra_body=neutral).choices[0].text == complete(client).choices[0].text
 
 
 def test_echo_with_logprobs_has_those_that_the_model_generates_with(client):

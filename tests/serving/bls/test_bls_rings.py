@@ -42,13 +42,6 @@ def test_models_that_wait_for_each_other_get_an_error_that_names_the_ring(server
     assert run(server, model, "return [answer('goes on')]") == "goes on"
 
 
-@ours
-def test_a_model_of_one_instance_that_calls_itself_gets_an_error(server):
-    code = "return [answer(raised(to('runs_code', code('return [answer(1)]')).exec))]"
-    reply = run(server, "runs_code", code)
-    assert re.match(RING, reply["error"])[2] == "runs_code_0' -> 'runs_code_0"
-
-
 def test_a_call_that_waits_for_a_slow_model_is_no_ring(server):
     """A thread of the model waits for an instance that is busy with the same model's request, which goes on."""
     code = """
@@ -62,19 +55,3 @@ def test_a_call_that_waits_for_a_slow_model_is_no_ring(server):
     """
     assert run(server, "runs_code", code) == 0
     assert run(server, "runs_code", "model.thread.join()\nreturn [answer(model.late)]") == [{"OUT": ['"late"']}]
-
-
-@ours
-def test_models_of_two_instances_call_themselves(tmp_path):
-    """Once deep there is an instance left for the call; twice deep there is none, which is told."""
-    two = "instance_group { count: 2 kind: KIND_CPU }\n"
-    with serving(tmp_path, "runs_code", runs_code=two) as server:
-        inner = "return [answer(1)]"
-        once = f"return [answer(value_of(to('runs_code', code({inner!r})).exec()))]"
-        assert run(server, "runs_code", once) == {"OUT": ["1"]}
-        twice = f"return [answer(value_of(to('runs_code', code({once!r})).exec()))]"
-        reply = run(server, "runs_code", twice)
-        assert re.match(r".*all instances that could wait on each other: 'runs_code_0_[01]' -> ", reply["OUT"][0]), (
-            reply
-        )
-        assert run(server, "runs_code", once) == {"OUT": ["1"]}

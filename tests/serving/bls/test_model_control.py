@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 
 import pytest
@@ -159,34 +158,6 @@ def test_clients_load_with_configuration_and_files_over_http_and_grpc(server, te
         client.unload_model("brought")
         until(lambda client=client: not client.is_model_ready("brought"), "its end")
         client.close()
-
-
-def test_a_bad_configuration_in_a_request_leaves_everything_as_it_is(server):
-    evaluate(server, "a", "pb_utils.load_model('b')")
-    # What other tests have unloaded may not have ended.
-    until(lambda: b"UNLOADING" not in server.post("/v2/repository/index").body, "unloaded models to go")
-    before = server.post("/v2/repository/index").json()
-    for name in ("b", "never_seen"):
-        for config in ({"name": "z"}, {"max_batch_size": -3}):
-            parameters = {"config": json.dumps(config)} | ({"file:1/model.py": "eA=="} if name == "never_seen" else {})
-            reply = server.post(f"/v2/repository/models/{name}/load", {"parameters": parameters})
-            assert reply.status == 500
-            assert reply.error.startswith(f"failed to load '{name}', failed to poll from model repository (")
-    assert server.post("/v2/repository/index").json() == before
-    assert evaluate(server, "b", "1") == "1"
-
-
-def test_odd_load_parameters_over_http_are_refused(server):
-    for parameters, status, text in (
-        ({"file:1/model.py": "?"}, 400, "cannot read load parameter 'file:1/model.py': it is not base64"),
-        ({"config": 1}, 500, "attempt to access JSON non-string as string"),
-        ({"file:1/model.py": None}, 500, "attempt to access JSON non-string as string"),
-        ([1], 500, "attempt to get members for non-object"),
-        ({"other": "x"}, 500, "unexpected error on creating Triton parameter"),
-        ({"file:1/model.py": base64.b64encode(b"x").decode()}, 500, "Load parameter 'config' must be specified"),
-    ):
-        reply = server.post("/v2/repository/models/b/load", {"parameters": parameters})
-        assert (reply.status, text in reply.error) == (status, True), reply.body
 
 
 def load_in_initialize(name: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import sysconfig
 import venv
 from pathlib import Path
@@ -55,21 +54,3 @@ def test_an_activated_environment_that_all_models_run_in_is_not_warned_of(tmp_pa
     with ServerProcess(tmp_path / "models", work=tmp_path, environ={variable: str(environment)}) as server:
         assert prefix(server, "inside") == str(environment)
         assert "is activated" not in server.log
-
-
-def test_a_model_that_does_not_run_in_the_activated_environment_is_named_once(tmp_path, environment):
-    add_model(tmp_path / "models", "inside", environment)
-    add_model(tmp_path / "models", "outside")
-    options = ("--model-control-mode=explicit", "--load-model=inside")
-    variables = {"VIRTUAL_ENV": str(environment)}
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path, environ=variables) as server:
-        assert "is activated" not in server.log
-        for _ in range(2):
-            assert server.post("/v2/repository/models/outside/load").status == 200
-        assert prefix(server, "outside") == sys.prefix
-        said = (
-            f"VIRTUAL_ENV={environment} is activated and does not reach model 'outside', which runs with "
-            f"{sys.executable}: pass --backend-config=python,execution-env-path={environment} to run all models in it"
-        )
-        server.wait_log(said)
-        assert server.log.count("is activated") == 1

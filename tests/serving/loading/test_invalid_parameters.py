@@ -36,13 +36,6 @@ def test_a_load_names_file_and_line_of_an_invalid_parameter(server):
     assert reasons(server)["m"] == wanted
 
 
-def test_an_invalid_parameter_of_demand_is_the_reason_in_the_index_too(server):
-    reply = server.post("/v2/repository/models/later/load")
-    wanted = f"{server.work / 'models' / 'later' / 'config.pbtxt'}:5: parameter demand of model 'later' is 'sometimes'"
-    assert reply.error.startswith(f"failed to load 'later': {wanted}")
-    assert reasons(server)["later"].startswith(wanted)
-
-
 def test_an_invalid_parameter_in_a_load_request_leaves_the_served_model_alone(server):
     config = server.get("/v2/models/serves/config").json()
     config["parameters"] = {"PREWARM": {"string_value": "1st"}}

@@ -7,11 +7,6 @@ import re
 from serving.ensembles.ensembles import ask, outputs, write_function
 from support.server import ServerProcess
 
-CALLS = """[
-    pb_utils.InferenceRequest(model_name="zzz", requested_output_names=["OUT"],
-        inputs=[pb_utils.Tensor("IN", x)]).exec().output_tensors()[0].as_numpy()
-][0]"""
-
 
 def after(*names):
     return f'parameters {{ key: "LOAD_AFTER" value {{ string_value: "{", ".join(names)}" }} }}\n'
@@ -20,18 +15,6 @@ def after(*names):
 def order(server):
     """The models in the order in which they were ready."""
     return re.findall(r"successfully loaded '(\w+)'", server.log)
-
-
-def test_models_that_a_model_calls_are_loaded_before_it(tmp_path):
-    models = tmp_path / "models"
-    warm = (
-        """model_warmup { name: "w" inputs { key: "IN" value { data_type: TYPE_FP32 dims: 1 zero_data: true } } }\n"""
-    )
-    write_function(models, "aaa", CALLS.replace("\n", " "), after("zzz") + warm)
-    write_function(models, "zzz", "x + 1")
-    with ServerProcess(models, work=tmp_path) as server:
-        assert order(server) == ["zzz", "aaa"]
-        assert outputs(ask(server, "aaa", 1, name="IN")) == {"OUT": [2]}
 
 
 def test_a_load_request_loads_called_models_and_an_unload_of_either_keeps_the_other(tmp_path):

@@ -54,17 +54,6 @@ def test_code_that_was_not_fetched_is_no_syntax_error(server, model, what):
     assert reason(server, model).endswith(f"cannot run the code in {place(server, model)}/1/model.py: it is {what}")
 
 
-def test_a_configuration_that_was_not_fetched_has_no_unknown_field(server):
-    assert reason(server, "config") == f"cannot read {place(server, 'config')}/config.pbtxt: it is {IS_POINTER}"
-
-
-def test_an_archive_that_was_not_fetched_says_so(server):
-    assert (
-        f"cannot unpack the execution environment {place(server, 'archive')}/env.tar.gz: it is {IS_POINTER}"
-        in reason(server, "archive")
-    )
-
-
 def test_weights_that_were_not_fetched_explain_the_error_of_the_model(server):
     first, _, _ = reason(server, "weights").partition("\n")
     assert "ValueError: bad magic number" in first

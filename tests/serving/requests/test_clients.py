@@ -98,15 +98,6 @@ def test_asynchronous_clients_ask_all_models_at_once(server, api):
         check(name, result)
 
 
-def test_the_start_logs_the_options_with_the_names_of_the_reference(server):
-    rows = [
-        [cell.strip() for cell in line.split("|")[1:3]] for line in server.log.splitlines() if line.startswith("| ")
-    ]
-
-    assert ["Option", "Value"] in rows
-    assert ["model_control_mode", "MODE_NONE"] in rows
-
-
 def test_backend_table_has_a_row_for_python_and_one_for_each_shared_backend(server):
     rows = [line.split("|")[1].strip() for line in server.log.splitlines() if line.startswith("| ")]
 
