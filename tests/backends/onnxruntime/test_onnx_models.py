@@ -72,13 +72,6 @@ def test_all_parameters_of_the_reference_are_accepted(server: ServerProcess):
     assert found["SUM"].tolist() == [[5, 5, 5, 5]]
 
 
-def test_only_the_requested_output_is_returned(server: ServerProcess):
-    wanted = [httpclient.InferRequestedOutput("DIFFERENCE")]
-    assert list(infer(server, "add_sub", {"A": row(1, 2, 3, 4), "B": row(1, 2, 3, 4)}, outputs=wanted)) == [
-        "DIFFERENCE"
-    ]
-
-
 def test_strings_arrive_as_they_were_sent(server: ServerProcess):
     texts = np.array([["a", "é\n"], ["", "日本"]], object)
     found = infer(server, "texts", {"X": texts})["Y"]

@@ -65,28 +65,6 @@ def test_a_dictionary_has_inputs_and_outputs_by_their_names(server: ServerProces
     assert infer(server, "named", {"a": A, "b": B}) == {"sum": SUM, "product": [[10, 40, 90, 160]]}
 
 
-def test_requests_are_batched_and_each_gets_its_own_rows(server: ServerProcess):
-    def ask(number: int) -> bool:
-        a, b = A.repeat(number % 3 + 1, 0) * number, B.repeat(number % 3 + 1, 0)
-        return infer(server, "add_sub", {"x": a, "y": b})["OUTPUT__0"] == (a + b).tolist()
-
-    with ThreadPoolExecutor(16) as threads:
-        assert all(threads.map(ask, range(96)))
-    statistics = server.get("/v2/models/add_sub/stats").json()["model_stats"][0]
-    assert statistics["execution_count"] < statistics["inference_count"]
-
-
-@pytest.mark.parametrize(
-    ("model", "name"), [("segments", "x__0"), ("segments_module", "x__0"), ("segments_exported", "INPUT__0")]
-)
-def test_ragged_requests_are_one_call_and_each_gets_its_own_part(server: ServerProcess, model: str, name: str):
-    with ThreadPoolExecutor(3) as threads:
-        found = list(threads.map(lambda one: infer(server, model, {name: one}), (row(1, 2, 3), row(10), row(100, 200))))
-    assert [outputs["OUTPUT__0"] for outputs in found] == [[[6]], [[10]], [[300]]]
-    assert [outputs["OUTPUT__1"] for outputs in found] == [[[2, 4, 6]], [[20]], [[200, 400]]]
-    assert server.get(f"/v2/models/{model}/stats").json()["model_stats"][0]["execution_count"] == 1
-
-
 def test_inputs_that_the_model_refuses_are_an_error_of_their_request_alone(server: ServerProcess):
     def ask(position: int) -> object:
         try:
@@ -115,18 +93,6 @@ def test_strings_are_lists(server: ServerProcess):
     assert found == {"OUTPUT__0": [2, 9], "OUTPUT__1": [b"ab", "日本語".encode()]}
     with pytest.raises(InferenceServerException, match="input 'texts' has a string that is not UTF-8"):
         infer(server, "louder", {"texts": np.array([[b"\xff"]], object)})
-
-
-def test_a_state_belongs_to_its_sequence(server: ServerProcess):
-    def step(sequence: int, value: float, *, start: bool = False, end: bool = False) -> float:
-        options = {"sequence_id": sequence, "sequence_start": start, "sequence_end": end}
-        return infer(server, "counter", {"INPUT__0": row(value)}, **options)["OUTPUT__0"][0][0]
-
-    assert step(1, 1, start=True) == 1
-    assert step(2, 10, start=True) == 10
-    assert step(1, 2) == 3
-    assert step(2, 20, end=True) == 30
-    assert step(1, 4, end=True) == 7
 
 
 @pytest.mark.parametrize(

@@ -56,15 +56,6 @@ def test_states_go_from_one_request_of_a_sequence_to_the_next(tmp_path):
         assert add(model, 1, flags=START) == [1]
 
 
-def test_a_start_resets_the_state_and_may_also_be_the_end(tmp_path):
-    with load(write(tmp_path)) as model:
-        assert [add(model, 1, flags=START), add(model, 5, flags=START), add(model, 1, flags=START | END)] == [
-            [1],
-            [5],
-            [1],
-        ]
-
-
 def test_a_response_without_states_leaves_them_as_they_were(tmp_path):
     with load(write(tmp_path)) as model:
         add(model, 1, flags=START)

@@ -54,8 +54,6 @@ def server(tmp_path_factory):
     for name in ("counted", "outputs", "classes", "errors", "shapes", "grpc", "lost", "called", "step", "speaks"):
         write_counting(models, name)
     write_counting(models, "off", "")
-    write_counting(models, "ordered", CACHED + "dynamic_batching { preserve_ordering: true }")
-    write_counting(models, "strings", datatype="TYPE_STRING")
     write_counting(models, "tagged", CACHED + 'metric_tags { key: "k" value: "v" }')
     write_counting(models, "calls", "", code=CALLS)
     write_ensemble(models, "ensemble", "step")

@@ -41,18 +41,6 @@ def execute(self, requests):
             sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array + number)]))
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-WHERE = """
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-        start = array.__array_interface__["data"][0]
-        lines = open("/proc/self/maps").read().splitlines()
-        bounds = [[int(each, 16) for each in line.split()[0].split("-")] for line in lines if "-bridge" in line]
-        found = np.array([any(begin <= start < end for begin, end in bounds)], np.float32)
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", found)]))
-    return responses
-"""
 """Whether its input is in a bridge."""
 PORTS = """
 input [{ name: "IN" data_type: TYPE_FP32 dims: [-1] }]
@@ -151,39 +139,6 @@ def test_tensors_of_all_sizes_come_back_unchanged_and_stay_their_models_own(tmp_
         assert ask(server, threads) == "done"
 
 
-def test_two_models_share_bridges_and_no_third_one_maps_them(tmp_path):
-    models = tmp_path / "models"
-    write_model(models, "other", config=TOGETHER)
-    write(models, "elsewhere", DOUBLES)
-    with serving(tmp_path) as server:
-        settle(server)
-        caller, other = guest(server, "caller"), guest(server, "other")
-        assert bridges_of(caller) == {"caller": 1, "doubles": 1}
-        assert bridges_of(host(server)) == {"caller": 1, "doubles": 1}
-        assert bridges_of(other) == {}
-        until(
-            lambda: (
-                ask(server, f"talk(1, 3, [{LONG}], 'elsewhere')") == "[]"
-                and len(bridges_of(caller)) > 1
-                and sum(bridges_of(caller).values()) == 4
-            ),
-            "bridges to another model",
-        )
-        mapped = {pid.pid: bridges_of(pid.pid) for pid in server.children() if "--instance" in pid.cmdline()}
-        assert sorted(sum(found.values()) for found in mapped.values()) == [0, 2, 2, 4]
-
-
-def test_tensors_in_bridges_are_read_where_they_were_written(tmp_path):
-    """By the called model and by the caller; short ones are copied as before."""
-    write(tmp_path / "models", "where", WHERE)
-    with serving(tmp_path) as server:
-        settle(server)
-        assert ask(server, f"place(call(1, {LONG}))") == "'memfd:naiad-doubles_0-bridge'"
-        assert "-bridge" not in ask(server, "place(call(1, 20_000))")
-        until(lambda: ask(server, f"float(call(1, {LONG}, 'where')[0])") == "1.0", "a bridge to the called model")
-        assert ask(server, "float(call(1, 20_000, 'where')[0])") == "0.0"
-
-
 def test_responses_of_a_decoupled_model_stay_as_they_were_sent(tmp_path):
     models = tmp_path / "models"
     write(models, "repeats", REPEATS, "model_transaction_policy { decoupled: true }")
@@ -199,22 +154,6 @@ def test_responses_of_a_decoupled_model_stay_as_they_were_sent(tmp_path):
             == "None"
         )
         assert ask(server, code) == repr([(LONG, float(n), float(n)) for n in range(7, 12)])
-
-
-def test_calls_by_coroutines_threads_and_a_batching_model_do_not_mix(tmp_path):
-    models = tmp_path / "models"
-    write(models, "batched", DOUBLES, "max_batch_size: 4\ndynamic_batching { max_queue_delay_microseconds: 2000 }")
-    (models / "batched" / "config.pbtxt").write_text(
-        'backend: "python"\n'
-        + PORTS
-        + TOGETHER
-        + "max_batch_size: 4\ndynamic_batching { max_queue_delay_microseconds: 2000 }"
-    )
-    with serving(tmp_path) as server:
-        code = f"pool = concurrent.futures.ThreadPoolExecutor(6)\nwrong = list(pool.map(lambda seed: talk(seed, 25, (70_000, {LONG}), 'batched'), range(6)))\npool.shutdown()"
-        for _ in range(2):
-            assert ask(server, code) == "done"
-            assert ask(server, "wrong") == repr([[]] * 6)
 
 
 def test_a_guest_that_dies_fails_its_own_call_and_leaves_nothing(tmp_path):
@@ -251,24 +190,6 @@ def test_a_caller_that_dies_during_a_call_leaves_nothing(tmp_path):
             until(lambda: server.get("/v2/models/caller/ready").status == 200, "the caller to be there again")
             settle(server)
         until(lambda: (descriptors(process), bridges_of(process)) == before, "descriptors and mappings as before")
-
-
-def test_bridges_end_with_a_model_that_is_loaded_again_or_unloaded(tmp_path):
-    with serving(tmp_path, "--model-control-mode=explicit", "--load-model=*") as server:
-        settle(server)
-        process = host(server)
-        before = descriptors(process)
-        file = tmp_path / "models" / "doubles" / "1" / "model.py"
-        for number in range(2):
-            file.write_text(f"{file.read_text()}# {number}\n")
-            assert server.post("/v2/repository/models/doubles/load", {}).status == 200
-            settle(server)
-        assert ask(server, "kept.clear()") == "None"
-        assert ask(server, f"talk(1, 2, [{LONG}])") == "[]"
-        until(lambda: descriptors(process) == before, "descriptors as before")
-        assert ask(server, "kept.clear()") == "None"
-        assert server.post("/v2/repository/models/doubles/unload", {}).status == 200
-        until(lambda: not bridges_of(process) and not bridges_of(guest(server, "caller")), "the bridges to end")
 
 
 def test_a_model_with_a_memory_limit_gets_its_tensors_by_copies(tmp_path):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 from serving.contract import REFERENCE
-from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, write_ensemble, write_function, write_model
+from serving.ensembles.ensembles import ask, write_ensemble, write_function, write_model
 from support.server import TRITONSERVER, ServerProcess
 
 EXPLICIT = "--model-control-mode=explicit"
@@ -19,7 +19,6 @@ def write_misfits(folder):
     )
     write_function(folder, "integers", "x.astype(np.float32)", tensors=integers)
     write_function(folder, "batched", "x", "max_batch_size: 4\n")
-    write_model(folder, "repeat", REPEAT, DECOUPLED)
     write_model(folder, "broken", "def initialize(self, args):\n    raise ValueError('no luck')\n")
     write_ensemble(folder, "bad_type", "integers IN=X > OUT=Y")
     write_ensemble(folder, "bad_batch", "batched IN=X > OUT=Y", extra="max_batch_size: 8\n")

@@ -48,3 +48,20 @@ def test_the_first_guest_leaves_only_naiads_modules_compiled(tmp_path, library):
 
     assert {"__init__", "main", "wire", "loader"} <= compiled(library).keys()
     assert compiled(tmp_path / "others") == {}
+
+
+def test_the_next_guest_uses_the_bytecode_of_the_first_one(library):
+    start(library)
+    before = compiled(library)
+
+    start(library)
+
+    assert compiled(library) == before
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_not_to_start(library):
+    (library / "naiad_stub" / "__pycache__").write_text("in the way")
+
+    start(library)
+
+    assert compiled(library) == {}

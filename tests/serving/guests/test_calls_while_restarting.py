@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from serving.contract import run
-from serving.ensembles.ensembles import ask, outputs, write_ensemble, write_function
+from serving.ensembles.ensembles import write_ensemble, write_function
 from serving.guests.test_supervision import GATED, guest_pid
 from serving.repositories import repository
 from support.server import ServerProcess
@@ -66,8 +66,3 @@ def test_calls_to_a_model_that_restarts_are_answered(server, gate, model):
     opening.start()
     assert run(server, "runs_code", code) == [str({names[1]: [n + 1.0]}) for n in range(CALLS)]
     opening.join()
-
-
-def test_steps_of_an_ensemble_wait_for_a_model_that_restarts(server, gate):
-    kill_callee(server)
-    assert outputs(ask(server, "ensemble", 1))["Y"] == [2]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from serving.repositories import infer, repository, values
+from serving.repositories import repository
 from support.server import HOST, ServerProcess
 
 MIB = 1 << 20
@@ -112,14 +112,6 @@ def test_connections_that_come_and_go_leave_nothing(server):
     server.wait_for(lambda: psutil.Process(server.pid).num_fds() <= descriptors, "connections to be closed")
     after = resident(server)
     assert after["together"] - before["together"] < 16, (before, after)
-
-
-def test_idle_model_gives_its_segments_back(server):
-    """One large request must not hold its memory for as long as the server lives."""
-    with contextlib.closing(http.client.HTTPConnection(HOST, server.http_port)) as connection:
-        ask(connection, bytes(64 * MIB))
-    server.wait_for(lambda: segments(server) < MIB, "the segments to shrink")
-    assert values(infer(server, "identity", 1)) == [1]
 
 
 def test_client_that_goes_away_amid_its_answer_gives_its_block_back(server):

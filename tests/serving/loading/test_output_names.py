@@ -17,29 +17,6 @@ class TritonPythonModel:
     def execute(self, requests):
         return [pb_utils.InferenceResponse([pb_utils.Tensor(n, np.zeros(1, np.int32)) for n in NAMES]) for _ in requests]
 """
-DECOUPLED = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for name in NAMES:
-                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor(name, np.zeros(1, np.int32))]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
-CALLS = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            pb_utils.InferenceRequest(model_name="called", requested_output_names=["B"], inputs=[]).exec()
-        return [pb_utils.InferenceResponse([]) for _ in requests]
-"""
 CONFIG = """backend: "python"
 output [ { name: "A" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "B" data_type: TYPE_INT32 dims: [ 1 ] } ]
 instance_group { kind: KIND_CPU count: 3 }
@@ -47,12 +24,7 @@ instance_group { kind: KIND_CPU count: 3 }
 MODELS = {
     "lacks": CODE.replace("NAMES", '["A"]'),
     "extra": CODE.replace("NAMES", '["A", "B", "C"]'),
-    "right": CODE.replace("NAMES", '["A", "B"]'),
-    "invents": CODE.replace("NAMES", '["A", "B", *(f"C{number}" for number in range(1000))]'),
-    "parts": DECOUPLED.replace("NAMES", '["A", "B"]'),
     "rpc": CODE.replace("NAMES", '["A"]'),
-    "called": CODE.replace("NAMES", '["A"]'),
-    "calls": CALLS,
 }
 
 
@@ -63,8 +35,7 @@ def server(tmp_path_factory):
         file = folder / "models" / name / "1" / "model.py"
         file.parent.mkdir(parents=True)
         file.write_text(code)
-        decoupled = "model_transaction_policy { decoupled: true }\n" if name == "parts" else ""
-        (folder / "models" / name / "config.pbtxt").write_text(CONFIG + decoupled)
+        (folder / "models" / name / "config.pbtxt").write_text(CONFIG)
     with ServerProcess(folder / "models", work=folder) as running:
         yield running
 

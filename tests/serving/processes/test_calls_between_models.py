@@ -12,28 +12,14 @@ import psutil
 import pytest
 from serving.processes.callers import PARENT, ask, rings, run_together, write_runner
 from serving.processes.reaching import connection_of_each
-from serving.written import evaluate, write_model
+from serving.written import evaluate
 from support.server import ServerProcess
 from support.waiting import until
 
 TWO = "instance_group [{ count: 2 kind: KIND_CPU }]\n"
 """One instance in each process."""
-DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 LONG = 600_000
 """Bytes of a tensor that takes a bridge."""
-REPEATS = """
-def execute(self, requests):
-    for request in requests:
-        text, count = pb_utils.get_input_tensor_by_name(request, "CODE").as_numpy()[0].decode().split()
-        sender = request.get_response_sender()
-        for number in range(int(count)):
-            if sender.is_cancelled():
-                break
-            answer = f"{text} {number} {os.getppid()}".encode()
-            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([answer], object))]))
-        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-"""
-"""Answers to `text 3` with three responses; each has the id of the guest's parent."""
 
 
 IN_COORDINATOR = 'parameters { key: "ONE_PROCESS" value { string_value: "true" } }\n'
@@ -49,7 +35,6 @@ def server(models: Path) -> Iterator[ServerProcess]:
     for name in ("a", "b", "c"):
         write_runner(models, name, TWO)
     write_runner(models, "single", IN_COORDINATOR)
-    write_model(models, "repeats", REPEATS, config=TWO + DECOUPLED)
     options = ("--processes=2", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
     with ServerProcess(models, *options, work=models.parent) as process:
         yield process

@@ -9,7 +9,6 @@ from serving.batching.batches import BatchModel, metrics, pending, statistics
 from support.server import ServerProcess
 from support.waiting import until
 
-SEQUENCES = "max_batch_size: 1 sequence_batching { max_sequence_idle_microseconds: 60000000 }"
 ENSEMBLE = """
 platform: "ensemble" max_batch_size: 1
 input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_INT32 dims: 4 }
@@ -47,8 +46,6 @@ def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stages") / "models"
     made = {
         "plain": BatchModel(folder, "plain", "max_batch_size: 1"),
-        "places": BatchModel(folder, "places", SEQUENCES),
-        "queues": BatchModel(folder, "queues", SEQUENCES),
         "turns": BatchModel(folder, "turns", "max_batch_size: 1"),
         "after": BatchModel(folder, "after", "max_batch_size: 1"),
     }
