@@ -73,18 +73,6 @@ def test_a_server_whose_log_is_not_read_ends_on_sigterm(unread):
     assert unread.wait_exit() == 0
 
 
-def test_lines_beyond_the_queue_are_counted(unread):
-    code = f"[print(str(number) + 'y' * 15000) for number in range(900)] and {_BURST}"
-    evaluate(unread, "prints", code)
-    until(lambda: os.read(unread.reader, 1), "the log to begin")
-
-    def reads_the_report():
-        unread.read()
-        return "lines of the log were dropped: stderr was not read fast enough" in unread.log
-
-    until(reads_the_report, "the report of dropped lines")
-
-
 def test_sighup_reopens_the_log_and_the_trace_file(tmp_path):
     repository, log, traces = tmp_path / "models", tmp_path / "log", tmp_path / "traces"
     write_model(repository, "prints")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import http.client
 import os
 import select
 import socket
@@ -19,7 +18,7 @@ from attacks.conftest import warm_up
 from attacks.memory_limit import limited
 from attacks.watching import attacked_server, watched
 from frontends.http2.peer import Peer
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 from support.waiting import until
 
 from naiad.frontends.http2 import frames
@@ -123,13 +122,8 @@ class Upload:
 
 
 def metric(server: ServerProcess, name: str) -> float:
-    with contextlib.closing(http.client.HTTPConnection(HOST, server.metrics_port, timeout=240)) as connection:
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-    for line in text.splitlines():
-        if line.startswith(f"naiad_request_memory_{name} "):
-            return float(line.split()[1])
-    raise AssertionError(name)
+    (value,) = server.samples(f"naiad_request_memory_{name} ").values()
+    return value
 
 
 def assert_memory_returned(server: ServerProcess, seen) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import socket
 import struct
@@ -14,7 +13,7 @@ from attacks.clients import connected
 from attacks.test_memory_budget import CALL
 from attacks.watching import attacked_server, watched
 from frontends.http2.peer import Peer
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 from support.waiting import until
 from tritonclient.grpc import service_pb2
 
@@ -116,13 +115,8 @@ def message_of(model: str, **values: int) -> bytes:
 
 
 def metric(server: ServerProcess, name: str) -> float:
-    with contextlib.closing(http.client.HTTPConnection(HOST, server.metrics_port, timeout=240)) as connection:
-        connection.request("GET", "/metrics")
-        text = connection.getresponse().read().decode()
-    for line in text.splitlines():
-        if line.startswith(f"{name} "):
-            return float(line.split()[-1])
-    raise AssertionError(name)
+    (value,) = server.samples(f"{name} ").values()
+    return value
 
 
 def dropped(server: ServerProcess, reason: str) -> float:

@@ -370,6 +370,19 @@ class ServerProcess:
             response = connection.getresponse()
             return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
 
+    def metrics(self) -> str:
+        """The page of metrics."""
+        with contextlib.closing(
+            http.client.HTTPConnection(HOST, self.metrics_port, timeout=self.timeout)
+        ) as connection:
+            connection.request("GET", "/metrics")
+            return connection.getresponse().read().decode()
+
+    def samples(self, start: str) -> dict[str, float]:
+        """Values on the page of metrics, by the names and labels of those that begin with *start*."""
+        lines = (line.rpartition(" ") for line in self.metrics().splitlines() if line.startswith(start))
+        return {series: float(value) for series, _, value in lines}
+
     def _child_environ(self, changes: Mapping[str, str | None]) -> dict[str, str]:
         # A store of environments in the user's cache would make one test's start another's second start.
         own: dict[str, str | None] = {"XDG_CACHE_HOME": str(self.work / "cache"), "NAIAD_STORE": None}

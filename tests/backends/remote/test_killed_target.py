@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,10 +103,8 @@ def add(folder: Path, name: str, values: dict[str, str]) -> None:
 
 def breakers(server: ServerProcess, port: int) -> set[float]:
     """The states of all breakers for the targets at a port."""
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10) as page:
-        lines = page.read().decode().splitlines()
-    found = [line for line in lines if line.startswith("naiad_remote_breaker_state") and f":{port}/" in line]
-    return {float(line.rpartition(" ")[2]) for line in found}
+    found = server.samples("naiad_remote_breaker_state").items()
+    return {state for series, state in found if f":{port}/" in series}
 
 
 def test_calls_with_two_targets_succeed_and_those_with_one_fail_clearly_until_the_killed_target_is_back(

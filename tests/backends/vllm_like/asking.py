@@ -85,11 +85,7 @@ class Background:
 
 def metric(server: ServerProcess, name: str, model: str) -> float:
     """The value of one of a model's metrics."""
-    connection = http.client.HTTPConnection(*server.metrics_url.split(":"), timeout=30)
-    connection.request("GET", "/metrics")
-    page = connection.getresponse().read().decode()
-    connection.close()
     # The server's own metrics have none of vLLM's labels.
     labels = rf'(?:engine="0",)?model="{model}",(?:model_name="{model}",)?version="1"'
     line = re.compile(rf"{re.escape(name)}\{{{labels}\}} (.+)")
-    return float(next(found[1] for found in map(line.fullmatch, page.splitlines()) if found))
+    return float(next(found[1] for found in map(line.fullmatch, server.metrics().splitlines()) if found))

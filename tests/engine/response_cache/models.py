@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 from pathlib import Path
 from typing import Any
 
-from support.server import HOST, Reply, ServerProcess
+from support.server import Reply, ServerProcess
 
 COUNTS = '''
 import numpy as np
@@ -121,15 +120,10 @@ def counts(server: ServerProcess, model: str) -> dict[str, int]:
 
 def metrics(server: ServerProcess, part: str) -> list[str]:
     """Lines of the metrics page with *part* in them."""
-    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
-    try:
-        connection.request("GET", "/metrics")
-        return [line for line in connection.getresponse().read().decode().splitlines() if part in line]
-    finally:
-        connection.close()
+    return [line for line in server.metrics().splitlines() if part in line]
 
 
 def gauge(server: ServerProcess, name: str) -> float:
     """The value of a metric without labels."""
-    (line,) = [line for line in metrics(server, f"{name} ") if not line.startswith("#")]
-    return float(line.split()[1])
+    (value,) = server.samples(f"{name} ").values()
+    return value

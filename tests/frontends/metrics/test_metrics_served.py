@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 
@@ -10,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving.contract import is_end
 from serving.written import evaluate, write_model
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 
 DECOUPLED = """
 def execute(self, requests):
@@ -62,18 +61,9 @@ def usual(tmp_path_factory):
         yield running
 
 
-def page(server: ServerProcess) -> str:
-    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
-
-
 def values(server: ServerProcess, part: str) -> dict[str, float]:
     """Values by series, of those with *part* in them."""
-    lines = [line.rsplit(" ", 1) for line in page(server).splitlines() if part in line and not line.startswith("#")]
+    lines = [line.rsplit(" ", 1) for line in server.metrics().splitlines() if part in line and not line.startswith("#")]
     return {name: float(value) for name, value in lines}
 
 
@@ -101,7 +91,7 @@ def test_summaries_tell_count_sum_and_the_quantiles_that_were_asked_for(server):
     assert len(found) == 10
     counts = values(server, '_summary_us_count{model="plain"')
     assert set(counts.values()) == {before + 3}
-    text = page(server)
+    text = server.metrics()
     assert "# TYPE nv_inference_request_summary_us summary\n" in text
     assert (
         "# HELP nv_inference_queue_summary_us Summary of inference queuing duration in microseconds (includes cached "
@@ -130,7 +120,7 @@ def test_first_responses_are_a_histogram_with_the_models_own_buckets(server, mod
     found = values(server, f'nv_inference_first_response_histogram_ms_bucket{{model="{model}"')
     assert [name.split('le="')[1].rstrip('"}') for name in found] == bounds
     assert list(found.values())[-2:] == [2, 2]
-    assert "# TYPE nv_inference_first_response_histogram_ms histogram\n" in page(server)
+    assert "# TYPE nv_inference_first_response_histogram_ms histogram\n" in server.metrics()
 
 
 def test_an_error_that_a_model_answers_with_is_a_success_as_in_the_reference_and_counted_apart(server):
@@ -145,7 +135,7 @@ def test_an_error_that_a_model_answers_with_is_a_success_as_in_the_reference_and
 
 
 def test_processor_metrics_are_absent_if_disabled(server, usual):
-    assert "nv_cpu" not in page(server)
+    assert "nv_cpu" not in server.metrics()
     assert {"nv_cpu_utilization", "nv_cpu_memory_total_bytes", "nv_cpu_memory_used_bytes"} <= values(
         usual, "nv_cpu"
     ).keys()
@@ -153,7 +143,7 @@ def test_processor_metrics_are_absent_if_disabled(server, usual):
 
 def test_summaries_and_histograms_are_absent_unless_enabled(usual):
     ask(usual, "plain")
-    text = page(usual)
+    text = usual.metrics()
     assert "summary" not in text
     assert "histogram" not in text
     assert (
@@ -198,5 +188,5 @@ def test_segments_and_the_store_have_metrics(usual):
 
 def test_prometheus_reads_every_page(server, usual):
     for each in (server, usual):
-        names = {family.name for family in text_string_to_metric_families(page(each))}
+        names = {family.name for family in text_string_to_metric_families(each.metrics())}
         assert {"nv_inference_count", "naiad_guests_alive", "nv_pinned_memory_pool_total_bytes"} <= names

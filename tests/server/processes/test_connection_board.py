@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import socket
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -94,12 +93,6 @@ def test_a_closed_board_counts_nothing() -> None:
     assert (board.note_open(3), board.note_address("10.0.0.1", 3)) == (0, 0)
 
 
-def metrics(server: ServerProcess) -> bytes:
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as answer:
-        data: bytes = answer.read()
-        return data
-
-
 @pytest.mark.server
 @pytest.mark.parametrize("flag", ["--max-connections=6", "--max-connections-per-address=6"])
 def test_a_server_of_two_processes_accepts_as_many_connections_as_the_limit_says(tmp_path, flag) -> None:
@@ -113,4 +106,4 @@ def test_a_server_of_two_processes_accepts_as_many_connections_as_the_limit_says
                     client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
                     answers.append(client.recv(1000)[:12])
             assert answers == [b"HTTP/1.1 200"] * 6 + [b"HTTP/1.1 503"] * 2
-            server.wait_for(lambda: b"\nnaiad_connections_open 0" in metrics(server), "all connections to end")
+            server.wait_for(lambda: "\nnaiad_connections_open 0" in server.metrics(), "all connections to end")

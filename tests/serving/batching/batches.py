@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +108,6 @@ class Request:
         return self.reply.status, self.reply.error
 
 
-def metrics(server: ServerProcess) -> str:
-    """The metrics page."""
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as page:
-        return page.read().decode()
-
-
 def statistics(server: ServerProcess, model: BatchModel) -> dict[str, Any]:
     """The model's statistics."""
     return server.get(f"/v2/models/{model.name}/stats").json()["model_stats"][0]
@@ -122,8 +115,7 @@ def statistics(server: ServerProcess, model: BatchModel) -> dict[str, Any]:
 
 def pending(server: ServerProcess, model: BatchModel) -> int:
     """How many requests wait in the queue, as the metrics say."""
-    line = f'nv_inference_pending_request_count{{model="{model.name}",version="1"}} '
-    return next(int(float(text[len(line) :])) for text in metrics(server).splitlines() if text.startswith(line))
+    return int(sum(server.samples(f'nv_inference_pending_request_count{{model="{model.name}"').values()))
 
 
 def wait_for_pending(server: ServerProcess, model: BatchModel, number: int) -> None:

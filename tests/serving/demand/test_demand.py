@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
-
 import numpy as np
 import pytest
 from serving.ensembles.ensembles import DECOUPLED, REPEAT, ask, outputs, write_ensemble, write_function, write_model
@@ -40,12 +38,6 @@ def loads_of(server, model):
     return server.log.count(f"loading: {model}:1")
 
 
-def metrics(server, start):
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as reply:
-        lines = [line.rpartition(" ") for line in reply.read().decode().splitlines() if line.startswith(start)]
-    return {name: float(value) for name, _, value in lines}
-
-
 def test_metadata_and_readiness_are_answered_without_loading(server):
     assert server.get("/v2/health/ready").status == 200
     assert is_model_ready(server, "quiet")
@@ -53,13 +45,13 @@ def test_metadata_and_readiness_are_answered_without_loading(server):
     assert server.get("/v2/models/quiet").json()["inputs"] == [{"name": "IN", "datatype": "FP32", "shape": [-1]}]
     assert server.get("/v2/models/quiet/config").json()["output"][0]["data_type"] == "TYPE_FP32"
     assert server.get("/v2/models/quiet/stats").json()["model_stats"][0]["inference_count"] == 0
-    assert metrics(server, "naiad_demand_models")['naiad_demand_models{state="dormant"}'] >= 1
-    assert "quiet" not in metrics(server, "naiad_guests_alive")
+    assert server.samples("naiad_demand_models")['naiad_demand_models{state="dormant"}'] >= 1
+    assert "quiet" not in server.samples("naiad_guests_alive")
     shown = {model["name"]: (model["state"], model["demand"]) for model in shown_models(server)}
     assert (shown["quiet"], shown["stays"]) == (("READY", "dormant"), ("READY", ""))
     quiet = 'naiad_demand_model_state{model="quiet",state="dormant"}'
-    assert metrics(server, 'naiad_demand_model_state{model="quiet"') == {quiet: 1}
-    assert metrics(server, 'naiad_demand_model_state{model="stays"') == {}
+    assert server.samples('naiad_demand_model_state{model="quiet"') == {quiet: 1}
+    assert server.samples('naiad_demand_model_state{model="stays"') == {}
     assert shown_model(server, "quiet")["demand"] == "dormant"
     assert loads_of(server, "stays") == 1, "a pinned model is loaded at the start"
 
@@ -69,11 +61,11 @@ def test_the_first_request_loads_the_model_and_counters_go_on(server):
     assert values(infer(server, "plain", 5)) == [6]
     assert shown_model(server, "plain")["demand"] == "loaded"
     plain = 'naiad_demand_model_state{model="plain",state="loaded"}'
-    assert metrics(server, 'naiad_demand_model_state{model="plain"') == {plain: 1}
+    assert server.samples('naiad_demand_model_state{model="plain"') == {plain: 1}
     assert loads_of(server, "plain") == 1
     assert server.get("/v2/models/plain/stats").json()["model_stats"][0]["inference_count"] == 2
-    assert metrics(server, 'naiad_demand_loads_total{model="plain"}') == {'naiad_demand_loads_total{model="plain"}': 1}
-    assert metrics(server, 'naiad_model_memory_bytes{model="plain"}').popitem()[1] > 1 << 20
+    assert server.samples('naiad_demand_loads_total{model="plain"}') == {'naiad_demand_loads_total{model="plain"}': 1}
+    assert server.samples('naiad_model_memory_bytes{model="plain"}').popitem()[1] > 1 << 20
 
 
 def test_an_ensemble_loads_the_models_of_its_steps(server):

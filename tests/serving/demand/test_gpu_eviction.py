@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
-
 from serving.ensembles.ensembles import write_model
 from serving.repositories import infer, values
 from support.cuda import StandInDriver
@@ -25,10 +23,8 @@ MIB = 1 << 20
 
 def sizes(server: ServerProcess) -> dict[str, int]:
     """The bytes of each loaded model, by the metric."""
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
-        lines = response.read().decode().splitlines()
-    found = [line for line in lines if line.startswith("naiad_model_memory_bytes{")]
-    return {line.split('model="')[1].split('"')[0]: int(float(line.rsplit(" ", 1)[1])) for line in found}
+    found = server.samples("naiad_model_memory_bytes{").items()
+    return {series.split('model="')[1].split('"')[0]: int(value) for series, value in found}
 
 
 def test_gpu_memory_of_guests_counts_and_the_oldest_model_leaves_for_it(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
-
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -76,9 +74,9 @@ def judge_reports(server):
         return server.get("/v2/models/doubles/stats").json()["model_stats"][0].get("memory_usage", [])
 
     def metric() -> str:
-        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
-            lines = response.read().decode().splitlines()
-        return next(line for line in lines if line.startswith("nv_pinned_memory_pool_used_bytes "))
+        return next(
+            line for line in server.metrics().splitlines() if line.startswith("nv_pinned_memory_pool_used_bytes ")
+        )
 
     size = 8 << 20
     seen = reported(), metric()

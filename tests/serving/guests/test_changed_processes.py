@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import urllib.request
-
 import pytest
 from serving.written import RUNS_CODE, evaluate, write_model
 from support.server import ServerProcess
@@ -42,8 +40,7 @@ def test_model_may_replace_threads_by_greenlets(tmp_path):
         assert evaluate(server, "patches", CALL) == "b'2'"
         assert evaluate(server, "patches", "from gevent.pool import Pool") == "done"
         assert evaluate(server, "patches", f"Pool(4).map(lambda _: {CALL}, range(8))") == repr([b"2"] * 8)
-        with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=20) as page:
-            assert b"\npatched 1\n" in page.read()
+        assert "\npatched 1\n" in server.metrics()
         assert "Exception ignored" not in server.log
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import signal
 
 import pytest
 from serving.repositories import infer, is_model_ready, repository, values
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 
 FATAL = -float(signal.SIGSEGV)
 
@@ -45,14 +44,7 @@ def test_a_request_that_ends_three_guests_is_refused_and_the_model_serves_the_ot
 
 def series(server, name: str) -> dict[str, float]:
     """The values of the metric's series, by their labels."""
-    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
-    try:
-        connection.request("GET", "/metrics")
-        lines = connection.getresponse().read().decode().splitlines()
-    finally:
-        connection.close()
-    found = (line.rsplit(" ", 1) for line in lines if line.startswith(f"{name}{{"))
-    return {labels.removeprefix(name): float(value) for labels, value in found}
+    return {labels.removeprefix(name): value for labels, value in server.samples(f"{name}{{").items()}
 
 
 def test_refused_requests_are_counted_by_reason_and_the_page_shows_a_model_that_refuses(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import subprocess
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -48,11 +47,6 @@ class TritonPythonModel:
     def execute(self, requests):
         return [pb_utils.InferenceResponse([]) for _ in requests]
 """
-
-
-def page(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics") as response:
-        return response.read().decode()
 
 
 def compiled(tmp_path, source):
@@ -134,8 +128,8 @@ def test_instances_are_placed_on_the_visible_gpus_and_told_so(library, tmp_path)
 
     with ServerProcess(repository, work=tmp_path, environ=environ) as server:
         config = server.get("/v2/models/all/config").json()
-        server.wait_for(lambda: "nv_gpu_utilization{" in page(server), "the first measurement")
-        measured = [line for line in page(server).splitlines() if "gpu_uuid" in line and "GPU-0" in line]
+        server.wait_for(lambda: "nv_gpu_utilization{" in server.metrics(), "the first measurement")
+        measured = [line for line in server.metrics().splitlines() if "gpu_uuid" in line and "GPU-0" in line]
         lines = [line.split("placed ")[1] for line in server.log.splitlines() if "placed {" in line]
         asked = [line for line in server.log.splitlines() if "GPUs: 0: GPU-2, 1: GPU-0" in line]
 
@@ -168,7 +162,9 @@ def test_instances_are_placed_on_mig_devices(tmp_path):
 
     with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:
         config = server.get("/v2/models/m/config").json()
-        server.wait_for(lambda: 'nv_gpu_memory_used_bytes{gpu_uuid="MIG-4"}' in page(server), "the first measurement")
+        server.wait_for(
+            lambda: 'nv_gpu_memory_used_bytes{gpu_uuid="MIG-4"}' in server.metrics(), "the first measurement"
+        )
         server.wait_log("GPUs: 0: MIG-4, 1: MIG-3")
 
     assert [(group["kind"], group["gpus"]) for group in config["instance_group"]] == [("KIND_GPU", [0, 1])]

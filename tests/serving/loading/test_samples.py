@@ -60,23 +60,6 @@ def test_model_that_hangs_while_it_starts_is_unavailable_with_its_reason(tmp_pat
         assert re.match(text, index(server)[HANGS]["reason"], re.DOTALL), index(server)
 
 
-@pytest.mark.parametrize(
-    ("model", "text"),
-    [
-        ("no_execute_method", r"Python model .*/model\.py does not implement `execute` method\."),
-        ("wrong_return_type", r"Expected a list in the execute return, found type '<class 'tuple'>'\."),
-        ("wrong_number_of_responses", r"Number of InferenceResponse objects do not match .* size is:1, and .* size is:0\n"),
-        ("sys_exit_in_execute", r"SystemExit: enough\n\nAt:\n  .*model\.py\(6\): execute\n"),
-        ("raises_in_execute", r"ValueError: no answer to that ä\\ud800\n\nAt:\n.*\(6\): answer\n.*\(3\): execute\n"),
-    ],
-)  # fmt: skip
-def test_failing_execute_is_answered_with_the_reason(server, model, text):
-    prefix = rf"Failed to process the request\(s\) for model '{model}_0', message: "
-    for _ in range(2):
-        assert re.fullmatch(prefix + text, message(server, model), re.DOTALL), message(server, model)
-    assert server.get(f"/v2/models/{model}/ready").status == 200
-
-
 def test_exception_in_execute_is_logged_with_its_traceback(server):
     message(server, "raises_in_execute")
     server.wait_log('raise ValueError(\\"no answer to that')
@@ -120,11 +103,3 @@ def test_level_of_what_a_model_logs_is_kept(server):
     server.wait_log("bad words to the server")
     [line] = [line for line in server.log.splitlines() if "bad words" in line]
     assert line.startswith("E"), line
-
-
-def test_versions_are_those_the_policy_names(server):
-    assert values(infer(server, "versions", 0)) == [5]
-    assert values(infer(server, "versions", 0, version="3")) == [3]
-    assert server.get("/v2/models/versions").json()["versions"] == ["3", "5"]
-    reply = infer(server, "versions", 0, version="1")
-    assert (reply.status, reply.error) == (404, "Request for unknown model: 'versions' version 1 is not found")

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 import subprocess
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -72,11 +71,6 @@ def server(tmp_path_factory):
 def ask(server: ServerProcess, model: str, *values: float, shape: list[int] | None = None) -> Reply:
     tensor = {"name": "IN", "datatype": "FP32", "shape": shape or [1, len(values)], "data": list(values)}
     return server.post(f"/v2/models/{model}/infer", {"inputs": [tensor]})
-
-
-def metrics(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=20) as page:
-        return page.read().decode()
 
 
 def data(reply: Reply) -> list[float]:
@@ -382,7 +376,7 @@ def test_metrics_of_a_backend_are_on_the_page(server):
         "error": "TRITONSERVER_METRIC_KIND_COUNTER can only be incremented monotonically by non-negative values.",
         "last": 7,
     }
-    page = metrics(server)
+    page = server.metrics()
     assert 'native_values_total{model="counters"} 3' in page
     assert 'native_last_value{model="counters"} 7' in page
 
@@ -467,7 +461,7 @@ def test_statistics_are_what_the_backend_reports(tmp_path):
     with ServerProcess(repository, work=tmp_path) as server:
         ask_reporting_models(server)
         found = {entry["name"]: entry for entry in server.get("/v2/models/stats").json()["model_stats"]}
-        page = metrics(server)
+        page = server.metrics()
         log = server.log
         channel = client.InferenceServerClient(server.grpc_url)
         over_grpc = channel.get_inference_statistics("reports", as_json=True)["model_stats"][0]

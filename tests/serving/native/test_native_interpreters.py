@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from serving.native.test_native_backends import TWO, add_models, ask, data, metrics
+from serving.native.test_native_backends import TWO, add_models, ask, data
 from support.interpreters import each_interpreter, numpy_environment
 from support.native import add_model
 from support.server import ServerProcess
@@ -41,7 +41,7 @@ def test_backends_are_served_alike_under_every_interpreter(version, python, tmp_
         large = [2.0, *map(float, range(100_000))]
         for model in ("echo", "batching", "calls_echo"):
             assert data(ask(server, model, *large)) == large
-        assert 'native_last_value{model="counters"} 3' in metrics(server)
+        assert 'native_last_value{model="counters"} 3' in server.metrics()
 
         events = server.post("/v2/models/calls_stream/generate_stream", {"IN": [3.0, 2.0]}).body
         streamed = [json.loads(event)["OUT"] for event in re.findall(rb"data: (.*)", events)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving.native.test_native_backends import add_models, ask, factor, metrics
+from serving.native.test_native_backends import add_models, ask, factor
 from support.native import add_model
 from support.server import Reply, ServerProcess
 
@@ -124,7 +124,7 @@ def told(server: ServerProcess) -> dict[str, Any]:
 
 def answers(server: ServerProcess, names: list[str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: answered(send(server)) for name, send in requests(names)}
-    found["metrics"] = sorted(line for line in metrics(server).splitlines() if line.startswith("native_"))
+    found["metrics"] = sorted(line for line in server.metrics().splitlines() if line.startswith("native_"))
     return found | {f"asks: {name}": text for name, text in told(server).items()}
 
 

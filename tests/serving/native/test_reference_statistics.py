@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving.native.test_native_backends import add_reporting_models, ask_reporting_models, metrics
+from serving.native.test_native_backends import add_reporting_models, ask_reporting_models
 from support.server import ServerProcess
 
 REFERENCE = Path(os.environ.get("NAIAD_BENCH_REFERENCE", "/nowhere"))
@@ -33,7 +33,7 @@ def reported(server: ServerProcess) -> tuple[dict[str, Any], dict[str, float]]:
                 duration.pop("ns", None)
         models[entry["name"]] = entry
     page = {}
-    for line in metrics(server).splitlines():
+    for line in server.metrics().splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith("nv_inference_") and not _DURATIONS.search(name):
             page[name] = float(value)

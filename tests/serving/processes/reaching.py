@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import urllib.request
 from collections.abc import Iterator
 
 from serving.frontends.killing import serving
@@ -36,9 +35,3 @@ def connection_of_each(server: ServerProcess) -> Iterator[dict[int, http.client.
             if found.keys() >= wanted:
                 break
         yield {pid: found[pid] for pid in wanted}
-
-
-def metrics(server: ServerProcess) -> str:
-    """The metrics of all processes."""
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as response:
-        return str(response.read(), "utf-8")

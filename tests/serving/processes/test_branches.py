@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -68,11 +67,6 @@ def statistics(server: ServerProcess, model: str) -> dict[str, int]:
     }
 
 
-def scrape(server: ServerProcess) -> str:
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=30) as response:
-        return str(response.read(), "utf-8")
-
-
 def make_slow(server: ServerProcess) -> None:
     """Have all processes know that requests take long: short ones wait where they are."""
     with ExitStack() as stack:
@@ -131,7 +125,7 @@ def test_requests_on_one_connection_use_the_instances_of_all_processes(server: S
 
 def test_metrics_have_the_counts_and_the_guests_of_all_processes(server: ServerProcess) -> None:
     evaluate(server, "spread", "1")
-    text = scrape(server)
+    text = server.metrics()
     successes = statistics(server, "spread")["successes"]
 
     assert f'nv_inference_request_success{{model="spread",version="1"}} {successes}' in text
@@ -228,11 +222,11 @@ def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(ser
     assert statistics(server, "spread")["successes"] >= before["successes"] + 5
     until(lambda: len(guests(server, "spread")) == INSTANCES, "all instances again")
     alive = f'naiad_guests_alive{{model="spread",version="1"}} {INSTANCES}'
-    until(lambda: alive in scrape(server), "the coordinator to know of them")
+    until(lambda: alive in server.metrics(), "the coordinator to know of them")
     parents = {each.ppid() for each in guests(server, "spread")}
     assert parents == {each.pid for each in server.serving()}
     assert victim.pid not in parents
-    assert 'reason="process exit"' in scrape(server)
+    assert 'reason="process exit"' in server.metrics()
 
 
 def test_requests_of_threads_get_their_own_answers(server: ServerProcess) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 from serving.frontends.killing import kill_under_load, others
-from serving.processes.reaching import connection_of_each, metrics
+from serving.processes.reaching import connection_of_each
 from serving.repositories import repository
 from serving.written import write_model
 from support.server import ServerProcess
@@ -120,7 +120,7 @@ def test_tensors_of_every_size_pass_over_each_link(server: ServerProcess, size: 
 def test_statistics_and_process_counts_have_each_request_once(server: ServerProcess) -> None:
     def counts() -> tuple[int, float]:
         successes = server.get("/v2/models/code/stats").json()["model_stats"][0]["inference_stats"]["success"]["count"]
-        lines = [each for each in metrics(server).splitlines() if each.startswith("naiad_process_requests_total{")]
+        lines = [each for each in server.metrics().splitlines() if each.startswith("naiad_process_requests_total{")]
         return successes, sum(float(each.rpartition(" ")[2]) for each in lines)
 
     before = counts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tritonclient.grpc
-from serving.batching.batches import BatchModel, metrics, pending, statistics
+from serving.batching.batches import BatchModel, pending, statistics
 from support.server import ServerProcess
 from support.waiting import until
 
@@ -72,7 +72,7 @@ def client(server):
 
 def failures(server, model, reason="CANCELED"):
     line = f'nv_inference_request_failure{{model="{model}",reason="{reason}",version="1"}} '
-    return next(float(text[len(line) :]) for text in metrics(server).splitlines() if text.startswith(line))
+    return next(float(text[len(line) :]) for text in server.metrics().splitlines() if text.startswith(line))
 
 
 def test_a_request_in_the_queue_of_a_model_without_batching_is_cancelled(server, models, client):

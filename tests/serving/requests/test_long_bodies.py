@@ -6,8 +6,6 @@ import contextlib
 import http.client
 import json
 import random
-import re
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -73,9 +71,7 @@ def talk(server: ServerProcess, seed: int, count: int, sizes: Sequence[int] = SI
 
 def held(server: ServerProcess) -> int:
     """Bytes of input segments in use."""
-    with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=20) as response:
-        found = re.findall(r"^naiad_input_segment_used_bytes{[^}]*} (\S+)$", response.read().decode(), re.MULTILINE)
-    return int(sum(map(float, found)))
+    return int(sum(server.samples("naiad_input_segment_used_bytes{").values()))
 
 
 def doubles(tmp_path, count: int, *options: str) -> ServerProcess:

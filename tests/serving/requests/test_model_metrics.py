@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
-
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving.written import evaluate, write_model
-from support.server import HOST, ServerProcess
+from support.server import ServerProcess
 from support.waiting import until
 
 
@@ -20,17 +18,8 @@ def server(tmp_path_factory):
         yield running
 
 
-def page(server: ServerProcess) -> str:
-    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
-    try:
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
-
-
 def lines_of(server: ServerProcess, name: str) -> list[str]:
-    return [line for line in page(server).splitlines() if name in line]
+    return [line for line in server.metrics().splitlines() if name in line]
 
 
 def make(server: ServerProcess, model: str, name: str, kind: str = "COUNTER") -> None:
@@ -92,7 +81,7 @@ def test_metrics_of_an_exited_guest_are_removed(tmp_path):
 def test_a_name_of_the_servers_own_is_one_family_on_the_page(server):
     make(server, "a", "nv_inference_count")
     evaluate(server, "a", "nv_inference_count.Metric({'mine': 'yes'}).increment(1)")
-    text = page(server)
+    text = server.metrics()
     assert text.count("# TYPE nv_inference_count ") == 1
     assert 'nv_inference_count{mine="yes"} 1\n' in text
     list(text_string_to_metric_families(text))
@@ -106,7 +95,7 @@ def test_the_page_survives_odd_texts_and_numbers(server):
     for value, shown in (("float('nan')", "NaN"), ("float('inf')", "+Inf"), ("1e17", "1e+17"), ("-3.0", "-3")):
         evaluate(server, "a", f"o.set({value})")
         assert lines_of(server, "odd{")[0].endswith(f" {shown}")
-        [family] = [f for f in text_string_to_metric_families(page(server)) if f.name == "odd"]
+        [family] = [f for f in text_string_to_metric_families(server.metrics()) if f.name == "odd"]
         assert family.documentation == 'two\nlines \\ and "quotes"'
         [sample] = family.samples
         assert sample.labels["l"].startswith('a\nb"c\\d\u00e9')

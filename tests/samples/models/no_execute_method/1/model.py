@@ -1,3 +1,0 @@
-class TritonPythonModel:
-    def initialize(self, args):
-        self.args = args

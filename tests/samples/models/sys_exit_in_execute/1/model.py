@@ -1,6 +1,0 @@
-import sys
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        sys.exit("enough")

@@ -1,3 +1,0 @@
-class TritonPythonModel:
-    def execute(self, requests):
-        return tuple(requests)
