@@ -121,7 +121,7 @@ class Segment:
         in_use: Bytes of blocks in use.
     """
 
-    __slots__ = ("_end", "_free", "_freed", "_map", "_sizes", "_touched", "capacity", "in_use", "view")
+    __slots__ = ("_end", "_free", "_freed", "_map", "_sizes", "_touched", "_trimmed", "capacity", "in_use", "view")
 
     def __init__(self, descriptor: int, capacity: int, start: int = 0, owner: Any = None) -> None:
         """Map *capacity* bytes of *descriptor* from *start* on; the caller may close it afterwards.
@@ -139,6 +139,7 @@ class Segment:
         self._free = {}  # type: dict[int, list[int]]
         self._sizes = {}  # type: dict[int, int]
         self._freed = 0  # bytes of blocks released since the last trim; 0: a trim has nothing to do
+        self._trimmed = None  # type: Optional[tuple[object, int, int]] # of an unfinished trim: of what, and how far
 
     def allocate(self, size: int) -> int:
         """The offset of a block of *size* bytes, -1 if the segment is full.
@@ -201,16 +202,24 @@ class Segment:
         runs = [(offset, block) for block, offsets in self._free.items() for offset in offsets]
         runs.append((self._end, touched - self._end))
         deadline = time.perf_counter() + seconds if seconds else 0.0
+        # If nothing was allocated or freed since a trim ended before its end, this one continues it: calls for 4,000 steps
+        # whose pages are gone take longer than a trim may.
+        state, first, begin = (freed, runs), 0, -1
+        if self._trimmed is not None and self._trimmed[0] == state:
+            _, first, begin = self._trimmed
+        self._trimmed = None
         try:
-            for offset, size in runs:
-                # Pages that an earlier trim has returned cost next to nothing.
-                for start in range(offset, offset + size, _TRIM_STEP if deadline else max(size, 1)):
+            for number in range(first, len(runs)):
+                offset, size = runs[number]
+                for start in range(max(offset, begin), offset + size, _TRIM_STEP if deadline else max(size, 1)):
                     if deadline and time.perf_counter() > deadline:
                         self._touched = touched
                         self._freed = freed
+                        self._trimmed = state, number, start
                         return 0
                     step = min(_TRIM_STEP, offset + size - start) if deadline else size
                     mapped.madvise(mmap.MADV_REMOVE, start, step)
+                begin = -1
         except OSError:
             return 0  # a temporary file on a file system that cannot punch holes: its pages stay allocated
         self._touched = self._end

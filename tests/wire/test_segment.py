@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import os
 import resource
 import subprocess
@@ -156,6 +157,20 @@ def test_trimming_with_a_time_limit_continues_where_it_ended_and_spares_new_bloc
             blocks.trim(0.001)
         assert used(descriptor) == 1 << 20
         assert bytes(blocks.view[again : again + (1 << 20)]) == b"\3" * (1 << 20)
+
+
+def test_trimming_that_never_has_the_time_for_all_of_a_segment_ends_in_the_end(monkeypatch):
+    """Each one began anew: with 16 GiB, or on a slow machine, the calls for pages that were gone took all the time."""
+    with segment() as (blocks, descriptor):
+        kept, *freed = [blocks.allocate(16 << 20) for _ in range(4)]
+        blocks.view[: 64 << 20] = b"\1" * (64 << 20)
+        for offset in freed:
+            blocks.release(offset)
+        seconds = itertools.count()
+        monkeypatch.setattr("naiad_stub.segment.time.perf_counter", lambda: next(seconds))
+        assert [blocks.trim(2) for _ in range(6)] == [0] * 5 + [48 << 20], "two of twelve steps each"
+        assert (used(descriptor), blocks.has_untrimmed) == (16 << 20, False)
+        assert bytes(blocks.view[kept : kept + (16 << 20)]) == b"\1" * (16 << 20)
 
 
 def test_segment_cut_into_other_sizes_still_takes_what_fits():
