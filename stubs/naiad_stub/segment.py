@@ -202,7 +202,7 @@ class Segment:
         runs = [(offset, block) for block, offsets in self._free.items() for offset in offsets]
         runs.append((self._end, touched - self._end))
         deadline = time.perf_counter() + seconds if seconds else 0.0
-        # If nothing was allocated or freed since a trim ended before its end, this one continues it: calls for 4,000 steps
+        # A trim that ended before its end is continued if nothing was allocated or freed since: calls for 4,000 steps
         # whose pages are gone take longer than a trim may.
         state, first, begin = (freed, runs), 0, -1
         if self._trimmed is not None and self._trimmed[0] == state:

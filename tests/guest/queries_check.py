@@ -59,7 +59,7 @@ class Host(threading.Thread):
     def close(self):
         """End the connection, and all threads that wait for something of it."""
         self.socket.shutdown(socket.SHUT_RDWR)
-        self.join(10)
+        self.join(60)
         self.socket.close()
         with contextlib.suppress(HostGoneError):
             self.channel.poll()
@@ -78,7 +78,7 @@ class Host(threading.Thread):
 
     def wait_told(self, count):
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.told) >= count, 10), self.told
+            assert self.changed.wait_for(lambda: len(self.told) >= count, 60), self.told
             return [fields for _, fields in self.told]
 
 
@@ -141,7 +141,7 @@ def check_a_deleted_family_takes_its_metrics_along(made):
     made.clear()  # the caller has it, too
     gc.collect()
     with host.changed:
-        assert host.changed.wait_for(lambda: "drop 1" in {key for _, fields in host.told for key in fields}, 10)
+        assert host.changed.wait_for(lambda: "drop 1" in {key for _, fields in host.told for key in fields}, 60)
     text = "Invalid metric operation as the corresponding 'MetricFamily' has been deleted."
     assert error_of(counter.value).startswith("Failed to get metric value: " + text)
     assert error_of(lambda: counter.increment(1)).startswith("Failed to increment metric value: " + text)
@@ -235,7 +235,7 @@ def check_many_threads_ask_at_once():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert answers == {n: [f"{n}-{i}" for i in range(20)] for n in range(8)}
 
 

@@ -8,18 +8,24 @@ import pytest
 from support.server import ServerProcess
 
 CALLEE = """
+import os
 import time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
+    def initialize(self, args):
+        self.gate = os.path.join(args["model_repository"], "gate")
+
     def execute(self, requests):
         responses = []
         for request in requests:
-            seconds = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            pb_utils.Logger.log_info(f"works for {seconds.max()} s")
-            time.sleep(float(seconds.max()))
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", seconds)]))
+            given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+            if given.max():
+                pb_utils.Logger.log_info("waits for the gate")
+                while not os.path.exists(self.gate):
+                    time.sleep(0.01)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given)]))
         return responses
 """
 CALLER = """
@@ -76,8 +82,9 @@ def test_a_tiny_timeout_of_a_call_to_an_idle_model_expires_and_a_longer_one_does
 
 def test_a_call_expires_while_the_model_is_busy(server):
     server.begin_log()
-    busy = threading.Thread(target=ask, args=(server, "callee", [1, 1], 1.5))
+    busy = threading.Thread(target=ask, args=(server, "callee", [1, 1], 1))
     busy.start()
-    server.wait_log("works for 1.5 s")
+    server.wait_log("waits for the gate")
     assert ask(server, "caller", [1], 50_000) == ["Request timeout expired"]
-    busy.join(20)
+    (server.work / "models" / "callee" / "gate").touch()
+    busy.join()

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc
 from serving.frontends.killing import others, reader_of
+from serving.guests.test_supervision import is_running
 from serving.processes.reaching import connection_of_each
 from serving.repositories import document, repository
 from serving.written import write_model
@@ -92,8 +93,11 @@ def test_requests_of_all_processes_are_sampled_in_one_sequence_and_written_to_on
         body = json.dumps({"id": "killed", "inputs": [waits]})
         each[others(server)[0].pid].request("POST", "/v2/models/code/infer", body)
         writing = until(lambda: reader_of(fifo), "the model to read")
-        for process in others(server):
+        killed = others(server)
+        for process in killed:
             process.send_signal(signal.SIGKILL)
+        # Until then the kernel gives them connections.
+        until(lambda: not any(is_running(each.pid) for each in killed), "the killed processes to end")
         writing.close()
         server.wait_health("ready")
         fresh = stack.enter_context(contextlib.closing(http.client.HTTPConnection(HOST, server.http_port, timeout=60)))

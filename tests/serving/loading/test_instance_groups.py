@@ -10,21 +10,23 @@ from serving.repositories import Asking, infer, values
 from support.server import ServerProcess
 
 MODEL = """
-import time
+import os, time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
         self.name = args["model_instance_name"]
+        self.gate = os.path.join(args["model_repository"], "..", "..", "gate")
         pb_utils.Logger.log_info(f"begins {self.name}")
 
     def execute(self, requests):
         responses = []
         for request in requests:
-            seconds = float(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0])
-            pb_utils.Logger.log_info(f"{self.name} works for {seconds}")
-            time.sleep(seconds)
+            if pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0]:
+                pb_utils.Logger.log_info(f"{self.name} waits for the gate")
+                while not os.path.exists(self.gate):
+                    time.sleep(0.01)
             output = pb_utils.Tensor("OUT", np.array([float(self.name.rpartition("_")[2])], np.float32))
             responses.append(pb_utils.InferenceResponse([output]))
         return responses
@@ -66,6 +68,7 @@ def server(shared):
     shared.post("/v2/repository/models/m/unload")
     shared.wait_for(lambda: not shared.children(), "all guests to end")
     shutil.rmtree(folder)
+    (shared.work / "gate").unlink(missing_ok=True)
 
 
 def load(server: ServerProcess, expected: list[str], config: str = "") -> None:
@@ -94,7 +97,10 @@ def test_only_instances_that_are_new_begin_and_only_removed_ones_end(server):
     assert config["instance_group"][0]["count"] == 3
     load(server, [])
     server.wait_log("'m' is loaded and has not changed since")
-    asking = [Asking(server, "m", 0.5) for _ in range(3)]
+    asking = [Asking(server, "m", 1) for _ in range(3)]
+    for number in range(3):
+        server.wait_log(f"m_0_{number} waits for the gate")
+    (server.work / "gate").touch()
     assert {values(each.reply())[0] for each in asking} == {0.0, 1.0, 2.0}, "the new instance serves, too"
     load(server, ["ends m_0_1", "ends m_0_2"], groups(1))
     assert set(server.children()) < guests
