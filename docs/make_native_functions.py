@@ -16,8 +16,7 @@ def page() -> str:
     kept = PAGE.read_text(encoding="utf-8").partition(_HEADING)[0]
     table = functions()
     missing = [function for function in table if function.unsupported]
-    present = sorted(function.name for function in table if not function.unsupported)
-    count = f"{len(present)} are implemented, {len(missing)} return an UNSUPPORTED error with the reason."
+    count = f"{len(table) - len(missing)} are implemented, and these return an UNSUPPORTED error with the reason:"
     lines = [
         _HEADING,
         f"Written by `docs/make_native_functions.py`. Of {len(table)} functions, as in Triton's headers,",
@@ -26,8 +25,6 @@ def page() -> str:
         "| not implemented | reason |",
         "|---|---|",
         *(f"| {_names(group)} | {reason} |" for reason, group in _by_reason(missing).items()),
-        "",
-        "Implemented: " + ", ".join(f"`{name}`" for name in present) + ".",
         "",
     ]
     return kept + "\n".join(lines)
