@@ -43,7 +43,6 @@ def test_a_request_may_fail_with_what_had_it_and_is_wrong_otherwise(error, outco
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(300)
 def test_no_request_is_lost_or_mixed_up_while_processes_are_killed():
     """`python -m bench.kills` does that for five minutes."""
     command = [sys.executable, "-m", "bench.kills", "--seconds=8", "--clients=1"]

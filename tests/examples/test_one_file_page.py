@@ -15,7 +15,7 @@ from environments.wheels import wheel_of_installed
 from support.once import once
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance]
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "one-file.md").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent

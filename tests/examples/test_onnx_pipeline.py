@@ -16,7 +16,7 @@ from support.server import ServerProcess
 
 FOLDER = EXAMPLES / "onnx_pipeline"
 
-pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance]
 
 
 def run(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,6 @@ SELFCHECK = Path(__file__).with_name("selfcheck.py")
 
 
 @pytest.mark.server
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_the_api_works_alike_under_every_interpreter(version, python, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)

@@ -290,7 +290,6 @@ def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog)
     assert "exited with status 1. Its last lines on stderr:\nwhat is --fork-server?" in caplog.text
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), each_interpreter())
 async def test_guests_are_forked_under_every_interpreter(version, python, tmp_path, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)

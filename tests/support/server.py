@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import http.client
 import itertools
 import json
@@ -19,6 +20,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,6 +40,8 @@ _FAMILY_SECONDS = 0.5
 """How often the processes below a server are listed while a condition is polled."""
 _END_BYTES = 1 << 17
 """Bytes at the end of a log in which a stop is reported."""
+_BLOCK = 500
+"""Ports."""
 _REST_SECONDS = 0.3
 """Processor time that a server may use before its log is read: one that has not come to rest by then is busy."""
 _STORE = Path("naiad", "environments")
@@ -84,8 +88,8 @@ class Reply:
 def free_ports(count: int) -> list[int]:
     """Ports nobody listens on, below the range outgoing connections are given (so none is lost before it is bound).
 
-    Between here and the bind of a server a second may pass: each of the processes that run tests side by side has
-    ports of its own, and takes one after the other.
+    Between here and the bind of a server a second may pass: each of the processes that run tests side by side, of this
+    run or another, has a block of ports of its own, and takes one after the other.
     """
     found: list[int] = []
     while len(found) < count:
@@ -100,20 +104,38 @@ def free_ports(count: int) -> list[int]:
 
 
 def _own_ports() -> Iterator[int]:
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    own = range(22000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")), 32000, count)
-    # Not `random.random`: pytest-randomly seeds it alike everywhere, and two runs on one machine would meet.
-    start = random.SystemRandom().randrange(len(own))
-    return itertools.cycle([*own[start:], *own[:start]])
+    """The ports of a block that no other process has locked; the lock ends with this process."""
+    blocks = range(22000, 32000, _BLOCK)
+    for first in random.SystemRandom().sample(blocks, len(blocks)):  # `random.random` is seeded alike in all runs
+        lock = os.open(Path(tempfile.gettempdir()) / f"naiad-test-ports-{first}", os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+        else:
+            return itertools.cycle(range(first, first + _BLOCK))
+    return itertools.cycle(range(first, first + _BLOCK))  # more runs than blocks share one
 
 
 _ports = _own_ports()
 
 
+def still_running(processes: Iterable[psutil.Process], timeout: float) -> list[psutil.Process]:
+    """Those of some processes that still run after that many seconds.
+
+    Not `psutil.wait_procs`: Linux 6.16 and newer have an error of their own for the id of a process that a thread of
+    another one has by now, which psutil does not expect.
+    """
+    deadline = time.monotonic() + timeout
+    while (alive := [each for each in processes if _runs(each)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return alive
+
+
 def _runs(process: psutil.Process) -> bool:
     # A container's first process may never reap orphans; a zombie holds nothing and is no leftover.
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
@@ -444,8 +466,7 @@ class ServerProcess:
                 end = log.read().decode(errors="replace")
             if LEFT_BEHIND in end:
                 raise ServerError(LEFT_BEHIND + end.partition(LEFT_BEHIND)[2].partition("\n")[0])
-        _, alive = psutil.wait_procs(self._family.values(), timeout=self.grace)
-        alive = [process for process in alive if _runs(process)]
+        alive = still_running(self._family.values(), self.grace)
         if alive:
             names = ", ".join(f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in alive)
             self.kill()

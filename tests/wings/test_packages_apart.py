@@ -18,7 +18,6 @@ from naiad.core.wings import WINGS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {wing.package for wing in WINGS}
-pytestmark = pytest.mark.timeout(300)
 EXAMPLES = ("add_sub", "bls_async", "decoupled_repeat", "ensemble", "stateful_sequence")
 """Those that show the most kinds of models."""
 LACKING = (

@@ -16,7 +16,7 @@ import tritonclient.http as httpclient
 from backends.builds import declared_environment, python_of
 from support.server import ServerProcess
 
-pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance]
 
 DATA = Path(__file__).parent / "data"
 ANSWERS = json.loads((DATA / "answers.json").read_text())

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 from . import files
 from .conftest import STATEFUL
 
-pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance]
 
 
 def infer(server: ServerProcess, model: str, inputs: dict[str, np.ndarray], **options: object) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from .test_onnx_models import infer, row
 
 NAIAD = Path(sys.executable).with_name("naiad")
 
-pytestmark = [pytest.mark.builds, pytest.mark.endurance, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.builds, pytest.mark.endurance]
 
 
 def serving(*paths: Path, store: Path, work: Path, **options: str) -> ServerProcess:

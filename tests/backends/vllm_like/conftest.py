@@ -54,14 +54,6 @@ LORAS = {"fake": {"shouting": "adapters/shouting"}, "adapted": {"other": "adapte
 """`multi_lora.json`; all files and folders it names are made."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whichever test comes first makes the environment, or waits for who does, and needs the time for that."""
-    for item in items:
-        if "engines" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(280))
-
-
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The environment with the engines; `tiny.gguf` lies in it."""

@@ -17,7 +17,7 @@ from support.server import ServerProcess, free_ports
 
 from .scripted import ScriptedModels, call_of
 
-pytestmark = [pytest.mark.endurance, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.endurance]
 
 CODEX, CLAUDE = "@openai/codex@0.171.0", "@anthropic-ai/claude-code@2.1.197"
 AIDER = "aider-chat==0.86.2"

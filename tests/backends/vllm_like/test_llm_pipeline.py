@@ -19,7 +19,7 @@ from support.server import ServerProcess
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "llm_pipeline"
 CHAINS = ("as_ensemble", "as_calls")
-pytestmark = [pytest.mark.endurance, pytest.mark.timeout(280)]
+pytestmark = [pytest.mark.endurance]
 
 
 @pytest.fixture(scope="module")

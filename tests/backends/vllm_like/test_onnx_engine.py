@@ -24,7 +24,6 @@ SETTINGS = {
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(300)
 def test_sentences_of_like_meaning_get_vectors_of_like_direction(tmp_path: Path):
     """Needs whatever index pip is configured for."""
     built = build(ROOT / "envs" / "text_pipeline", tmp_path / "prefix")

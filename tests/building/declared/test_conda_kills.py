@@ -124,7 +124,6 @@ def test_a_build_that_is_killed_amid_files_leaves_no_half_package(
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(120)
 def test_a_build_that_is_killed_after_its_wheels_are_installed_is_built_again(tmp_path: Path, killed: Killer) -> None:
     file = declare(tmp_path, make_channel(tmp_path / "channel", MINOR, whole=True), "pip: [adder]")
     store = tmp_path / "store"

@@ -68,7 +68,6 @@ def yml(folder: Path, channel: Path, *dependencies: str) -> Path:
 
 
 @pytest.mark.builds
-@pytest.mark.timeout(300)
 def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
     tmp_path: Path, channel: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,7 +116,6 @@ def test_conda_packages_and_wheels_are_locked_built_shared_and_packed(
 
 
 @pytest.mark.builds
-@pytest.mark.timeout(300)
 def test_places_named_among_the_packages_of_pypi_are_used_to_install_them(tmp_path: Path, channel: Path) -> None:
     write_wheel(tmp_path / "more", "single", "1.0", {"single.py": "VERSION = 'found'\n"})
     file = yml(tmp_path / "m", channel, "python", "numpy", "pip: [--find-links=../more, single]")

@@ -11,7 +11,6 @@ import pytest
 from serving.repositories import repository
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(300)
 START = """
 import os, sys, naiad, numpy as np
 server = naiad.Server(model_repository=sys.argv[1], flags=["--env-store=" + sys.argv[2]]).start()

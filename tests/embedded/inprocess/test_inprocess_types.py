@@ -39,7 +39,6 @@ def test_the_arguments_are_the_fields():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_arguments_that_do_not_exist_or_have_another_type_are_found(tmp_path):
     """Before, `naiad_embedded` had no `py.typed`, so that everything of it was `Any`: `naiad.Server(nonsense=1)` passed."""
     program = tmp_path / "program.py"

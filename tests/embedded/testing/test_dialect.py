@@ -12,7 +12,6 @@ CHECK = Path(__file__).with_name("dialect_check.py")
 
 
 @pytest.mark.builds
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_the_dialect_works_alike_under_every_interpreter(version, python, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)

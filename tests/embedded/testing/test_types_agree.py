@@ -9,7 +9,6 @@ MODULES = ["triton_python_backend_utils", "c_python_backend_utils"]
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(300)
 def test_types_and_runtime_agree(tmp_path):
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = true\n")
     options = ["--mypy-config-file", "mypy.ini", "--concise"]

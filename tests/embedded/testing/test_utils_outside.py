@@ -118,7 +118,6 @@ def test_a_copy_of_the_utils_beside_a_model_still_imports_without_naiad(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_strict_mypy_finds_wrong_uses_and_nothing_in_a_right_model(tmp_path):
     (tmp_path / "model.py").write_text(textwrap.dedent(MODEL))
     head = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n"

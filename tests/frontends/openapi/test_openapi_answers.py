@@ -18,7 +18,6 @@ CHECK = Path(__file__).with_name("answers_check.py")
 
 
 @pytest.mark.server
-@pytest.mark.timeout(300)
 def test_answers_are_as_documented() -> None:
     """Every operation of the document is requested, and every response conforms to it."""
     plugins = ["-p", "schemathesis.pytest.plugin", "-p", "no:cacheprovider", "-p", "no:randomly"]

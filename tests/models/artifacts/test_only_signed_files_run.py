@@ -16,12 +16,11 @@ import threading
 import zipfile
 from pathlib import Path
 
-import psutil
 import pytest
 from environments import served
 from models.artifacts.repositories import ASK, CODE, make_repository
 from models.artifacts.signing import pull_signed
-from support.server import ServerProcess
+from support.server import ServerProcess, still_running
 
 from naiad import InternalError, ModelControlMode, Server
 from naiad.core.errors import RegistryError
@@ -318,7 +317,7 @@ def test_a_guest_that_is_restarted_runs_what_was_signed_when_it_was_loaded(serve
 
     for guest in before:
         guest.kill()
-    psutil.wait_procs(before)
+    assert still_running(before, 30) == []
     server.wait_for(lambda: server.get("/v2/models/plain/ready").status == 200, "the next guest")
 
     assert said(server) == "signed packed words"

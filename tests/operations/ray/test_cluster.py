@@ -23,7 +23,7 @@ import psutil
 import pytest
 from support.late_import import needs_ray
 from support.once import one_at_a_time
-from support.server import free_ports
+from support.server import free_ports, still_running
 from support.waiting import until
 
 from naiad_operations.deploy.ray_service import describe_serving, serve_config
@@ -149,7 +149,7 @@ def application(tmp_path_factory):
                 for process in mine:
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
-                psutil.wait_procs(mine, 10)
+                still_running(mine, 10)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 import tritonclient.http as httpclient
 from examples.running import run_script
 from support.server import ServerProcess
@@ -46,7 +45,6 @@ def inputs(client, model, **values):
     return made
 
 
-@pytest.mark.timeout(300)
 def test_what_is_written_is_served_as_it_is_and_passes_its_own_tests(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pricing.py").write_text(PRICING)

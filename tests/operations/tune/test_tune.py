@@ -22,7 +22,6 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", 2 * array)]) for array in arrays]
 """
 TENSORS = 'input { name: "X" data_type: TYPE_FP32 dims: 2 }\noutput { name: "Y" data_type: TYPE_FP32 dims: 2 }\n'
-pytestmark = pytest.mark.timeout(300)
 QUICK = ("--seconds=0.4", "--concurrency=1,4", "--env-store=store")
 
 

@@ -310,7 +310,6 @@ def test_children_whose_guest_is_killed_end_with_it(tmp_path):
         assert evaluate(server, "forks", "pooled(call, range(4))") == repr([(3, float(each)) for each in range(4)])
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_processes_of_every_interpreter_call_models(version, python, tmp_path, tmp_path_factory):
     folder = numpy_environment(tmp_path_factory, version, python)

@@ -36,7 +36,6 @@ def test_pypy_is_refused_with_the_reason(tmp_path):
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(300)
 @needs("python3-dbg")
 def test_a_debug_build_serves(tmp_path):
     tag = subprocess.run(

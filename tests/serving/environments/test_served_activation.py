@@ -14,8 +14,6 @@ from environments import makers
 from support.server import ServerProcess
 from support.system_packages import require
 
-pytestmark = pytest.mark.timeout(300)
-
 MODEL = """
 import ctypes
 import json

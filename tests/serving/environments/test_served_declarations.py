@@ -17,8 +17,6 @@ from support.console import shown_models
 from support.once import once
 from support.server import ServerProcess
 
-pytestmark = pytest.mark.timeout(300)
-
 NAIAD = Path(sys.executable).with_name("naiad")
 BLOCK = '# /// script\n# dependencies = ["numpy", "greeter"]\n# ///\n'
 USES_GREETER = f"{MODEL}\nimport greeter\n"

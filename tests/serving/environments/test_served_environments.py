@@ -9,13 +9,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 from environments.served import OWN_MINOR, add_model, index, told
 from support.server import ServerProcess
 
 from naiad.environments.archives.manifest import Manifest, host_platform
-
-pytestmark = pytest.mark.timeout(300)
 
 
 def test_models_that_share_an_archive_unpack_it_once_and_answer_under_its_python(serving, tmp_path):

@@ -23,8 +23,6 @@ from naiad.environments.progress import LogReporter
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.entries import read_entries
 
-pytestmark = pytest.mark.timeout(300)
-
 NAIAD = Path(sys.executable).with_name("naiad")
 BACKEND = """
 import importlib.util

@@ -13,8 +13,6 @@ import pytest
 from environments.served import add_model, told
 from support.server import ServerProcess
 
-pytestmark = pytest.mark.timeout(300)
-
 NAIAD = Path(sys.executable).with_name("naiad")
 OTHER = 12345
 _OF_ROOT = "dac_override,dac_read_search,fowner,chown"

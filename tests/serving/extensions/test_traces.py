@@ -222,9 +222,9 @@ def test_wrong_settings_of_the_exporter_are_refused(setting, text):
     assert text in caught.value.message
 
 
-def test_without_the_packages_the_error_names_the_extra(monkeypatch):
+def test_without_the_packages_the_error_names_them(monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with pytest.raises(OptionError, match=r"mode=opentelemetry\): .*pip install 'naiad\[opentelemetry\]'"):
+    with pytest.raises(OptionError, match=r"mode=opentelemetry\): .*pip install 'opentelemetry-"):
         Tracer(TraceConfig(levels=("TIMESTAMPS",), open_telemetry=OpenTelemetryConfig()))
 
 

@@ -146,7 +146,7 @@ class Region:
     """Memory of the client that is registered under a name."""
 
     def __init__(self, server, api, size):
-        self.name = f"region{next(_names)}"
+        self.name = f"region{next(_names):04}"  # in their order where they are listed
         self.memory = server.client.allocate(size)
         api.client.register_cuda_shared_memory(self.name, self.memory.handle, 0, size)
 

@@ -179,7 +179,6 @@ def test_a_call_from_a_process_of_a_pool_fails_with_a_sentence_and_its_parent_se
     assert [process.pid for process in server.children()] == before
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_models_of_every_interpreter_call_those_of_another(version, python, tmp_path, tmp_path_factory):
     folder = numpy_environment(tmp_path_factory, version, python)

@@ -72,7 +72,6 @@ def server(tmp_path):
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(300)
 def test_thousand_requests_of_8_mb_leave_the_resident_size_where_it_was(server):
     body = np.arange(2 * MIB, dtype=np.float32).tobytes()
     assert len(body) == 8 * MIB

@@ -19,7 +19,6 @@ SERVER = Path(__file__).with_name("server_of_guests.py")
 SHARED = 'parameters { key: "native_shared_model" value { string_value: "true" } }\n'
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("version", "python"), each_interpreter())
 def test_backends_are_served_alike_under_every_interpreter(version, python, tmp_path, tmp_path_factory):
     environment = numpy_environment(tmp_path_factory, version, python)

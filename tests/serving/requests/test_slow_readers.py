@@ -72,7 +72,6 @@ def sizes(server: ServerProcess) -> dict[int, int]:
 
 
 @pytest.mark.endurance
-@pytest.mark.timeout(300)
 def test_a_gigabyte_for_a_client_that_does_not_read_takes_little_memory_and_delays_no_request(tmp_path):
     responses, elements = 2500, 100_000
     models = repository(tmp_path / "models", ["floods", "identity"])
