@@ -146,7 +146,7 @@ def test_the_search_finds_pages_to_do_things_by_before_decisions(site, tmp_path)
             server.shutdown()
             thread.join()
     assert found["quickstart"][0] == "index.html#quickstart-a-model-of-your-own"
-    assert found["install"][:2] == ["index.html#install-and-try-it", "docs/tutorial/first-model.html#1-install"]
+    assert found["install"][:2] == ["docs/how-to/install.html", "index.html#install-and-try-it"]
     assert found["docker"][0] == "docs/how-to/kserve.html#in-docker"
     for word in words[3:]:
         assert len(found[word]) == 10
