@@ -5,16 +5,11 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import math
-import re
 from typing import TYPE_CHECKING, Any
 
 import openai
 import pytest
 from support.server import ServerProcess
-from support.waiting import until
-
-from .asking import metric
 
 if TYPE_CHECKING:
     from openai import OpenAI
@@ -75,15 +70,6 @@ def test_a_streamed_completion_joins_to_the_whole(client: OpenAI):
     assert parts[-1].choices[0].finish_reason == whole.choices[0].finish_reason
 
 
-def test_stop_words_end_the_text_before_them(client: OpenAI):
-    text = complete(client, max_tokens=40, extra_body={"ignore_eos": True}).choices[0].text
-    stop = re.findall(r"[!-~]{2,}", text)[2]
-    choice = complete(client, max_tokens=40, stop=[stop, "never said"], extra_body={"ignore_eos": True}).choices[0]
-    assert choice.finish_reason == "stop"
-    assert stop not in choice.text
-    assert text.startswith(choice.text)
-
-
 def test_the_same_seed_gives_the_same_text(client: OpenAI):
     texts = [
         talk(client, max_tokens=20, temperature=1.5, seed=seed, extra_body={"ignore_eos": True})
@@ -92,20 +78,6 @@ def test_the_same_seed_gives_the_same_text(client: OpenAI):
         for seed in (7, 7, 8)
     ]
     assert texts[0] == texts[1] != texts[2]
-
-
-def test_logprobs_of_a_completion_join_to_its_text(client: OpenAI):
-    choice = complete(client, max_tokens=10, logprobs=2).choices[0]
-    told = choice.logprobs
-    assert "".join(told.tokens) == choice.text
-    assert len(told.tokens) == len(told.token_logprobs) == len(told.top_logprobs) == len(told.text_offset)
-    assert all(value <= 0 for value in told.token_logprobs)
-    assert told.text_offset == [len("".join(told.tokens[:count])) for count in range(len(told.tokens))]
-    assert all(1 <= len(top) <= 3 for top in told.top_logprobs)  # pieces of characters have one name together
-    assert any(len(top) > 1 for top in told.top_logprobs)
-    # Greedy: what was taken is the most likely.
-    for token, value, top in zip(told.tokens, told.token_logprobs, told.top_logprobs, strict=True):
-        assert top[token] == value == max(top.values())
 
 
 def test_logprobs_of_a_streamed_chat_join_to_its_text(client: OpenAI):
@@ -120,16 +92,6 @@ def test_logprobs_of_a_streamed_chat_join_to_its_text(client: OpenAI):
     assert all(token.logprob == max(one.logprob for one in token.top_logprobs) for token in tokens)
 
 
-def test_answers_follow_the_schema_of_response_format(client: OpenAI):
-    structure: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA, "strict": True}}
-    given = {"max_tokens": 400, "temperature": 0.5, "seed": 1, "response_format": structure}
-    answer = talk(client, **given).choices[0]
-    assert set(json.loads(answer.message.content)) == {"age", "ok"}
-    assert answer.finish_reason == "stop"
-    parts = talk(client, **given, stream=True)
-    assert set(json.loads("".join(part.choices[0].delta.content or "" for part in parts))) == {"age", "ok"}
-
-
 def test_answers_of_a_schema_continue_behind_tokens_that_are_no_whole_characters(client: OpenAI):
     """A tiny model says many of them, a real one some."""
     schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -137,16 +99,6 @@ def test_answers_of_a_schema_continue_behind_tokens_that_are_no_whole_characters
     given = {"max_tokens": 300, "temperature": 0.5, "response_format": structure}
     reasons = [talk(client, **given, seed=seed).choices[0].finish_reason for seed in range(5)]
     assert set(reasons) <= {"stop", "length"}
-
-
-def test_a_named_tool_is_called_with_arguments_of_its_schema(client: OpenAI):
-    choice = {"type": "function", "function": {"name": "weather"}}
-    answer = talk(client, tools=[WEATHER, STOP], tool_choice=choice, max_tokens=400, temperature=0.5, seed=1).choices[0]
-    (call,) = answer.message.tool_calls
-    assert call.function.name == "weather"
-    assert set(json.loads(call.function.arguments)) == {"age", "ok"}
-    assert answer.finish_reason == "tool_calls"
-    assert answer.message.content is None
 
 
 def test_calls_of_tools_are_streamed_in_parts(client: OpenAI):
@@ -162,19 +114,6 @@ def test_calls_of_tools_are_streamed_in_parts(client: OpenAI):
     assert names in (["weather"], ["stop"])
     assert isinstance(json.loads(arguments), dict)
     assert reasons[-1] == "tool_calls"
-
-
-def test_vectors_are_the_same_in_both_encodings(client: OpenAI):
-    given = {"model": "vectors", "input": ["hello the world", "other"]}
-    plain = client.embeddings.create(**given, encoding_format="float")
-    packed = client.embeddings.create(**given)  # the client asks for base64 by itself
-    assert [each.index for each in plain.data] == [0, 1]
-    for one, other in zip(plain.data, packed.data, strict=True):
-        assert len(one.embedding) == 64
-        assert math.hypot(*one.embedding) == pytest.approx(1, abs=1e-3)
-        assert list(other.embedding) == pytest.approx(one.embedding, abs=1e-2)
-    assert plain.usage.prompt_tokens == plain.usage.total_tokens > 2
-    assert len(client.embeddings.create(**given, dimensions=8).data[0].embedding) == 8
 
 
 def test_requests_that_the_engine_refuses_are_bad_requests(client: OpenAI):
@@ -433,11 +372,3 @@ def test_tokens_that_were_in_the_cache_are_counted(client):
     assert 0 < answer.usage.prompt_tokens_details.cached_tokens <= answer.usage.prompt_tokens
     *_, last = complete(client, prompt=long, stream=True, stream_options={"include_usage": True})
     assert last.usage.prompt_tokens_details.cached_tokens == answer.usage.prompt_tokens_details.cached_tokens
-
-
-def test_the_tokens_of_cancelled_requests_are_counted(server, client):
-    before = metric(server, "vllm:generation_tokens_total", "llama")
-    with complete(client, max_tokens=2000, stream=True, extra_body={"ignore_eos": True}) as stream:
-        for _ in range(5):
-            next(iter(stream))
-    until(lambda: metric(server, "vllm:generation_tokens_total", "llama") > before, "the tokens are counted")

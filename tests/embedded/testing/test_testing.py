@@ -39,13 +39,6 @@ class Double:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy() * 2)]) for r in requests]
 
 
-class Returns:
-    value: object = None
-
-    def execute(self, requests):
-        return self.value
-
-
 def test_a_directory_is_run_with_its_configuration(tmp_path):
     with load(write_model(tmp_path, "double", DOUBLE)) as model:
         response = model.infer({"IN": [1, 2.5]})
@@ -140,32 +133,6 @@ def test_an_exception_of_execute_fails_the_batch_in_the_servers_words(tmp_path):
     assert first.error.message == second.error.message == caught.value.message == expected
     assert isinstance(caught.value.__cause__, KeyError)
     assert [record.level for record in model.logs] == ["ERROR", "ERROR"]
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ((), "Expected a list in the execute return, found type '<class 'tuple'>'."),
-        ([], "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "),
-        ([3], "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'int'>'"),
-        (None, "execute returned no response for a request and its response sender was dropped without sending one"),
-    ],
-)
-def test_an_invalid_return_value_of_execute_is_refused_as_by_the_guest(value, text):
-    with load(Returns) as model:
-        model.instance.value = value
-        with pytest.raises(ModelError) as caught:
-            model.infer({"x": [1]})
-
-    assert caught.value.message.startswith("Failed to process the request(s) for model 'model_0', message: " + text)
-
-
-def test_a_model_without_execute_says_so():
-    class Empty:
-        pass
-
-    with load(Empty) as model, pytest.raises(ModelError, match=r"does not implement `execute` method\."):
-        model.infer({"x": [1]})
 
 
 def test_an_error_of_one_request_has_its_code():

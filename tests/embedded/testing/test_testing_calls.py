@@ -169,18 +169,6 @@ def test_calls_from_threads_of_two_models_go_to_their_own_fakes():
         assert model.infer({"x": [4]})["y"].tolist() == [41]
 
 
-def test_a_received_request_cannot_be_run_on():
-    class Forwards:
-        def execute(self, requests):
-            return [requests[0].exec()]
-
-    with (
-        load(Forwards, models={"other": lambda call: {}}) as model,
-        pytest.raises(ModelError, match="Only requests that the model made itself can be run on other models"),
-    ):
-        model.infer({"x": [1]})
-
-
 def test_calls_are_refused_in_initialize():
     class Early:
         def initialize(self, args):

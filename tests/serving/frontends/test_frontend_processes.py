@@ -8,7 +8,6 @@ import json
 import os
 import re
 import signal
-import threading
 
 import numpy as np
 import psutil
@@ -92,25 +91,6 @@ def test_tensors_of_every_size_arrive_and_come_back_whole(server, size):
         for connection in made:
             for array in arrays:
                 assert identity(connection, array) == array.tobytes()
-
-
-def test_concurrent_requests_get_their_own_tensors(server):
-    problems: list[str] = []
-
-    def run(seed: int) -> None:
-        generator = np.random.default_rng(seed)
-        with connections(server, 1) as (connection,):
-            for _ in range(20):
-                array = generator.random(int(generator.integers(1, 60_000)), np.float32)
-                if identity(connection, array) != array.tobytes():
-                    problems.append(f"client {seed} got other bytes")
-
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    assert problems == []
 
 
 def test_every_process_sees_a_model_unloaded_and_loaded_at_once(server):
@@ -213,33 +193,6 @@ def test_a_port_of_another_server_is_not_shared(server, tmp_path):
         assert "loading: " not in other.log  # before models are loaded, which may take minutes
 
 
-def series(server: ServerProcess, name: str) -> dict[str, float]:
-    """The values of a metric by its labels as written."""
-    connection = http.client.HTTPConnection(HOST, server.metrics_port, timeout=30)
-    with contextlib.closing(connection):
-        text = ask(connection, "GET", "/metrics")[1].decode()
-    found = (
-        line[len(name) :].rpartition(" ") for line in text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))
-    )
-    return {labels: float(value) for labels, _, value in found}
-
-
-def test_metrics_are_sums_over_all_processes_and_show_each(server):
-    before = sum(series(server, "naiad_process_requests_total").values())
-    with connections(server) as made:
-        for connection in made:
-            identity(connection, np.ones(3, np.float32))
-        opened = series(server, "naiad_connections_open")[""]
-        each = series(server, "naiad_process_connections")
-
-    assert opened >= CONNECTIONS
-    assert set(each) == {f'{{process="{number}"}}' for number in range(COUNT)}
-    assert sum(each.values()) == opened
-    assert sum(series(server, "naiad_process_requests_total").values()) == before + CONNECTIONS
-    assert min(series(server, "naiad_process_memory_bytes").values()) > 1 << 20
-    assert min(series(server, "naiad_process_cpu_seconds_total").values()) > 0
-
-
 def test_settings_of_the_log_hold_in_every_process(server):
     with connections(server) as made:
         for level, connection in enumerate(made, 1):
@@ -259,49 +212,6 @@ def test_no_process_outlives_the_coordinator(tmp_path):
         os.kill(server.pid, signal.SIGKILL)
         assert still_running(below, 30) == []
         server.wait_exit()
-
-
-KEEPS = """
-import os
-
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.kept = []
-
-    def execute(self, requests):
-        inputs = [pb_utils.get_input_tensor_by_name(each, "IN") for each in requests]
-        before = [(number, float(tensor.as_numpy().sum())) for number, tensor in self.kept]
-        assert all(float(number) == total for number, total in before), before
-        self.kept = (self.kept + [(tensor.as_numpy().sum(), tensor) for tensor in inputs])[-3:]
-        out = [np.array([tensor.as_numpy().sum(), os.getpid()], np.float64) for tensor in inputs]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", each)]) for each in out]
-"""
-KEEPS_CONFIG = """
-backend: "python"
-input [{ name: "IN" data_type: TYPE_FP32 dims: [-1] }]
-output [{ name: "OUT" data_type: TYPE_FP64 dims: [2] }]
-"""
-
-
-def test_a_model_may_keep_inputs_that_a_process_wrote(tmp_path):
-    model = tmp_path / "models" / "keeps"
-    (model / "1").mkdir(parents=True)
-    (model / "1" / "model.py").write_text(KEEPS)
-    (model / "config.pbtxt").write_text(KEEPS_CONFIG)
-    with ServerProcess(tmp_path / "models", f"--processes={COUNT}", work=tmp_path) as server:
-        answers = []
-        for number in range(40):
-            size = SIZES[number % len(SIZES)]
-            tensor = {"name": "IN", "datatype": "FP32", "shape": [size], "data": [float(number)] * size}
-            reply = server.post("/v2/models/keeps/infer", {"inputs": [tensor]})
-            assert reply.status == 200, reply.body
-            answers.append((number * size, reply.json()["outputs"][0]["data"]))
-        assert [total for _, (total, _) in answers] == [float(number) for number, _ in answers]
-        assert len({pid for _, (_, pid) in answers}) == 1, "the guest was restarted"
 
 
 LOADS_LONG = """

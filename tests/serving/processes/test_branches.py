@@ -132,39 +132,6 @@ def test_metrics_have_the_counts_and_the_guests_of_all_processes(server: ServerP
     assert f'naiad_guests_alive{{model="spread",version="1"}} {INSTANCES}' in text
 
 
-def test_calls_of_models_in_any_process_are_answered(server: ServerProcess) -> None:
-    call = (
-        "pb_utils.InferenceRequest(model_name={model!r}, requested_output_names=['OUT'], inputs=[pb_utils.Tensor("
-        "'CODE', np.array([{code!r}], object))]).exec().output_tensors()[0].as_numpy()[0].decode()"
-    )
-    with ExitStack() as stack:
-        for connection in connections(stack, server):
-            assert ask(connection, call.format(model="single", code="6 * 7")) == "'42'"
-            parent = ask(connection, call.format(model="spread", code=PARENT))
-            assert parent == repr(str(server.pid))  # calls between models go to the coordinator
-            missing = ask(connection, call.format(model="missing", code="1"))
-            assert "Request for unknown model: 'missing' is not found" in missing or "IndexError" in missing
-
-
-def test_calls_use_the_instances_of_all_processes_at_once(server: ServerProcess) -> None:
-    """Each called instance waits until all of them are called."""
-    folder = server.work / "called"
-    folder.mkdir()
-    met = (
-        f"open('{folder}/' + str({PID}), 'w').close() or [time.sleep(0.001) for _ in iter("
-        f"lambda: len(os.listdir('{folder}')) < {INSTANCES}, False)]"
-    )
-    code = (
-        "import asyncio\n"
-        "async def run():\n"
-        "    requests = [pb_utils.InferenceRequest(model_name='spread', requested_output_names=['OUT'], "
-        f"inputs=[pb_utils.Tensor('CODE', np.array([{met!r}], object))]) for _ in range({INSTANCES})]\n"
-        "    return await asyncio.gather(*[each.async_exec() for each in requests])\n"
-        "asyncio.run(run())"
-    )
-    assert evaluate(server, "single", code) == "done"
-
-
 def test_models_in_any_process_can_ask_for_statistics_and_control_models(server: ServerProcess) -> None:
     with ExitStack() as stack:
         for connection in connections(stack, server, 12):
