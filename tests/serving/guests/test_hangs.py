@@ -6,7 +6,7 @@ import re
 
 import psutil
 import pytest
-from serving.contract import run
+from serving.contract import Stream, run
 from serving.repositories import Asking, infer, is_model_ready, repository, values
 from support.console import shown_instance
 from support.server import ServerProcess
@@ -22,11 +22,9 @@ NAMES = (
     "hangs_in_execute",
     "holds_the_gil",
     "dies_mid_request",
-    "identity",
     "runs_code",
     "runs_code_decoupled",
     "runs_coroutine",
-    "floods",
 )
 
 
@@ -84,3 +82,12 @@ def test_a_model_that_waits_for_another_does_not_hang(server):
     assert run(server, "runs_coroutine", code.replace("exec()", "async_exec()").replace("to(", "await to(")) == {
         "OUT": [1.5 * LIMIT]
     }
+
+
+def test_a_thread_that_never_answers_hangs_after_execute_has_returned_too(server):
+    pid = shown_instance(server, "runs_code_decoupled")["pid"]
+    with Stream(server) as opened:
+        opened.send("runs_code_decoupled", "model.kept = request.get_response_sender()")
+        (event,) = opened.wait(lambda events: events, "the error")
+        assert f"made no progress for {LIMIT} s" in str(event)
+    server.wait_for(lambda: shown_instance(server, "runs_code_decoupled")["pid"] not in {0, pid}, "another process")
