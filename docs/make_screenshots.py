@@ -210,7 +210,7 @@ def serving(repository: Path, *flags: str) -> Iterator[str]:
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     address = f"http://127.0.0.1:{port}"
     try:
-        while not _responds(f"{address}/v2/health/live"):
+        while not _responds(f"{address}/v2/health/ready"):
             if process.poll() is not None:
                 raise RuntimeError(f"the server ended with {process.returncode}: {' '.join(command)}")
             time.sleep(0.1)

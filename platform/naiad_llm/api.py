@@ -94,7 +94,7 @@ logger = logging.getLogger("naiad.openai")
 
 PREFIX = b"/v1/"
 _LIVE = ("/health", "/ping")
-"""Whether the server runs, as vLLM's and SageMaker's servers say it; no API key is needed."""
+"""Whether the server has loaded its models and runs, as vLLM's and SageMaker's servers say it; no API key is needed."""
 _READY = "/health/ready"
 """Whether the server is ready, as Triton's OpenAI frontend says it; no API key is needed."""
 _VERSION = "/version"
@@ -279,7 +279,8 @@ class OpenAiApi:
         try:
             if path in _LIVE:
                 _expect(exchange.request.method, "GET", *(("POST",) if path == "/ping" else ()))
-                exchange.respond(response(200 if self._engine.is_live() else UNAVAILABLE, [], b""))
+                is_live = self._engine.is_started() and self._engine.is_live()
+                exchange.respond(response(200 if is_live else UNAVAILABLE, [], b""))
             elif path == _READY:
                 _expect(exchange.request.method, "GET")
                 self._run_later(exchange, self._health(exchange))

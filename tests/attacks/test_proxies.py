@@ -151,7 +151,9 @@ def test_servers_that_restart_behind_a_proxy_lose_no_request(
 ) -> None:
     """Up to 3 % of the gRPC calls failed behind nginx: a server that stopped kept its port, to reject what came."""
     models = repository(tmp_path / "models", ["identity"])
-    backends = Backends(models, tmp_path, f"--processes={processes}")
+    # nginx has no probes: it would send requests to a server whose models load.
+    waits = ["--listen-while-loading=false"] if proxy is nginx else []
+    backends = Backends(models, tmp_path, f"--processes={processes}", *waits)
     front = free_ports(2)
     text = configuration.format(host=HOST, http=backends.http, grpc=backends.grpc, front=front)
     with contextlib.ExitStack() as stack:

@@ -28,7 +28,7 @@ def serving(work: Path, command: Path = TRITONSERVER) -> Iterator[tuple[ServerPr
     """A server on a copy of the models (running leaves bytecode files). One of them fails to load."""
     repository = work / "repository"
     shutil.copytree(MODELS, repository, ignore=shutil.ignore_patterns("__pycache__"))
-    with ServerProcess(repository, "--exit-on-error=false", work=work, command=[command], wait="live") as server:
+    with ServerProcess(repository, "--exit-on-error=false", work=work, command=[command], wait="loaded") as server:
         server.wait_for(lambda: _settled(server), "every model to be loaded or refused")
         yield server, repository
 

@@ -58,6 +58,7 @@ class FakeEngine:
     """
 
     def __init__(self) -> None:
+        self.started = True
         self.live = True
         self.ready = True
         self.stalled = ""
@@ -74,6 +75,9 @@ class FakeEngine:
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata(name="triton", version="2.73.0")
+
+    def is_started(self) -> bool:
+        return self.started
 
     def is_live(self) -> bool:
         return self.live

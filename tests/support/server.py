@@ -179,7 +179,8 @@ class ServerProcess:
         work: A folder of the test's own: log, caches (the store of environments among them).
         command: What to start; the installed `tritonserver` unless told.
         environ: Variables to add to the inherited ones; None as value removes one.
-        wait: "live" or "ready": what entering waits for; "" returns at once (for starts that are to fail).
+        wait: What entering waits for: "live", "ready", or "loaded", which is the end of the start, whatever failed; ""
+            returns at once (for starts that are to fail).
         timeout: Bound of every wait, in seconds.
         grace: How long guests may outlive the server, in seconds.
         directory: The working directory of the server; that of the tests unless told.
@@ -265,7 +266,9 @@ class ServerProcess:
     def __enter__(self) -> ServerProcess:  # noqa: PYI034 - typing.Self is 3.11+
         self.start()
         try:
-            if self._wait:
+            if self._wait == "loaded":
+                self.wait_log("Started HTTPService at ")
+            elif self._wait:
                 self.wait_health(self._wait)
         except BaseException:
             self.kill()

@@ -135,7 +135,7 @@ def test_a_declared_environment_fails_its_model_alone_without_its_package(tmp_pa
         "--exit-on-error=false",
         work=tmp_path,
         command=command_of(tree, "main_tritonserver"),
-        wait="live",
+        wait="loaded",
     ) as server:
         server.wait_for(lambda: "failed to load 'declaring'" in server.log, "the model to fail")
         assert server.get("/v2/models/add_sub/ready").status == 200

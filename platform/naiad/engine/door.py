@@ -20,8 +20,11 @@ class EngineDoor(Protocol):
     def server_metadata(self) -> ServerMetadata:
         """Name, version and extensions."""
 
+    def is_started(self) -> bool:
+        """Whether the models to load at the start are loaded, or failed to."""
+
     def is_live(self) -> bool:
-        """Whether the server has started and is not exiting."""
+        """Whether the server runs, which it does while its models load, and is not exiting."""
 
     def is_ready(self) -> bool:
         """Whether the server accepts requests and, with strict readiness, all its models do."""

@@ -52,6 +52,7 @@ from naiad.protocol.metadata import (
     IndexEntry,
     InstanceStatus,
     ModelMetadata,
+    ModelState,
     ModelStatistics,
     ServerMetadata,
 )
@@ -90,6 +91,8 @@ class Engine:
         self._settings = settings
         self._repositories = settings.repositories
         self._registry = Registry(is_namespaced=self._repositories.is_namespaced)
+        self._registry.activity = loader.activity
+        self._registry.is_complete = False  # until `start` has read the repositories
         self.services = ModelServices(self._registry)
         self.metrics = ModelMetrics(self.services)
         size = settings.response_cache_size
@@ -132,6 +135,7 @@ class Engine:
             found, snapshot = await blocking.run(self._repositories.snapshot)
         else:
             found = await blocking.run(self._repositories.scan)
+        self._registry.is_complete = True
         for key in found.duplicates:
             self._registry.record(key).reason = DUPLICATE_REASON
         wanted = dict(found.models)
@@ -204,7 +208,7 @@ class Engine:
         self._reject_if_exiting()
         if self._poller is None:
             raise NotReadyError("polling is disabled")
-        if not self.is_started:
+        if not self.is_started():
             raise NotReadyError("Server not ready")
         await self._poller.poll()
 
@@ -229,15 +233,14 @@ class Engine:
         """Name, version and extensions."""
         return ServerMetadata(name=self._settings.server_id, version=naiad.__version__)
 
-    @property
     def is_started(self) -> bool:
-        """Whether the models to load at the start are loaded, or failed to."""
+        """See `EngineDoor.is_started`."""
         return self._state is not _EngineState.STARTING
 
     def is_live(self) -> bool:
-        """Whether the server has started, not begun to exit, and is of use: see `are_models_lost`."""
+        """Whether the server has not begun to exit, and is of use: see `are_models_lost`."""
         self._reject_if_exiting()
-        return not self.are_models_lost()
+        return not self.is_started() or not self.are_models_lost()
 
     def are_models_lost(self) -> bool:
         """Whether only another server could help: every model is given up, recovery fails, and no client can load one.
@@ -353,12 +356,13 @@ class Engine:
         rows = []
         for entry in self._registry.index(ready_only=False):
             status = entry.state.value if entry.state is not None else ""
+            reason = "" if entry.state is ModelState.LOADING else entry.reason  # of a load, what it does now
             version = int(entry.version) if entry.version else None
             rows.append(
                 (
                     model_key(entry.namespace, entry.name),
                     version,
-                    f"{status}: {entry.reason}" if entry.reason else status,
+                    f"{status}: {reason}" if reason else status,
                 )
             )
         return rows
@@ -387,7 +391,7 @@ class Engine:
     @property
     def is_draining(self) -> bool:
         """Whether the server still serves, while clients should connect to other servers."""
-        return self._state is _EngineState.EXITING or (self.is_started and not self.is_reachable)
+        return self._state is _EngineState.EXITING or (self.is_started() and not self.is_reachable)
 
     def route(self, name: str, version: int) -> Target:
         """What an inference request to a name goes to now; a request without one is counted as refused.
@@ -497,7 +501,7 @@ class Engine:
 
     def _require_explicit(self) -> None:
         self._reject_if_exiting()
-        if not self.is_started:
+        if not self.is_started():
             raise NotReadyError("Server not ready")
         if self._settings.is_demand:
             raise NotReadyError(

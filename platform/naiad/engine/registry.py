@@ -5,7 +5,7 @@ A version that was loaded once stays in the index with its state and reason. Tex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from naiad.core.errors import Code, NoLoadedVersionError, NotReadyError, UnknownModelError
@@ -63,6 +63,7 @@ class ModelRecord:
         versions: All versions that were ever loaded, or failed to load.
         reason: Why its configuration could not be used; empty if it could.
         is_on_demand: Whether its first request loads it.
+        step: What its load does now; empty while none is in progress.
     """
 
     key: str
@@ -71,11 +72,12 @@ class ModelRecord:
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
     is_on_demand: bool = False
+    step: str = ""
 
     @property
     def is_wanted(self) -> bool:
-        """Whether it was loaded, or failed to load, and was not unloaded since."""
-        return bool(self.reason) or any(
+        """Whether it is being loaded; or was loaded, or failed to load, and was not unloaded since."""
+        return bool(self.step or self.reason) or any(
             record.state is not ModelState.UNLOADING and record.reason != UNLOADED for record in self.versions.values()
         )
 
@@ -83,7 +85,7 @@ class ModelRecord:
     def is_at_rest(self) -> bool:
         """Whether no version serves, or is being loaded or unloaded."""
         resting = (ModelState.UNKNOWN, ModelState.UNAVAILABLE)
-        return all(record.state in resting for record in self.versions.values())
+        return not self.step and all(record.state in resting for record in self.versions.values())
 
     def serving(self) -> list[ServedVersion]:
         """Its versions that serve."""
@@ -98,6 +100,8 @@ class Registry:
         by_number: What requests in flight were submitted to, by `Target.number`.
         versions_alive: Versions that serve or still finish their requests, by `LoadedVersion.number`: all values of
             *by_number* but handovers.
+        is_complete: Whether the names of all models are known; until then, no name is unknown.
+        activity: What is being done now to build environments, by the key of the model.
         on_change: Called after the version that serves a name may have changed.
     """
 
@@ -107,6 +111,8 @@ class Registry:
         self.versions_alive: dict[int, LoadedVersion] = {}
         self._models: dict[str, ModelRecord] = {}
         self._ready: dict[tuple[str, int], Target] = {}
+        self.is_complete = True
+        self.activity: Callable[[], Mapping[str, str]] = dict
         self.on_change: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[ModelRecord]:
@@ -226,9 +232,11 @@ class Registry:
                     )
                 )
             elif not model.versions and not ready_only:
-                entries.append(IndexEntry(name=model.name, namespace=model.namespace))
+                step = self._step_of(model)
+                state = ModelState.LOADING if step else None
+                entries.append(IndexEntry(name=model.name, namespace=model.namespace, state=state, reason=step))
             for number, record in sorted(model.versions.items()):
-                state, reason = self._state_of(record)
+                state, reason = self._state_of(model, record)
                 if state is ModelState.READY or not ready_only:
                     entries.append(
                         IndexEntry(
@@ -237,16 +245,22 @@ class Registry:
                     )
         return entries
 
-    def _state_of(self, record: VersionRecord) -> tuple[ModelState, str]:
+    def _state_of(self, model: ModelRecord, record: VersionRecord) -> tuple[ModelState, str]:
         """State and reason; a version whose instances were all abandoned is unavailable, although it is loaded."""
         if record.loaded is not None and record.loaded.reason:
             return ModelState.UNAVAILABLE, record.loaded.reason
-        return record.state, record.reason
+        return record.state, self._step_of(model) if record.state is ModelState.LOADING else record.reason
+
+    def _step_of(self, model: ModelRecord) -> str:
+        """What the load of a model does now; empty while none is in progress."""
+        return model.step and (self.activity().get(model.key) or model.step)
 
     def _known(self, name: str) -> ModelRecord:
         model = self._models.get(name)
         if model is not None:
             return model
+        if not self.is_complete:
+            raise NotReadyError("Server not ready")
         if not self.is_namespaced:
             raise UnknownModelError(f"Request for unknown model: '{name}' is not found")
         keys = self.keys_of(name)
@@ -266,6 +280,11 @@ class Registry:
         """The record of a version that serves."""
         model = self._known(name)
         name = model.key
+        serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)
+        if not serving and (step := self._step_of(model)):
+            raise NotReadyError(
+                f"Request for unknown model: '{name}' has no available versions: it is loading ({step})"
+            )
         if version != LATEST:
             record = model.versions.get(version)
             if record is None:
@@ -273,7 +292,6 @@ class Registry:
             if record.loaded is None:
                 raise NotReadyError(f"Request for unknown model: '{name}' version {version} is not at ready state")
             return record
-        serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)
         if not serving:
             raise NoLoadedVersionError(f"Request for unknown model: '{name}' has no available versions")
         return model.versions[serving[-1]]

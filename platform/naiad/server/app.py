@@ -1,7 +1,9 @@
 """The server from start to stop: builds its objects and connects them; no other module does.
 
-The start overlaps three things that take time: guests start as separate processes; meanwhile a thread imports the
-modules of the listeners; the ports open when both are done. Guests come first, because they take the longest.
+The start overlaps two things that take time: guests start as separate processes; meanwhile a thread imports the modules
+of the listeners, and the ports open. Guests come first, because they take the longest. While models load, the server is
+live and not ready. Ports that are shared with other servers open afterwards: the kernel would give this server
+connections that the others could serve.
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
+_LAUNCH_SECONDS = 0.3
+"""How long the imports of the listeners leave the processor to the launch of guests."""
 _WITHOUT_EFFECT_REASON = (
     "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls; the "
     "parameter memory_limit of a model limits its memory"
@@ -136,6 +140,7 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         branches.keep_lines = recent.add
     loader = build_loader(options, branches=branches)
     engine = build_engine(options, loader)
+    engine.is_reachable = False
     async with AsyncExitStack() as stack:
         if branches is not None:
             stack.callback(branches.close)
@@ -146,16 +151,25 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
         processes = None
         if branches is not None:
             processes = start_processes(engine, loader.link_memory, branches, options, log, stack)
-        starting = asyncio.ensure_future(engine.start())
-        importing = asyncio.ensure_future(_import_listeners(starting, loader.launching))
-        await asyncio.wait([starting, asyncio.ensure_future(stopping.wait())], return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            logger.info("Stopping before the models are loaded; a second signal ends at once.")
-            await engine.end_loads()
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
+        starting, may_listen = asyncio.ensure_future(engine.start()), asyncio.Event()
+        if options.general.listen_while_loading and not (options.http.reuse_port or options.grpc.reuse_port):
+            may_listen.set()
+        listening = await stack.enter_async_context(AsyncExitStack())
+
+        async def open_ports() -> OpenPorts:
+            await _import_listeners(starting, loader.launching)
+            await may_listen.wait()
+            opened = await listen(engine, loader, options, log, listening, processes, recent)
+            if not starting.done():
+                ports = ", ".join(f"{name} {port}" for name, port in opened.listeners.ports.items())
+                logger.info("The models load, and the server answers meanwhile: %s", ports)
+            return opened
+
+        opening = asyncio.ensure_future(open_ports())
+        stack.push_async_callback(_cancel, opening)  # called first, so that the ports are closed after it
+        failures = await _loaded(engine, starting, opening, stopping)
+        if failures is None:
             return 0
-        failures = starting.result()
         log_block(logger, agent_table())
         log_block(logger, backend_table(loader.resolutions.values()))
         log_block(logger, model_table(engine.outcomes()))
@@ -168,8 +182,12 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             else:
                 logger.error("error: creating server: Internal - failed to load all models")
             return _FAILED
-        await importing
-        ports = await listen(engine, loader, options, log, stack, processes, recent)
+        may_listen.set()
+        ports = await opening
+        for line in ports.listeners.started:
+            logger.info("%s", line)
+        # A client that waits for readiness on one port may then use any other.
+        engine.is_reachable = True
         if supervisor is not None:
             supervisor.on_listening(ports.listeners.ports)
         if options.log.file is not None or options.trace.config.file:
@@ -187,6 +205,38 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             branches.close_branches()
         await engine.finish_sequences()
     return 0
+
+
+async def _loaded(
+    engine: Engine,
+    starting: asyncio.Future[list[NaiadError]],
+    opening: asyncio.Future[OpenPorts],
+    stopping: asyncio.Event,
+) -> list[NaiadError] | None:
+    """Wait until the models are loaded; the errors of those that failed, or None if a signal arrived before.
+
+    Raises:
+        NaiadError: If a repository cannot be read, or a port cannot be opened meanwhile.
+    """
+    signalled = asyncio.ensure_future(stopping.wait())
+    ends: list[asyncio.Future[Any]] = [starting, signalled]
+    await asyncio.wait([*ends, opening], return_when=asyncio.FIRST_COMPLETED)
+    if opening.done() and opening.exception() is None:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        return starting.result()
+    if signalled.done():
+        logger.info("Stopping before the models are loaded; a second signal ends at once.")
+    await engine.end_loads()
+    await _cancel(starting)
+    if not signalled.done():
+        opening.result()  # raises the reason
+    return None
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _require_valid_tls(options: ServerOptions) -> None:
@@ -214,40 +264,31 @@ async def listen(
 ) -> OpenPorts:
     """Serve on all ports until *stack* is closed, in *processes* where the server has several.
 
-    The server is not ready before the last port is open: a client that waits for readiness on one port may then use any
-    other.
-
     Raises:
         NaiadError: If a port is not available.
     """
     from naiad.server import listeners as ports
 
-    engine.is_reachable = False
     services = ports.server_services(engine, loader, options, log, recent)
     if processes is None:
         listeners = await ports.listen(engine, services, options, stack)
         await listeners.open_metrics(options.metrics.address)
-        opened = OpenPorts(listeners, listeners.drain, listeners.tracer.reopen)
-    else:
-        from naiad.server.coordinator import listen_in_processes
+        return OpenPorts(listeners, listeners.drain, listeners.tracer.reopen)
+    from naiad.server.coordinator import listen_in_processes
 
-        pool, tracer, created = processes
-        services = replace(services, created=created)
-        listeners = await listen_in_processes(engine, pool, tracer, services, options, log, stack)
+    pool, tracer, created = processes
+    services = replace(services, created=created)
+    listeners = await listen_in_processes(engine, pool, tracer, services, options, log, stack)
 
-        def drain() -> None:
-            listeners.drain()
-            pool.drain()
+    def drain() -> None:
+        listeners.drain()
+        pool.drain()
 
-        def reopen() -> None:
-            listeners.tracer.reopen()
-            pool.reopen_logs()
+    def reopen() -> None:
+        listeners.tracer.reopen()
+        pool.reopen_logs()
 
-        opened = OpenPorts(listeners, drain, reopen)
-    for line in opened.listeners.started:
-        logger.info("%s", line)
-    engine.is_reachable = True
-    return opened
+    return OpenPorts(listeners, drain, reopen)
 
 
 def make_branches(options: ServerOptions) -> BranchProcesses | None:
@@ -403,12 +444,12 @@ def build_engine(options: ServerOptions, loader: Loader) -> Engine:
 async def _import_listeners(starting: asyncio.Task[Any], launching: asyncio.Event) -> None:
     """Import the modules of the listeners, and numpy, while guests start.
 
-    The import begins when the guests are launched: earlier, it would compete with the loop that launches them. It ends
-    before the first port is open: clients may then use up all file descriptors, and an import of numpy that fails
-    cannot be repeated.
+    The import begins when the guests are launched: earlier, it would compete with the loop that launches them. Guests
+    whose environments are built first are not waited for. It ends before the first port is open: clients may then use
+    up all file descriptors, and an import of numpy that fails cannot be repeated.
     """
     launched = asyncio.ensure_future(launching.wait())
-    await asyncio.wait([starting, launched], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([starting, launched], timeout=_LAUNCH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
     launched.cancel()  # it is never set if no guest starts
     await import_in_background("naiad.server.listeners")
     await import_in_background("naiad.protocol.numpy_types")

@@ -199,7 +199,7 @@ def test_a_forest_that_cannot_be_loaded_says_why(tmp_path: Path, store: Path):
     for name, (file, filename, config, _) in BROKEN.items():
         add(models, name, file, filename, config)
     flags = (f"--env-store={store}", "--exit-on-error=false", "--strict-readiness=false")
-    with ServerProcess(models, *flags, work=tmp_path, wait="live") as server:
+    with ServerProcess(models, *flags, work=tmp_path, wait="loaded") as server:
         found = {one["name"]: one.get("reason", "") for one in server.post("/v2/repository/index").json()}
     for name, (*_, text) in BROKEN.items():
         assert text.format(version=models / name / "1") in found[name], name

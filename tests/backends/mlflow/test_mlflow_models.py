@@ -265,7 +265,7 @@ def test_the_operator_can_refuse_code_of_models(made: Path, tmp_path: Path):
         "--load-model=shout",
         "--backend-config=mlflow,allow-code=false",
     )
-    with ServerProcess(made / "models", *flags, work=tmp_path, timeout=120, wait="live") as running:
+    with ServerProcess(made / "models", *flags, work=tmp_path, timeout=120, wait="loaded") as running:
         running.wait_log("failed to load 'shout'")
         (reason,) = (one["reason"] for one in running.post("/v2/repository/index").json() if "reason" in one)
     assert f"loading '{made / 'models'}/shout/1' runs code that is in it" in reason

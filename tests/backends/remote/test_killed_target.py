@@ -32,6 +32,8 @@ CLEAR = re.compile(
     # The server was killed after the kernel had accepted the connection, and before it had sent its settings.
     r"|cannot call \S+: connection reset by peer"
     r"|cannot call \S+: the connection was lost: .+"
+    r"|Server not ready \(from .+\)"
+    r"|Request for unknown model: 'rows' has no available versions: it is loading .+"
     r"|cannot call a remote model: the circuit breaker of each of its targets is open: \S+ is next called in .+ s, after "
     r"\d+ failures, the last: .+"
 )

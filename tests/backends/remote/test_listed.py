@@ -204,7 +204,7 @@ def test_a_model_of_the_backend_calls_the_near_server(listing, tmp_path: Path):
     body = {"inputs": [{"name": "X", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
     with scripted(double) as near, scripted(double) as far:
         with ServerProcess(
-            tmp_path / "models", work=tmp_path, environ={"NAIAD_RAY_NODE": "here"}, wait="live"
+            tmp_path / "models", work=tmp_path, environ={"NAIAD_RAY_NODE": "here"}, wait="loaded"
         ) as caller:
             # As on Ray: the server itself starts before any server is listed.
             until(lambda: "lists no ready server" in caller.log, "the warning")

@@ -35,7 +35,7 @@ def test_the_files_of_the_guide_make_two_models_that_answer_as_the_guide_says(fo
     (tmp_path / "more" / "empty" / "1").mkdir(parents=True)
     (tmp_path / "more" / "empty" / "config.pbtxt").write_text('backend: "find_words"')
     options = (f"--backend-directory={folder / 'backends'}", "--exit-on-error=false")
-    with ServerProcess([folder / "models", tmp_path / "more"], *options, work=tmp_path, wait="live") as server:
+    with ServerProcess([folder / "models", tmp_path / "more"], *options, work=tmp_path, wait="loaded") as server:
         server.wait_for(lambda: server.get("/v2/models/animals/ready").status == 200, "a model of the guide")
         server.wait_for(lambda: server.get("/v2/models/colours/ready").status == 200, "a model of the guide")
         reply = server.post("/v2/models/colours/generate", {"TEXT": "the red cat"})

@@ -281,7 +281,7 @@ def test_loading_and_unloading_are_logged_and_counted(host, caplog):
     async def check() -> None:
         with caplog.at_level(logging.INFO):
             loading = asyncio.ensure_future(host.load())
-            while host.index() != ["m 1 LOADING: "]:
+            while host.index() != ["m 1 LOADING: building"]:
                 await turns(1)
             host.advance(1.5)
             await loading

@@ -14,14 +14,21 @@ from typing import Any
 import orjson
 import pytest
 from engine.loading.host import CODE, COMPLETING, UNNAMED, Host, instances, parameter
-from fakes.clock import turns
+from fakes.clock import Clock, turns
 from naiad_stub.load_spec import NativeCode
 
 from naiad.config.model import model_config
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.render import to_json
 from naiad.config.server.guest_user import GuestUser
-from naiad.core.errors import ConfigError, ExecutionEnvironmentError, GuestExitedError, InvalidRequestError, ModelError
+from naiad.core.errors import (
+    ConfigError,
+    ExecutionEnvironmentError,
+    GuestExitedError,
+    InvalidRequestError,
+    ModelError,
+    NaiadError,
+)
 from naiad.engine.loading import loader
 from naiad.engine.loading.thread_counts import threads_each
 from naiad.guests.launch import LaunchSpec
@@ -455,3 +462,78 @@ def test_a_model_under_the_servers_own_interpreter_says_so(host):
         False,
     )
     assert found["code.imports_from_cwd"] is loader.imports_from_working_directory()
+
+
+# -- what is seen of a load
+
+
+def refusal(host: Host, name: str) -> str:
+    """What a request to a model is refused with; empty if it is not."""
+    try:
+        host.version(name)
+    except NaiadError as error:
+        return f"{error.code.value}: {error.message}"
+    return ""
+
+
+def test_each_step_of_a_load_is_in_the_index_and_in_the_refusal_of_a_request(host):
+    host.add("n", more=TWO, code=COMPLETING)
+    seen: list[str] = []
+    refused: list[str] = []
+
+    async def check() -> None:
+        loading = asyncio.ensure_future(host.load("n"))
+        while not loading.done():
+            await asyncio.sleep(0)
+            seen.extend(host.index())
+            refused.append(refusal(host, "n"))
+
+    host.run(check)
+    steps = ["preparing its environment", "completing its configuration", "starting its processes"]
+    loading = ["n  LOADING: reading its configuration", *(f"n 1 LOADING: {step}" for step in steps)]
+    assert list(dict.fromkeys(seen)) == [*loading, "n 1 READY: "]
+    text = "Unavailable: Request for unknown model: 'n' has no available versions: it is loading ({})"
+    assert list(dict.fromkeys(refused)) == [
+        "Not found: Request for unknown model: 'n' is not found",
+        *(text.format(step) for step in ("reading its configuration", *steps)),
+        "",
+    ]
+
+
+def test_a_load_that_builds_says_what_is_built_and_one_that_failed_nothing_more(host):
+    host.add("m")
+    host.environment = ExecutionEnvironmentError("cannot build")
+
+    async def check() -> None:
+        loading = asyncio.ensure_future(host.fail())
+        while not refusal(host, "m").endswith("'m' has no available versions: it is loading (building)"):
+            await asyncio.sleep(0)
+        await loading
+        assert refusal(host, "m") == "Not found: Request for unknown model: 'm' has no available versions"
+        assert host.index() == ["m 1 UNAVAILABLE: Internal: cannot build"]
+
+    host.run(check)
+
+
+def test_no_name_is_unknown_before_the_repositories_were_read_at_the_start(host):
+    host.add("m")
+    host.add("n", more=parameter("LOAD_AFTER", "m"))
+    seen: list[str] = []
+
+    async def check() -> None:
+        host.start(is_explicit=False)
+        before = refusal(host, "n")
+        starting = asyncio.ensure_future(host.engine.start())
+        while not starting.done():
+            assert (host.engine.is_live(), host.engine.is_ready(), host.engine.is_started()) == (True, False, False)
+            seen.extend(each for each in host.index() if each.startswith("n"))
+            await asyncio.sleep(0)
+        assert (before, refusal(host, "x")) == (
+            "Unavailable: Server not ready",
+            "Not found: Request for unknown model: 'x' is not found",
+        )
+        assert (host.engine.is_ready(), host.engine.is_started()) == (True, True)
+        await host.engine.stop()
+
+    Clock.run(host, check())
+    assert list(dict.fromkeys(seen))[:2] == ["n  LOADING: fetching its files", "n  LOADING: waiting for other models"]

@@ -209,7 +209,7 @@ def test_a_model_that_cannot_have_a_cache_does_not_load(tmp_path):
     write_counting(models, "sequences", CACHED + "sequence_batching { }")
     write_counting(models, "step", DECOUPLED)
     write_ensemble(models, "of_decoupled", "step")
-    with ServerProcess(models, "--exit-on-error=false", work=tmp_path, wait="live") as server:
+    with ServerProcess(models, "--exit-on-error=false", work=tmp_path, wait="loaded") as server:
         entries = {entry["name"]: entry for entry in server.post("/v2/repository/index").json()}
     assert entries["step"]["state"] == "READY"
     for name, what in {

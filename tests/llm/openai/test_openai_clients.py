@@ -119,6 +119,8 @@ def test_paths_with_a_final_slash_head_and_health_are_answered(api):
     assert api.request("GET", "/health").status == api.request("GET", "/ping").status == 503
     api.engine.ready = api.engine.live = True
     assert api.request("POST", "/health").status == 405
+    api.engine.started = False
+    assert api.request("GET", "/health").status == api.request("GET", "/ping").status == 503  # its models load
 
 
 def test_the_version_is_that_of_the_server(api):

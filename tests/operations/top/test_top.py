@@ -34,7 +34,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     (broken / "1").mkdir(parents=True)
     (broken / "config.pbtxt").write_text('backend: "nosuch"\n')
     options = ("--ui=true", f"--ui-password={work / 'password'}", "--exit-on-error=false")
-    with ServerProcess([ADD_SUB, broken.parent], *options, work=work, wait="live") as server:
+    with ServerProcess([ADD_SUB, broken.parent], *options, work=work, wait="loaded") as server:
         yield server
 
 

@@ -95,7 +95,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
         (model / "1" / "model.py").write_text(MODEL)
         (model / "config.pbtxt").write_text(CONFIG % place)
     options = [f"--env-store={made.store}", "--exit-on-error=false"]
-    with ServerProcess(folder / "models", *options, work=folder, wait="live", timeout=300) as server:
+    with ServerProcess(folder / "models", *options, work=folder, wait="loaded", timeout=300) as server:
         for key in made.archives:
             reply = server.post(f"/v2/models/{_name(*key)}/infer", ASK)
             if reply.status == 200:

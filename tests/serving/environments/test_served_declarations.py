@@ -63,7 +63,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
 def server(repository: Path, wheels: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     work = tmp_path_factory.mktemp("work")
     flags = ("--offline", f"--env-wheels={wheels}", f"--env-store={work / 'store'}", "--ui=true")
-    with ServerProcess(repository, *flags, "--exit-on-error=false", work=work, wait="live", timeout=200) as started:
+    with ServerProcess(repository, *flags, "--exit-on-error=false", work=work, wait="loaded", timeout=200) as started:
         ended = {"READY", "UNAVAILABLE"}
         started.wait_for(lambda: {each.get("state") for each in index(started).values()} <= ended, "all loads")
         yield started

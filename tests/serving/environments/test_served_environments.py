@@ -60,7 +60,7 @@ def test_interpreters_and_folders_are_named_by_their_paths(tmp_path):
     setting = f"--backend-config=python,default-python={python}"
     flags = (f"--env-store={tmp_path / 'store'}", setting, "--exit-on-error=false")
 
-    with ServerProcess(repository, *flags, work=tmp_path, timeout=120, wait="live") as server:
+    with ServerProcess(repository, *flags, work=tmp_path, timeout=120, wait="loaded") as server:
         server.wait_for(lambda: "state" in index(server).get("lost", {}), "the start")
         server.wait_for(lambda: index(server)["plain"]["state"] == "READY", "the models")
         answers = {name: told(server, name) for name in ("plain", "own")}

@@ -42,7 +42,7 @@ def test_models_of_the_servers_interpreter_import_from_pythonpath_and_the_workin
     options = (f"--env-store={tmp_path / 'store'}", "--exit-on-error=false", "--strict-readiness=false")
     environ = {"PYTHONPATH": str(tmp_path / "code")}
     with ServerProcess(
-        repository, *options, work=tmp_path, wait="live", environ=environ, directory=tmp_path / "started"
+        repository, *options, work=tmp_path, wait="loaded", environ=environ, directory=tmp_path / "started"
     ) as server:
         server.wait_for(lambda: all("state" in entry for entry in index(server).values()), "the models")
         server.wait_for(lambda: index(server)["host"]["state"] == "READY", "the model")

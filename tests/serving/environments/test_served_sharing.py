@@ -161,7 +161,7 @@ def test_a_server_takes_what_it_trusts_from_a_broken_line_and_nothing_else(servi
         add_model(repository, "good", EXECUTION_ENV_PATH=web.uri("signed.tar.gz"))
         add_model(repository, "bad", EXECUTION_ENV_PATH=web.uri("unsigned.tar.gz"))
         options = [f"--env-trust={tmp_path / 'keys.toml'}", "--exit-on-error=false"]
-        with server(tmp_path, repository, *options, wait="live") as running:
+        with server(tmp_path, repository, *options, wait="loaded") as running:
             assert told(running, "good")[1] == minor
             assert "is refused: it is not signed (there is no" in index(running)["bad"]["reason"]
             assert running.post("/v2/models/bad/infer", ASK).status != 200

@@ -79,7 +79,7 @@ def test_a_file_that_the_user_cannot_read_is_named_with_its_mode(tmp_path, open_
     file = write_model(repository, "m")
     file.chmod(0o600)
     options = ("--guest-user=65533", "--exit-on-error=false", "--strict-readiness=false")
-    with ServerProcess(repository, *options, work=tmp_path, wait="live") as server:
+    with ServerProcess(repository, *options, work=tmp_path, wait="loaded") as server:
         server.wait_log("The guest runs as uid 65533, gid 65533 (--guest-user), and may not")
         assert "change its permissions, or put it elsewhere (--env-store, --model-repository)" in server.log
 
@@ -130,7 +130,7 @@ def test_a_memory_limit_that_is_no_size_fails_the_load(tmp_path):
     write_model(tmp_path / "models", "m", config=LIMIT.replace("256MiB", "much"))
     write_model(tmp_path / "models", "n", config=LIMIT.replace("256MiB", "512"))
     options = ("--exit-on-error=false", "--strict-readiness=false")
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="live") as server:
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="loaded") as server:
         server.wait_log("parameter memory_limit of model 'm': 'much' is not a size such as 10GB")
         server.wait_log(
             "parameter memory_limit of model 'n' is '512', too little for any guest; give a size such as 2GiB"

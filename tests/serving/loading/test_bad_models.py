@@ -76,7 +76,7 @@ def loading(tmp_path_factory):
     for name, (methods, _) in BROKEN_AT_LOAD.items():
         write_model(work / "models", name, methods)
     write_model(work / "models", "good")
-    with ServerProcess(work / "models", "--exit-on-error=false", work=work, wait="live") as running:
+    with ServerProcess(work / "models", "--exit-on-error=false", work=work, wait="loaded") as running:
         running.wait_for(
             lambda: all(entry.get("state") in {"READY", "UNAVAILABLE"} for entry in index(running).values()),
             "every model to be loaded or refused",

@@ -30,7 +30,7 @@ def test_groups_for_gpus_run_on_the_cpu_with_one_warning(repository, tmp_path):
 
 def test_without_the_flag_they_are_refused_and_the_error_names_it(repository, tmp_path):
     options = ("--exit-on-error=false", "--strict-readiness=false")
-    with ServerProcess(repository, *options, work=tmp_path, wait="live", environ=NO_GPU) as server:
+    with ServerProcess(repository, *options, work=tmp_path, wait="loaded", environ=NO_GPU) as server:
         reason = server.wait_for(lambda: index(server)["a"].get("reason"), "the failure")
 
     assert "instance group a_0 of model a has kind KIND_GPU but server does not support GPUs" in reason

@@ -110,7 +110,7 @@ def test_a_resource_that_a_gpu_lacks_is_missed_at_the_load(library, tmp_path):
     (folder / "config.pbtxt").write_text(f'backend: "python"\ninstance_group {{ kind: KIND_GPU gpus: 1 {limiter} }}\n')
     flags = ["--rate-limit=execution_count", "--rate-limit-resource=R:1:0", "--exit-on-error=false"]
     environ = {"LD_LIBRARY_PATH": str(library), "CUDA_VISIBLE_DEVICES": "0,1"}
-    with ServerProcess(tmp_path / "models", *flags, work=tmp_path, environ=environ, wait="live") as server:
+    with ServerProcess(tmp_path / "models", *flags, work=tmp_path, environ=environ, wait="loaded") as server:
         server.wait_log('Resource count for \\"R\\" is limited to 0')
 
 

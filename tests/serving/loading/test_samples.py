@@ -25,7 +25,7 @@ def server(tmp_path_factory):
     (models / "bad_syntax" / "1").mkdir(parents=True)
     (models / "bad_syntax" / "1" / "model.py").write_text("class TritonPythonModel:\n    def execute(self, requests)\n")
     options = ("--exit-on-error=false", "--strict-readiness=false")
-    with ServerProcess(models, *options, work=work, wait="live") as running:
+    with ServerProcess(models, *options, work=work, wait="loaded") as running:
         running.wait_for(
             lambda: not states(running) & {"", "LOADING", "UNKNOWN"}, "every model to be loaded or refused"
         )
@@ -54,7 +54,7 @@ def test_models_beside_broken_ones_serve(server):
 def test_model_that_hangs_while_it_starts_is_unavailable_with_its_reason(tmp_path):
     """On a server of its own: where twenty models start at once, a second may be too short for one that hangs not."""
     options = ("--exit-on-error=false", "--backend-config=python,stub-timeout-seconds=1")
-    with ServerProcess(repository(tmp_path / "models", [HANGS]), *options, work=tmp_path, wait="live") as server:
+    with ServerProcess(repository(tmp_path / "models", [HANGS]), *options, work=tmp_path, wait="loaded") as server:
         server.wait_for(lambda: states(server) == {"UNAVAILABLE"}, "it to be given up")
         text = rf"Internal: Stub process '{HANGS}_0' is not healthy. Reason: it made no progress for 1 s .*stub-timeout-seconds"
         assert re.match(text, index(server)[HANGS]["reason"], re.DOTALL), index(server)

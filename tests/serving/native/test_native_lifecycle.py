@@ -153,7 +153,7 @@ def test_a_library_that_cannot_be_loaded_is_an_error_that_names_the_cause(tmp_pa
     from naiad_stub.native.elf import write_library
 
     (repository / "other" / "libtriton_own.so").write_bytes(write_library(["other"], "libtriton_own.so"))
-    with ServerProcess(repository, "--exit-on-error=false", work=tmp_path, wait="live") as server:
+    with ServerProcess(repository, "--exit-on-error=false", work=tmp_path, wait="loaded") as server:
 
         def reasons() -> dict[str, str]:
             return {entry["name"]: entry.get("reason", "") for entry in server.post("/v2/repository/index").json()}

@@ -37,7 +37,7 @@ def test_label_file_that_is_named_and_not_there_fails_the_load(tmp_path):
     config = tmp_path / "models" / "labelled" / "config.pbtxt"
     config.write_text(config.read_text().replace("output {", 'output { label_filename: "labels.txt"'))
 
-    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="loaded") as server:
         [entry] = server.post("/v2/repository/index").json()
 
     assert entry["state"] == "UNAVAILABLE"
@@ -48,7 +48,7 @@ def test_model_that_asks_for_a_repository_agent_is_refused_and_says_what_to_do(t
     """Triton refuses it too, unless it finds the agent's library."""
     write(tmp_path / "models", "checked", 'model_repository_agents { agents { name: "checksum" } }')
 
-    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="live") as server:
+    with ServerProcess(tmp_path / "models", "--exit-on-error=false", work=tmp_path, wait="loaded") as server:
         [entry] = server.post("/v2/repository/index").json()
 
     assert "asks for the repository agent 'checksum': these are native libraries" in entry["reason"]
@@ -60,7 +60,7 @@ def test_load_that_fails_is_tried_again_as_often_as_the_flag_says(tmp_path, retr
     (tmp_path / "models" / "late" / "1" / "model.py").write_text(FAILS_ONCE)
     options = [f"--model-load-retry-count={retries}", "--exit-on-error=false", "--disable-auto-complete-config"]
 
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="live") as server:
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="loaded") as server:
         [entry] = server.post("/v2/repository/index").json()
 
     assert entry["state"] == state

@@ -87,7 +87,8 @@ def test_servers_that_are_replaced_under_load_lose_no_request(models, tmp_path, 
 @pytest.mark.parametrize("frontends", [0, 2])
 def test_the_port_of_metrics_opens_when_all_others_are_open(models, tmp_path, frontends):
     """A recipe waits for it before it ends the old server. It opened before those of frontend processes."""
-    server = ServerProcess(models, f"--processes={max(int(frontends), 1)}", work=tmp_path, wait="")
+    options = [f"--processes={max(int(frontends), 1)}", "--reuse-http-port=true", "--reuse-grpc-port=true"]
+    server = ServerProcess(models, *options, work=tmp_path, wait="")
     with server:
         # Without a pause: the other ports opened a moment later.
         server.wait_for(lambda: accepts(server.metrics_port, patience=0.5), "the port of metrics")

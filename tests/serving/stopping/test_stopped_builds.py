@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from support.server import HOST, ServerProcess
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException
 
 CODE = """
 import numpy as np
@@ -25,6 +28,10 @@ CONFIG = """
 backend: "python"
 output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
 """
+REFUSAL = (
+    r"Request for unknown model: 'built-0' has no available versions: it is loading "
+    r"\(resolving the requirements of model\.py for Python [\d.]+\)"
+)
 
 
 @pytest.fixture
@@ -60,10 +67,18 @@ def start(models: Path, index: str, *options: str, wait: str) -> ServerProcess:
 
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_start_that_waits_for_an_index_ends_at_a_signal(models, silent_index, number, processes):
+def test_a_start_that_waits_for_an_index_answers_probes_and_ends_at_a_signal(models, silent_index, number, processes):
     server = start(models, silent_index, f"--processes={processes}", wait="")
     server.start()
-    server.wait_log("resolving the requirements of")
+    server.wait_log("environment of 'built-0': resolving the requirements of")
+    server.wait_health("live")
+    with grpc.InferenceServerClient(server.grpc_url) as client:
+        assert (client.is_server_live(), client.is_server_ready()) == (True, False)
+        with pytest.raises(InferenceServerException, match=REFUSAL) as refused:
+            client.infer("built-0", [])
+        assert refused.value.status() == "StatusCode.UNAVAILABLE"
+    reply = server.post("/v2/models/built-0/infer", {"inputs": []})
+    assert (reply.status, re.fullmatch(REFUSAL, reply.error) is not None) == (503, True)
     os.kill(server.pid, number)
 
     assert server.wait_exit(30) == 0
@@ -74,7 +89,7 @@ def test_a_start_that_waits_for_an_index_ends_at_a_signal(models, silent_index, 
 
 
 def test_loads_that_wait_for_an_index_hold_neither_others_nor_unloads(models, silent_index):
-    with start(models, silent_index, "--model-control-mode=explicit", wait="live") as server:
+    with start(models, silent_index, "--model-control-mode=explicit", wait="loaded") as server:
         replies = {}
 
         def load(name: str) -> None:

@@ -158,6 +158,9 @@ class GeneralOptions:
         "exit-on-error", _BOOL, "true", "Exit with code 1 if a model fails to load at the start."
     )
     strict_readiness: bool = option("strict-readiness", _BOOL, "true", "Be ready only if every model is.")
+    listen_while_loading: bool = option(
+        "listen-while-loading", _BOOL, "true", "Open the ports before the models are loaded.", own=True
+    )
     allow_client_shm: bool = option(
         "allow-client-shm", _BOOL, "false", "Let clients register regions of shared memory for tensors."
     )

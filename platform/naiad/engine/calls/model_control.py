@@ -89,7 +89,7 @@ class ModelControl:
 
         It cannot wait: the start ends only after the `initialize` that asks.
         """
-        if not self._engine.is_started:
+        if not self._engine.is_started():
             raise NotReadyError(
                 f"Server not ready: models cannot load, unload or ask for '{name}' in initialize while the server "
                 "starts; to have it loaded first, name it in the parameter LOAD_AFTER of config.pbtxt, else do this in "

@@ -61,9 +61,18 @@ class LoadOrder:
         """Load models at the start, and their dependencies out of *models*; the outcome of each of *sources*."""
         self._requested.update(sources)
         all_sources = dict(sources)
-        outcomes = dict(await self._add_needed(all_sources, models))
-        outcomes.update(await self._load_in_waves(all_sources))
+        try:
+            self._note_step(sources, "fetching its files")
+            outcomes = dict(await self._add_needed(all_sources, models))
+            self._note_step(all_sources, "waiting for other models")
+            outcomes.update(await self._load_in_waves(all_sources))
+        finally:
+            self._note_step({**sources, **all_sources}, "")
         return {key: outcomes[key] for key in sources}
+
+    def _note_step(self, keys: Iterable[str], step: str) -> None:
+        for key in keys:
+            self._registry.record(key).step = step
 
     async def load(self, sources: Sequence[ModelSource], *, is_nested: bool = False) -> bool:
         """Load or reload models; before them their missing dependencies, after them the ensembles depending on them.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -207,6 +207,7 @@ class Loader:
         services: GuestServices,
         *,
         is_on_demand: bool = False,
+        on_step: Callable[[str], None] = lambda step: None,  # noqa: ARG005 - a callback
     ) -> ModelVersion:
         """Load one version.
 
@@ -216,10 +217,12 @@ class Loader:
             version: The version, a directory of the model.
             services: What the model can use of the server.
             is_on_demand: Whether its first request loads it.
+            on_step: Called with what is done next, in a few words.
 
         Raises:
             NaiadError: If it cannot be loaded.
         """
+        on_step("preparing its environment")
         prepared = await blocking.run(self._prepare, files, message, version)
         config, resolution = prepared.config, prepared.resolution
         for notice in resolution.notices:
@@ -230,7 +233,7 @@ class Loader:
         prewarmed = self._prewarmed(config, resolution)
         try:
             facts = self._load_facts(config, resolution, prewarmed)._replace(is_on_demand=is_on_demand)
-            return await self._start(files, prepared, services, prewarmed, facts)
+            return await self._start(files, prepared, services, prewarmed, facts, on_step)
         except BaseException as error:
             if prewarmed is not None:
                 prewarmed.release()
@@ -379,6 +382,7 @@ class Loader:
         services: GuestServices,
         prewarmed: PrewarmedGuests | None,
         facts: LoadFacts,
+        on_step: Callable[[str], None],
     ) -> ModelVersion:
         resolution, environment = prepared.resolution, prepared.environment
         message = pb.ModelConfig()
@@ -386,6 +390,7 @@ class Loader:
         if resolution.is_shared:
             message.runtime = resolution.runtime
         if prepared.may_complete:
+            on_step("completing its configuration")
             message = await self.complete(message, resolution, environment, prewarmed)
         config, labels, samples, states = await blocking.run(_checked, message, files)
         policy = config.settings.scaling
@@ -433,6 +438,7 @@ class Loader:
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
         loaded.log.advise = partial(missing_package, resolution=resolution)
         self.launching.set()
+        on_step("starting its processes")
         await loaded.start()
         return loaded
 

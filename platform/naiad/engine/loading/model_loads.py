@@ -309,25 +309,12 @@ class ModelLoads:
         self._signatures.pop(key, None)
         slot = blocking.LendableSlot(None if is_nested else self._slots)
         self._loading[key] = slot
-        async with slot:
-            found = await self._prepare(source, model)
-            model.reason = ""
-            model.is_on_demand = self._is_on_demand(found.message, found.parameters)
-            is_dormant = model.is_on_demand and not is_waking and not is_loaded(model)
-            load_version = self._make_dormant if is_dormant else self._load_version
-            failures = []
-            for number in found.numbers:
-                try:
-                    if number in source.kept and number in model.versions and model.versions[number].loaded is not None:
-                        continue
-                    record = model.versions.setdefault(number, VersionRecord())
-                    origin = _Origin(source=source, message=found.message, signature=found.own)
-                    await load_version(record, number, origin)
-                except NaiadError as error:
-                    failures.append((number, error))
-            if not failures:
-                for number in set(model.versions) - set(found.numbers):  # no longer selected by the policy
-                    self._begin_unload(key, model.versions[number])
+        model.step = "waiting for other loads"
+        try:
+            async with slot:
+                found, failures = await self._load_found(source, model, is_waking=is_waking)
+        finally:
+            model.step = ""
         if failures:
             reasons = "".join(
                 f"version {number} is at UNAVAILABLE state: {error.code.value}: {error.message};\n"
@@ -338,6 +325,31 @@ class ModelLoads:
         is_ensemble = key in self.needs  # its members may have changed, and loading it is cheap
         if self._settings.is_explicit and source.override is None and not is_ensemble:
             self._signatures[key] = await blocking.run(model_signature, found.own, model)
+
+    async def _load_found(
+        self, source: ModelSource, model: ModelRecord, *, is_waking: bool
+    ) -> tuple[_FoundModel, list[tuple[int, NaiadError]]]:
+        """Load the versions of a model; what its files say, and the versions that failed, with their errors."""
+        model.step = "reading its configuration"
+        found = await self._prepare(source, model)
+        model.reason = ""
+        model.is_on_demand = self._is_on_demand(found.message, found.parameters)
+        is_dormant = model.is_on_demand and not is_waking and not is_loaded(model)
+        load_version = self._make_dormant if is_dormant else self._load_version
+        failures = []
+        for number in found.numbers:
+            try:
+                if number in source.kept and number in model.versions and model.versions[number].loaded is not None:
+                    continue
+                record = model.versions.setdefault(number, VersionRecord())
+                origin = _Origin(source=source, message=found.message, signature=found.own)
+                await load_version(record, number, origin)
+            except NaiadError as error:
+                failures.append((number, error))
+        if not failures:
+            for number in set(model.versions) - set(found.numbers):  # no longer selected by the policy
+                self._begin_unload(model.key, model.versions[number])
+        return found, failures
 
     def _read(self, source: ModelSource) -> _FoundModel:
         """What the files of a model say. Blocks."""
@@ -410,8 +422,7 @@ class ModelLoads:
             if isinstance(before, ModelVersion) and await self._change_instances(before, origin):
                 logger.info("successfully loaded '%s' in %.2f s", files.key, clock.monotonic() - started)
                 return
-            is_on_demand = self._registry.record(files.key).is_on_demand
-            loaded = await self._try_to_load(files, origin.message, number, is_on_demand=is_on_demand)
+            loaded = await self._try_to_load(files, origin.message, number)
             try:
                 around = await blocking.run(version_signature, origin.signature, loaded)
             except BaseException:  # such as the end of the server: nothing else knows its guests yet
@@ -491,13 +502,26 @@ class ModelLoads:
         return True
 
     async def _try_to_load(
-        self, files: ModelFiles, message: pb.ModelConfig, number: int, *, is_on_demand: bool
+        self, files: ModelFiles, message: pb.ModelConfig, number: int
     ) -> ModelVersion | EnsembleVersion:
         if message.HasField("ensemble_scheduling"):
             made = make_ensemble(message, number, self._registry, self._services)
             await self._loader.start_ensemble(files, made)
             return made
-        load = partial(self._loader.load, files, message, number, self._services, is_on_demand=is_on_demand)
+        model = self._registry.record(files.key)
+
+        def note_step(step: str) -> None:
+            model.step = step
+
+        load = partial(
+            self._loader.load,
+            files,
+            message,
+            number,
+            self._services,
+            is_on_demand=model.is_on_demand,
+            on_step=note_step,
+        )
         for attempt in range(self._settings.load_retries):
             try:
                 return await load()

@@ -24,6 +24,7 @@ class CoordinatorDoor:
         self._wait_sent = wait_sent
         self._submit = engine.submit
         self.server_metadata = engine.server_metadata
+        self.is_started = engine.is_started
         self.is_live = engine.is_live
         self.is_ready = engine.is_ready
         self.check_server_ready = engine.check_server_ready

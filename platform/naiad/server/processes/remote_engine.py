@@ -196,6 +196,10 @@ class RemoteEngine:
         found: ServerMetadata = self.ask("server_metadata")
         return found
 
+    def is_started(self) -> bool:
+        """See `EngineDoor`."""
+        return bool(self.ask("is_started"))
+
     def is_live(self) -> bool:
         """See `EngineDoor`."""
         return bool(self.ask("is_live"))

@@ -35,6 +35,7 @@ logger = logging.getLogger("naiad.frontends")
 
 _DOOR = (
     "server_metadata",
+    "is_started",
     "is_live",
     "is_ready",
     "check_server_ready",
