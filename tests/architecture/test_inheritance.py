@@ -1,4 +1,4 @@
-"""Classes of the host hold each other, and do not inherit from each other (docs/decisions/0058-rooms-and-packages.md)."""
+"""Classes of the host hold each other, and do not inherit from each other (docs/decisions/0058-layers-and-packages.md)."""
 
 from __future__ import annotations
 
