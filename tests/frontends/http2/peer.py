@@ -62,6 +62,11 @@ class Peer:
     def request(self, stream: int, *, fields=REQUEST, ends: bool = False) -> None:
         self.send(frames.headers(stream, self.block(fields), ends=ends))
 
+    def call(self, stream: int, content: bytes, *, fields=REQUEST, ends: bool = True) -> None:
+        """Send a request with its content at once: between two sends a busy machine may take any time."""
+        data = frames.frame(frames.DATA, frames.END_STREAM if ends else 0, stream, content)
+        self.send(frames.headers(stream, self.block(fields), ends=False), data)
+
     def data(self, stream: int, content: bytes, *, ends: bool = False) -> None:
         self.send(frames.frame(frames.DATA, frames.END_STREAM if ends else 0, stream, content))
 

@@ -74,9 +74,10 @@ EMPTY = prefixed()
 
 
 def ask(peer, content=EMPTY, stream=1, **options):
-    peer.request(stream, fields=fields(**options))
-    if content is not None:
-        peer.data(stream, content, ends=True)
+    if content is None:
+        peer.request(stream, fields=fields(**options))
+    else:
+        peer.call(stream, content, fields=fields(**options))
     return peer.response(stream)
 
 

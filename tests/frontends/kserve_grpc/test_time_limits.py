@@ -57,8 +57,7 @@ def test_a_unary_call_without_a_message_ends(impatient):
 def test_a_stream_between_messages_and_a_call_that_is_executed_may_take_any_time(impatient):
     with peer_of(impatient) as peer:
         peer.request(1, fields=fields(STREAM))
-        peer.request(3, fields=fields(INFER))
-        peer.data(3, prefixed(infer_request("held")), ends=True)
+        peer.call(3, prefixed(infer_request("held")), fields=fields(INFER))
         impatient.loop.until(lambda: impatient.engine.held)
         peer.request(5, fields=fields(INFER))
         assert status(peer.response(5)) == ("DEADLINE_EXCEEDED", STALLED), "they were checked as often as this one"
@@ -75,8 +74,7 @@ MIB = 1 << 20
 
 def infer(peer: Peer, stream: int, path: str = INFER, *, ends: bool = True) -> None:
     """Send a short request."""
-    peer.request(stream, fields=fields(path))
-    peer.data(stream, prefixed(infer_request()), ends=ends)
+    peer.call(stream, prefixed(infer_request()), fields=fields(path), ends=ends)
 
 
 def answer_at_length(served, size: int) -> None:
