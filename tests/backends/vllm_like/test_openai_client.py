@@ -14,6 +14,7 @@ from support.server import ServerProcess
 if TYPE_CHECKING:
     from openai import OpenAI
 
+MODELS = ("llama", "fake", "vectors", "ranker", "adapted")
 PROMPT = "hello the other world"
 TALK: list[Any] = [{"role": "user", "content": "hello the other world"}]
 SCHEMA = {
