@@ -62,11 +62,8 @@ class Control:
     def load(self, name, **parameters):
         return self.server.post(f"/v2/repository/models/{name}/load", {"parameters": parameters})
 
-    def unload(self, name, *, dependents=False):
-        reply = self.server.post(
-            f"/v2/repository/models/{name}/unload", {"parameters": {"unload_dependents": dependents}}
-        )
-        assert reply.status == 200, reply.body
+    def unload(self, name):
+        assert self.server.post(f"/v2/repository/models/{name}/unload").status == 200
         self.server.wait_for(lambda: "UNLOADING" not in self.states().values(), f"'{name}' to be unloaded")
 
     def index(self):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 import pytest
-from support.console import shown_models
 from support.server import Reply, ServerProcess
 
 CONFIG = """
@@ -30,8 +27,6 @@ class TritonPythonModel:
             if x[0] < 0:
                 responses.append(pb_utils.InferenceResponse([], pb_utils.TritonError("no root of %g" % x[0])))
                 continue
-            if x[0] > 1000:
-                open({fifo!r}).read()
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * {factor})]))
         return responses
 """
@@ -42,32 +37,18 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.models = folder / "models"
-        self.fifo = folder / "fifo"
-        os.mkfifo(self.fifo)
         (self.models / "times" / "1").mkdir(parents=True)
         (self.models / "times" / "config.pbtxt").write_text(CONFIG)
         self.write(2)
-        flags = ("--processes=2", "--ui=true", "--model-control-mode=explicit", "--load-model=*")
+        flags = ("--processes=2", "--model-control-mode=explicit", "--load-model=*")
         self.server = ServerProcess(self.models, *flags, work=folder)
 
     def write(self, factor: int) -> None:
-        text = MODEL.replace("{fifo!r}", repr(str(self.fifo))).replace("{factor}", str(factor))
-        (self.models / "times" / "1" / "model.py").write_text(text)
+        (self.models / "times" / "1" / "model.py").write_text(MODEL.replace("{factor}", str(factor)))
 
     def ask(self, value: float, request_id: str = "") -> Reply:
         body = {"id": request_id, "inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}
         return self.server.post("/v2/models/times/infer", body)
-
-    def reader(self) -> IO[bytes] | None:
-        """The other end of the FIFO, once the model reads it."""
-        try:
-            return os.fdopen(os.open(self.fifo, os.O_WRONLY | os.O_NONBLOCK), "wb")
-        except OSError:
-            return None
-
-    def in_flight(self) -> int:
-        shown = shown_models(self.server)[0]
-        return int(shown["running"]) + int(shown["waiting"])
 
 
 @pytest.fixture(scope="module")

@@ -7,42 +7,23 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from pathlib import Path
 
 import psutil
 import pytest
-from serving.written import CONFIG, RUNS_CODE, write_model
+from serving.written import CONFIG, write_model
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
 PROCESSES = 3
-MODEL = """
-def initialize(self, args):
-    name, folder = args["model_instance_name"], os.path.dirname(os.path.dirname(args["model_repository"]))
-    open(os.path.join(folder, "begun_" + name), "w").close()
-    while os.path.exists(os.path.join(folder, "hold_" + name)): time.sleep(0.01)
-    if os.path.exists(os.path.join(folder, "refuse_" + name)): raise RuntimeError(f"no {name}")
-
-"""
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    work = tmp_path_factory.mktemp("changed")
-    (work / "models").mkdir()
-    options = (f"--processes={PROCESSES}", "--model-control-mode=explicit")
-    with ServerProcess(work / "models", *options, work=work) as running:
-        yield running
 
 
 @pytest.fixture
-def server(shared: ServerProcess) -> Iterator[ServerProcess]:
-    """A server in which a model `m` may be loaded; unloaded afterwards."""
-    shared.begin_log()
-    yield shared
-    for path in shared.work.glob("*_m_0_*"):
-        path.unlink(missing_ok=True)
-    assert shared.post("/v2/repository/models/m/unload").status == 200
-    until(lambda: not shared.children(), "all guests to end")
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    (tmp_path / "models").mkdir()
+    options = (f"--processes={PROCESSES}", "--model-control-mode=explicit")
+    with ServerProcess(tmp_path / "models", *options, work=tmp_path) as running:
+        yield running
 
 
 def groups(count: int) -> str:
@@ -55,7 +36,7 @@ def load(server: ServerProcess, count: int) -> str:
     if folder.exists():
         (folder / "config.pbtxt").write_text(CONFIG + groups(count))
     else:
-        write_model(server.work / "models", "m", MODEL + RUNS_CODE, config=groups(count))
+        write_model(server.work / "models", "m", config=groups(count))
     reply = server.post("/v2/repository/models/m/load")
     return "" if reply.status == 200 else str(reply.error)
 
