@@ -249,7 +249,7 @@ async def test_an_interpreter_that_is_not_there_is_the_guests_own_failure(tmp_pa
             await worker.start()
 
 
-def test_a_guest_whose_fork_the_system_refuses_is_started_as_any_other(tmp_path, caplog):
+async def test_a_guest_whose_fork_the_system_refuses_is_started_as_any_other(tmp_path, caplog):
     module = """
         import errno, os, sys
 
@@ -262,30 +262,22 @@ def test_a_guest_whose_fork_the_system_refuses_is_started_as_any_other(tmp_path,
         if "--fork-server" in sys.argv:
             os.fork = fork_once
     """
-
-    async def serve():
-        with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
-            worker, _ = await started(warm_spec(tmp_path, prewarmed, modules=module))
-            assert parent_of(worker).pid == os.getpid()
-            await worker.kill()
-
-    run(serve())
+    with borrowed(ForkServerPool(), "slow_to_import") as prewarmed:
+        worker, _ = await started(warm_spec(tmp_path, prewarmed, modules=module))
+        assert parent_of(worker).pid == os.getpid()
+        await worker.kill()
 
     assert "without the prewarmed slow_to_import: fork: Resource temporarily unavailable" in caplog.text
 
 
-def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog):
+async def test_a_stub_that_knows_no_fork_servers_serves_all_the_same(tmp_path, caplog):
     own = tmp_path / "triton_python_backend_stub"
     refusal = "import sys\nif '--fork-server' in sys.argv: sys.exit('what is --fork-server?')\n"
-
-    async def serve():
-        with borrowed(ForkServerPool(), "numpy") as prewarmed:
-            spec = warm_spec(tmp_path, prewarmed)
-            own.write_text(refusal + spec.stub.read_text())
-            worker, _ = await started(dataclasses.replace(spec, stub=own))
-            await worker.kill()
-
-    run(serve())
+    with borrowed(ForkServerPool(), "numpy") as prewarmed:
+        spec = warm_spec(tmp_path, prewarmed)
+        own.write_text(refusal + spec.stub.read_text())
+        worker, _ = await started(dataclasses.replace(spec, stub=own))
+        await worker.kill()
 
     assert "exited with status 1. Its last lines on stderr:\nwhat is --fork-server?" in caplog.text
 

@@ -592,50 +592,49 @@ class Launched:
             os.close(each)
 
 
-def test_a_guest_that_exits_is_killed_with_its_group_before_its_number_is_free(monkeypatch, swept, killed, caplog):
-    async def end():
-        made = Launched(monkeypatch)
-        process = GuestProcess(launch_spec(), asyncio.get_running_loop())
-        process.kill()
-        signals: list[tuple[int, int]] = []
-        monkeypatch.setattr(os, "kill", lambda *sent: signals.append(sent))
-        process.send_signal(1)
-        assert (process.is_running, killed, signals) == (False, [], [])
-        lines, exits = [], []
-        assert await process.spawn(None, lambda *line: lines.append(line), exits.append) == "sockets"
-        assert (process.is_running, process.pid, swept.calls) == (True, PID, [("watch", "id", "m_0_0")])
-        process.send_signal(1)
-        process.kill()
-        assert (signals, killed) == ([(PID, 1)], [PID])
-        os.write(made.writing[0], b"out\n")
-        os.write(made.writing[1], b"err\nlast")
-        os.write(made.ends, b"x")
-        await until_async(lambda: made.reaped, "its exit")
-        assert (killed, swept.calls[1:]) == ([PID, PID], [("exit", "id")])
-        process.kill()
-        process.send_signal(1)
-        assert (signals, killed) == ([(PID, 1)], [PID, PID]), "the number may be another process's"
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.fstat(made.pidfd)
-        made.reaped[0](3, "")
-        assert exits == [3]
-        process.exited.set_result(3)
-        made.reaped[0](3, "")
-        assert (exits, process.is_running) == ([3], False)
-        error = process.exit_report("while it started")
-        assert lines == [("stdout", "out"), ("stderr", "err"), ("stderr", "last")]
-        assert error.message == (
-            "Stub process 'm_0_0' is not healthy. Reason: pid 4242 exited with status 3 while it started. Its last "
-            "lines on stderr:\nerr\nlast"
-        )
-        assert (error.exit_status, error.last_lines) == (3, ("err", "last"))
-        assert error.problem == error.message.partition(" Its last")[0]
-        process.kill_reason = "it hangs"
-        assert process.exit_report().problem.endswith("Reason: pid 4242 was killed: it hangs.")
-        process._on_lines_dropped(2, 9)
-        made.close()
-
-    run(end())
+async def test_a_guest_that_exits_is_killed_with_its_group_before_its_number_is_free(
+    monkeypatch, swept, killed, caplog
+):
+    made = Launched(monkeypatch)
+    process = GuestProcess(launch_spec(), asyncio.get_running_loop())
+    process.kill()
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *sent: signals.append(sent))
+    process.send_signal(1)
+    assert (process.is_running, killed, signals) == (False, [], [])
+    lines, exits = [], []
+    assert await process.spawn(None, lambda *line: lines.append(line), exits.append) == "sockets"
+    assert (process.is_running, process.pid, swept.calls) == (True, PID, [("watch", "id", "m_0_0")])
+    process.send_signal(1)
+    process.kill()
+    assert (signals, killed) == ([(PID, 1)], [PID])
+    os.write(made.writing[0], b"out\n")
+    os.write(made.writing[1], b"err\nlast")
+    os.write(made.ends, b"x")
+    await until_async(lambda: made.reaped, "its exit")
+    assert (killed, swept.calls[1:]) == ([PID, PID], [("exit", "id")])
+    process.kill()
+    process.send_signal(1)
+    assert (signals, killed) == ([(PID, 1)], [PID, PID]), "the number may be another process's"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(made.pidfd)
+    made.reaped[0](3, "")
+    assert exits == [3]
+    process.exited.set_result(3)
+    made.reaped[0](3, "")
+    assert (exits, process.is_running) == ([3], False)
+    error = process.exit_report("while it started")
+    assert lines == [("stdout", "out"), ("stderr", "err"), ("stderr", "last")]
+    assert error.message == (
+        "Stub process 'm_0_0' is not healthy. Reason: pid 4242 exited with status 3 while it started. Its last "
+        "lines on stderr:\nerr\nlast"
+    )
+    assert (error.exit_status, error.last_lines) == (3, ("err", "last"))
+    assert error.problem == error.message.partition(" Its last")[0]
+    process.kill_reason = "it hangs"
+    assert process.exit_report().problem.endswith("Reason: pid 4242 was killed: it hangs.")
+    process._on_lines_dropped(2, 9)
+    made.close()
     assert "'m_0_0' (pid 4242): 2 lines (9 bytes) of its output were dropped" in caplog.text
 
 

@@ -120,7 +120,7 @@ def test_start_that_is_cancelled_leaves_no_process(tmp_path):
     assert not is_running(run(start()))
 
 
-def test_stopping_runs_finalize_and_exit_handlers(tmp_path):
+async def test_stopping_runs_finalize_and_exit_handlers(tmp_path):
     """Also exit handlers: a guest that closes its channel while it ends is not cut short."""
     methods = f"""
 def initialize(self, args):
@@ -131,14 +131,10 @@ def finalize(self):
     print("finalized")
     open({str(tmp_path / "final")!r}, "w").close()
 {IDENTITY}"""
-
-    async def stop():
-        worker, delegate = await started(launch_spec(tmp_path, methods))
-        await worker.stop(60)
-        assert delegate.deaths == []
-        assert ("stdout", "finalized") in delegate.lines
-
-    run(stop())
+    worker, delegate = await started(launch_spec(tmp_path, methods))
+    await worker.stop(60)
+    assert delegate.deaths == []
+    assert ("stdout", "finalized") in delegate.lines
     assert (tmp_path / "final").exists()
     assert (tmp_path / "after").exists()
 

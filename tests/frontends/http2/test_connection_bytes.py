@@ -295,21 +295,18 @@ async def test_the_streams_that_were_reset_last_are_remembered(monkeypatch):
     assert wire.sent() == []
 
 
-def test_an_unexpected_error_ends_the_connection_without_its_details(caplog):
-    async def check() -> None:
-        wire = Wire()
-        wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
-        wire.handlers[0].on_data = lambda *_: 1 / 0
-        wire.receive(frames.frame(frames.DATA, 0, 1, b"x"))
-        assert wire.sent()[-1][2] == (1, ErrorCode.INTERNAL_ERROR, "internal error")
-        assert wire.handlers[0].cancelled == 1
-        wire.receive(frames.ping(b"12345678"))
-        assert wire.sent() == []
-        assert wire.transport.ends == ["write_eof"]
-        await asyncio.sleep(1.1)
-        assert wire.transport.ends == ["write_eof", "abort"]
-
-    Clock().run(check())
+async def test_an_unexpected_error_ends_the_connection_without_its_details(caplog):
+    wire = Wire()
+    wire.receive(PREFACE, frames.headers(1, wire.block("/hold"), ends=False))
+    wire.handlers[0].on_data = lambda *_: 1 / 0
+    wire.receive(frames.frame(frames.DATA, 0, 1, b"x"))
+    assert wire.sent()[-1][2] == (1, ErrorCode.INTERNAL_ERROR, "internal error")
+    assert wire.handlers[0].cancelled == 1
+    wire.receive(frames.ping(b"12345678"))
+    assert wire.sent() == []
+    assert wire.transport.ends == ["write_eof"]
+    await asyncio.sleep(1.1)
+    assert wire.transport.ends == ["write_eof", "abort"]
     assert "unexpected error" in caplog.records[0].getMessage()
 
 
