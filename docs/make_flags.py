@@ -30,7 +30,7 @@ All flags of Triton 2.51 are known. One without a note has Triton's values, defa
 
 - **refused**: the server does not start and says why, unless the value asks for nothing (`false`, `off`, the default).
 - **no effect**: accepted, because a server without it answers the same; the log has a line about it.
-- **naiad's own**: Triton has no such flag.
+- **own**, marked by an asterisk: Triton has no such flag.
 
 At the start, `Started HTTPService at ...`, `Started GRPCInferenceService at ...`, `Started Metrics Service at ...` and
 the tables of backends and models are those of Triton; `python` comes first, and its path is the stub that runs.
@@ -47,7 +47,8 @@ def page() -> str:
 
 
 def _signature(flag: Flag) -> str:
-    return f"`--{flag.name}`" + (f" `{_escaped(flag.kind.value)}`" if flag.takes_value else "")
+    mark = r"\*" if flag.own else ""
+    return f"`--{flag.name}`{mark}" + (f" `{_escaped(flag.kind.value)}`" if flag.takes_value else "")
 
 
 def _default(flag: Flag) -> str:
@@ -62,8 +63,6 @@ def _description(flag: Flag) -> str:
         sentences.append("May be repeated.")
     if flag.deprecated:
         sentences.append(f"Deprecated: use `{flag.deprecated}`.")
-    if flag.own:
-        sentences.append("**naiad's own.**")
     if isinstance(flag.support, Unsupported):
         sentences.append(f"**Refused**: {flag.support.reason}.")
     elif isinstance(flag.support, NoEffect):

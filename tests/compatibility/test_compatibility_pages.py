@@ -94,11 +94,11 @@ def test_every_flag_names_tests_that_exist():
     )
 
 
-def test_every_field_has_its_line():
+def test_every_field_is_on_a_line():
     expected = {f"`{name}`" for name in fields(list(config.DESCRIPTOR.message_types_by_name.values()))}
-    lines = {row.name for row in ROWS if row.page == "compatibility-config.md" and "." in row.name}
-    assert expected - lines == set()
-    assert {line for line in lines if re.fullmatch(r"`[A-Z]\w+\.[\w.]+`", line)} == expected
+    names = {name for row in ROWS if row.page == "compatibility-config.md" for name in row.name.split(", ")}
+    assert expected - names == set()
+    assert {name for name in names if re.fullmatch(r"`[A-Z]\w+\.[\w.]+`", name)} == expected
 
 
 def test_every_call_has_its_line():
