@@ -25,7 +25,6 @@ class _Extension:
     def make_api(
         self, engine: EngineDoor, options: ServerOptions, extensions: Extensions, services: ApiServices
     ) -> OpenAiApi:
-        """See `HttpApiPackage`, as for the methods below."""
         given = options.openai
         ask = services.ask_coordinator
         settings = OpenAiSettings(

@@ -266,17 +266,14 @@ class Engine:
         ) and not any(model.reason for model in self._registry)
 
     async def check_server_ready(self) -> bool:
-        """See `EngineDoor.check_server_ready`."""
         return self.is_ready() and (
             not self._settings.strict_readiness or await are_ready(self._registry.ready_versions())
         )
 
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
-        """See `EngineDoor.check_ready`."""
         return self.is_model_ready(name, version) and await are_ready([self._registry.find_loaded(name, version)])
 
     def stalls(self, name: str, version: int = LATEST) -> str:
-        """See `EngineDoor.stalls`."""
         try:
             return stalls_of(self._registry.find_loaded(name, version))
         except NaiadError:
@@ -314,7 +311,6 @@ class Engine:
         return self._registry.find_loaded(name, version).config.json
 
     async def gather_counts(self) -> None:
-        """See `EngineDoor.gather_counts`."""
         if self.count_elsewhere is not None:
             await self.count_elsewhere()
 
@@ -434,7 +430,6 @@ class Engine:
         return None if direct is None else direct.reserve_input(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
-        """See `EngineDoor.submit`."""
         if self._state is _EngineState.EXITING:
             try:
                 self._reject_new_sequences(request)
@@ -470,7 +465,6 @@ class Engine:
             version.drop_responses(ticket & KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        """See `EngineDoor.confirm_sent`."""
         version = self._registry.by_number.get(ticket >> KEY_BITS)
         if version is not None:
             version.confirm_sent(ticket & KEY_MASK, count)

@@ -315,7 +315,6 @@ class ClientRegions:
         self._regions: dict[str, Region | CudaRegion] = {}
 
     async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """See `add`."""
         self.add(name, key, offset, byte_size)
 
     def add(self, name: str, key: str, offset: int, byte_size: int) -> None:
@@ -341,7 +340,6 @@ class ClientRegions:
         self._regions[name] = Region(name=name, key=key, offset=offset, byte_size=byte_size, _file=file)
 
     async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """See `add_cuda`."""
         self.add_cuda(name, handle, device_id, byte_size)
 
     def add_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:

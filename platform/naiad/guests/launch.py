@@ -211,7 +211,6 @@ class SystemProcesses:
     """
 
     async def launch(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
-        """See `GuestProcesses`."""
         if spec.restore is not None and not spec.python.exists():
             await _restore(spec, spec.restore)
         launched = None if spec.prewarm is None else await spec.prewarm.fork(spec, memory)
@@ -221,7 +220,6 @@ class SystemProcesses:
         return launched
 
     def watch(self, launched: LaunchedGuest, on_exit: Callable[[], None]) -> None:
-        """See `GuestProcesses`."""
         loop = asyncio.get_running_loop()
 
         def on_ended() -> None:
@@ -248,20 +246,16 @@ class SystemProcesses:
         loop.add_reader(descriptor, on_readable)
 
     def kill(self, pid: int) -> None:
-        """See `GuestProcesses`."""
         kill_group(pid)
 
     def send_signal(self, pid: int, number: int) -> None:
-        """See `GuestProcesses`."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
     def cpu_seconds(self, pid: int) -> float:
-        """See `GuestProcesses`."""
         return cpu_seconds_of(pid)
 
     def close(self) -> None:
-        """See `GuestProcesses`."""
         sweeper.close()
 
 

@@ -110,8 +110,6 @@ class EnsembleExecution:
             request.fail(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
     def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
-        """See `StartRequest`."""
-
         def end() -> None:
             self._requests.pop(key, None)
             self.on_end()
@@ -122,13 +120,11 @@ class EnsembleExecution:
         started.begin()
 
     def cancel(self, key: int) -> None:
-        """See `Target`, as for the methods below."""
         request = self._requests.get(key)
         if request is not None:
             request.cancel()
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `Target`."""
         request = self._requests.get(key)
         if request is not None:
             request.fail(error)
@@ -144,13 +140,11 @@ class EnsembleExecution:
         return [] if request is None else [servers for step in request.step_requests for servers in step.waits()]
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `Target`."""
         request = self._requests.get(key)
         if request is not None:
             request.confirm_sent(count)
 
     def drop_responses(self, key: int) -> None:
-        """See `Target`."""
         request = self._requests.get(key)
         if request is not None:
             request.drop_responses()

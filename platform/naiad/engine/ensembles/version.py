@@ -130,7 +130,6 @@ class EnsembleVersion:
         await asyncio.gather(self._execution.stop(timeout), *elsewhere)
 
     def is_finishing_requests(self) -> bool:
-        """See `LoadedVersion`."""
         return self._execution.in_flight > 0 or (self.branches is not None and self.branches.in_flight > 0)
 
     @property

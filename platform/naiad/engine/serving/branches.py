@@ -313,7 +313,6 @@ class Spreading:
         branches.take_back = self._take_back
 
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """See `Admission.submit`."""
         is_taken = self._tracker.has_idle() if needs_idle else self._tracker.takes_at_once(self._branches.typical)
         if (not is_taken or self._admission.reason) and is_movable(request) and not self._is_closed:
             process = self._branches.idle_process() if needs_idle else self._better_process()

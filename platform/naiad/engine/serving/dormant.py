@@ -135,7 +135,6 @@ class DormantVersion:
 
     @property
     def device(self) -> int:
-        """See `Target`."""
         return device_use(self.config, is_native=self.config.message.backend != "python")
 
     @property
@@ -152,7 +151,6 @@ class DormantVersion:
         return True
 
     def is_finishing_requests(self) -> bool:
-        """See `LoadedVersion`."""
         return bool(self._waiting or self._submitted)
 
     def statistics(self) -> ModelStatistics:
@@ -224,14 +222,12 @@ class DormantVersion:
         self._note_drained()
 
     def cancel(self, key: int) -> None:
-        """See `Target`."""
         if key in self._waiting:
             self.reject_waiting(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
         elif (given := self._submitted.get(key)) is not None:
             given[0].cancel(given[1])
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `Target`."""
         each = self._waiting.pop(key, None)
         if each is not None:
             each.timer.cancel()
@@ -241,7 +237,6 @@ class DormantVersion:
             given[0].reject_waiting(given[1], error)
 
     def is_waiting(self, key: int) -> bool:
-        """See `Target`."""
         given = self._submitted.get(key)
         return key in self._waiting if given is None else given[0].is_waiting(given[1])
 
@@ -251,12 +246,10 @@ class DormantVersion:
         return ([],) if given is None else given[0].waits_of(given[1])
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `Target`."""
         if (given := self._submitted.get(key)) is not None:
             given[0].confirm_sent(given[1], count)
 
     def drop_responses(self, key: int) -> None:
-        """See `Target`."""
         if (given := self._submitted.get(key)) is not None:
             given[0].drop_responses(given[1])
 
@@ -304,7 +297,6 @@ class _SubmittedSink:
         self._sink = sink
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """See `Sink.send`."""
         if final:
             self._version.on_submitted_end(self._key)
         self._sink.send(response, final)

@@ -69,7 +69,6 @@ class Handover:
         return sum(version.open_sequences for version in (self.new, *self.olds))
 
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """See `Target`."""
         version, parts = self.new, self._parts
         if not request.flags & SEQUENCE_START and not _has_sequence(version, request):
             olds = [old for old in reversed(self.olds) if _has_sequence(old, request)]
@@ -81,32 +80,26 @@ class Handover:
         return self._parts[position], number
 
     def cancel(self, key: int) -> None:
-        """See `Target`."""
         version, key = self._part(key)
         version.cancel(key)
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `Target`."""
         version, key = self._part(key)
         version.reject_waiting(key, error)
 
     def is_waiting(self, key: int) -> bool:
-        """See `Target`."""
         version, key = self._part(key)
         return version.is_waiting(key)
 
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """See `Target`."""
         version, key = self._part(key)
         return version.waits_of(key)
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `Target`."""
         version, key = self._part(key)
         version.confirm_sent(key, count)
 
     def drop_responses(self, key: int) -> None:
-        """See `Target`."""
         version, key = self._part(key)
         version.drop_responses(key)
 

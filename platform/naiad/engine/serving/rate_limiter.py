@@ -105,7 +105,6 @@ class SharedRateLimiter:
         return {worker: self._limiter.holders_before(worker) for worker in waiting}
 
     def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
-        """See `RateLimitGate.holders_before`."""
         for worker, staged in self._staged.items():
             if any(pending in action.items for _, action in staged):
                 return self._limiter.holders_before(worker)

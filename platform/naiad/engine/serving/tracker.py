@@ -200,7 +200,6 @@ class RequestTracker:
         self._pending.pop(pending.key, None)
 
     def start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
-        """See `StartRequest`."""
         pending = self._pending[key] = PendingRequest(key, request, sink, layout)
         self.trims_due = _TRIM_COUNT
         try:
@@ -277,7 +276,6 @@ class RequestTracker:
         return None if pending is None else pending.request
 
     def is_held_back(self, worker: Worker) -> bool:
-        """See `RequestDelegate.is_held_back`."""
         requests = [self._pending[key] for key in worker.open if key in self._pending]
         return any(each.unsent and not each.drops_responses for each in requests)
 
@@ -352,7 +350,6 @@ class RequestTracker:
             self._follow_load(note, ended - started)
 
     def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
-        """See `RequestDelegate.on_forwarded_response`."""
         _, key, started, ended, layout, outputs, _ = response
         pending = self._pending.pop(key, None)
         if pending is not None and pending.forwarded is not None:
@@ -377,7 +374,6 @@ class RequestTracker:
         end_failed_sink(pending.sink, error, (*self._model, pending.request.request_id))
 
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
-        """See `RequestDelegate.on_batch_unsent`."""
         if batch.size:  # else a warm-up sample, whose inputs are small
             items = [self._pending[key] for key in batch.keys if key in self._pending]
             self.dispatcher.on_unsent(worker, items, error)

@@ -179,7 +179,6 @@ class ModelVersion:
 
     @property
     def row(self) -> int | None:
-        """See `DirectAccess`."""
         return None if self.branches is None else self.branches.row
 
     def hold(self, leases: Iterable[EnvironmentLease]) -> None:
@@ -187,7 +186,6 @@ class ModelVersion:
         self._leases.update(leases)
 
     def observe_load(self, note: Callable[[int], None]) -> None:
-        """See `RequestTracker.observe_load`."""
         self._tracker.observe_load(note)
 
     @property
@@ -217,7 +215,6 @@ class ModelVersion:
 
     @property
     def is_lost(self) -> bool:
-        """See `LoadedVersion`."""
         return bool(self.reason) and self._trials.is_lost
 
     async def start(self) -> None:
@@ -390,7 +387,6 @@ class ModelVersion:
         return not any(self._services.is_calling(worker) for worker in workers)
 
     def is_finishing_requests(self) -> bool:
-        """See `LoadedVersion`."""
         if self._changing:
             return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
         is_busy_elsewhere = self.branches is not None and self.branches.in_flight > 0
@@ -464,7 +460,6 @@ class ModelVersion:
 
     @property
     def gpus(self) -> frozenset[bytes] | None:
-        """See `Target`."""
         return usable_by_all(each.worker.gpus for each in self.instances if each.worker is not None)
 
     def _memory_usage(self) -> tuple[MemoryUse, ...]:
@@ -518,28 +513,24 @@ class ModelVersion:
         )
 
     def cancel(self, key: int) -> None:
-        """See `Target`."""
         if self.branches is not None and self.branches.has(key):
             self.branches.cancel(key)
         else:
             self._tracker.cancel(key)
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """See `Target`."""
         if self.branches is not None and self.branches.has(key):
             self.branches.reject(key, error)
         else:
             self._tracker.reject_waiting(key, error)
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `Target`."""
         if self.branches is not None and self.branches.has(key):
             self.branches.confirm_sent(key, count)
         else:
             self._tracker.confirm_sent(key, count)
 
     def drop_responses(self, key: int) -> None:
-        """See `Target`."""
         if self.branches is not None and self.branches.has(key):
             self.branches.drop_responses(key)
         else:
@@ -547,19 +538,15 @@ class ModelVersion:
 
     @property
     def open_sequences(self) -> int:
-        """See `Target`."""
         return self._tracker.open_sequences
 
     def finish_sequences(self) -> int:
-        """See `SequenceOwner`."""
         return self._tracker.finish_sequences()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        """See `SequenceOwner`."""
         return self._tracker.has_sequence(correlation_id)
 
     def is_waiting(self, key: int) -> bool:
-        """See `Target`."""
         pending = self._tracker.find(key)
         return pending is not None and pending.worker is None
 

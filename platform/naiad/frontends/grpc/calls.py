@@ -186,7 +186,6 @@ class GrpcCall:
         """See `Receiver`: nothing is left to receive."""
 
     def refuse(self, reason: str) -> None:
-        """See `Receiver`."""
         self.fail_with(GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
     def get_buffer(self, size: int) -> memoryview | None:

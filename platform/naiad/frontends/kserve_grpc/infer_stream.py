@@ -418,7 +418,6 @@ class _StreamedRequest:
             self.requested.release()
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`."""
         if not self.is_complete:
             self._stream.on_rejected(self, error)
 

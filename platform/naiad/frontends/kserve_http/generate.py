@@ -265,7 +265,6 @@ class GenerateStreamSink:
             self._job = self._background.slices.start(self._write_waiting(), self._on_written, self._on_failed)
 
     def reject(self, problem: NaiadError) -> None:
-        """See `RejectableSink`."""
         if not self._is_ended:
             self._is_ended = True
             self._exchange.respond(error(problem))

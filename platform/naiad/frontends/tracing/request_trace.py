@@ -123,7 +123,6 @@ class _ChildSink:
         self._sink.send(response, final)
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`."""
         record_rejection(self._recorder)
         reject_sink(self._sink, error)
 
@@ -179,6 +178,5 @@ class RootSink:
             recorder.close()
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`."""
         record_rejection(self._recorder)
         reject_sink(self._sink, error)

@@ -97,7 +97,6 @@ class Tracer:
     def submit(
         self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
     ) -> int:
-        """See `RequestTracer.submit`."""
         wrapped = self.wrap_sink(request, sink, protocol, headers)
         try:
             return engine.submit(request, wrapped)
@@ -157,7 +156,6 @@ class Tracer:
         return found | exporter_settings(options.open_telemetry)
 
     async def change(self, model: str, changes: Mapping[str, Any]) -> None:
-        """See `RequestTracer.change`."""
         if changes:
             self.apply(model, changes)
             await self.on_change(self.is_on)

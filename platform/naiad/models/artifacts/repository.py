@@ -56,11 +56,9 @@ class ArtifactRepository:
         return self._policy.store / "artifacts" if self._artifact is None else self._store.repository(self._artifact)
 
     def model_names(self) -> list[str]:
-        """See `Repository.model_names`."""
         return self._list().models
 
     def known_model_names(self) -> list[str]:
-        """See `Repository.known_model_names`."""
         return [] if self._artifact is None else self._artifact.models
 
     def snapshot(self) -> Snapshot:
@@ -73,7 +71,6 @@ class ArtifactRepository:
         }
 
     def fetch(self, name: str, directory: Path | None = None) -> None:
-        """See `Repository.fetch`."""
         artifact = self._by_directory.get(directory or self.directory) or self._list()
         layers = artifact.layers_of(name)
         if not layers:
@@ -88,7 +85,6 @@ class ArtifactRepository:
             shrink_store(Store(root, LogReporter()), EntryLeases(root), self._policy.max_bytes)
 
     def has_directory(self, directory: Path) -> bool:
-        """See `Repository.has_directory`."""
         return directory in self._by_directory
 
     def close(self) -> None:

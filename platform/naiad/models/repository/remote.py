@@ -46,13 +46,11 @@ class RemoteRepository:
         self._close = weakref.finalize(self, shutil.rmtree, self.directory, ignore_errors=True)
 
     def model_names(self) -> list[str]:
-        """See `Repository.model_names`."""
         folders = list_folders(self._storage)
         self._names = [name for name in folders if not (name.startswith(".") or is_never_model(name))]
         return self._names
 
     def known_model_names(self) -> list[str]:
-        """See `Repository.known_model_names`."""
         return self._names
 
     def snapshot(self) -> Snapshot:
@@ -65,11 +63,9 @@ class RemoteRepository:
         return {name: _signature(files) for name, files in models.items()}
 
     def has_directory(self, directory: Path) -> bool:
-        """See `Repository.has_directory`."""
         return directory == self.directory
 
     def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
-        """See `Repository.fetch`."""
         with self._locks.setdefault(name, threading.Lock()):
             files = {path: file for path, file in self._list(name).items() if not _is_ignored(file, path)}
             if not files:
@@ -88,7 +84,6 @@ class RemoteRepository:
             self._copied[name] = files
 
     def close(self) -> None:
-        """See `Repository.close`."""
         self._close()
 
     def _list(self, name: str) -> dict[str, StoredFile]:

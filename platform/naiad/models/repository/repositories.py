@@ -106,21 +106,18 @@ class LocalRepository:
         return names
 
     def known_model_names(self) -> list[str]:
-        """See `Repository.known_model_names`."""
         try:
             return self.model_names()
         except RepositoryError:
             return []
 
     def snapshot(self) -> Snapshot:
-        """See `Repository.snapshot`."""
         return {name: directory_signature(self.directory / name) for name in self.model_names()}
 
     def fetch(self, name: str, directory: Path | None = None) -> None:
         """Do nothing: the files are in place."""
 
     def has_directory(self, directory: Path) -> bool:
-        """See `Repository.has_directory`."""
         return directory == self.directory
 
     def close(self) -> None:
@@ -139,15 +136,12 @@ class SignedRepository:
         self.directory = self._copies.directory
 
     def model_names(self) -> list[str]:
-        """See `Repository.model_names`."""
         return self._source.model_names()
 
     def known_model_names(self) -> list[str]:
-        """See `Repository.known_model_names`."""
         return self._source.known_model_names()
 
     def snapshot(self) -> Snapshot:
-        """See `Repository.snapshot`."""
         return self._source.snapshot()
 
     def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
@@ -156,11 +150,9 @@ class SignedRepository:
         _log.info("model '%s' in %s is signed by '%s'", name, self.location, signer)
 
     def has_directory(self, directory: Path) -> bool:
-        """See `Repository.has_directory`."""
         return directory == self.directory
 
     def close(self) -> None:
-        """See `Repository.close`."""
         self._copies.close()
 
 

@@ -25,17 +25,14 @@ class BranchModels:
         self.confirm_sent = branches.confirm_sent
 
     def route(self, name: str, version: int, load: int) -> Target:
-        """See `OwnModels`, as for the methods below."""
         return self.find_target(name, version, load)
 
     def find_target(self, name: str, version: int, load: int) -> Target:  # noqa: ARG002 - the signature of `OwnModels`
-        """See `OwnModels`."""
         return self._find(name, load).version
 
     def submit(
         self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
     ) -> int:
-        """See `OwnModels`."""
         branch = self._find(request.model_name, load)
         return branch.submit(request, sink) if on_taken is None else branch.submit_call(request, sink, on_taken)
 

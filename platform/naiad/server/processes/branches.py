@@ -144,11 +144,9 @@ class _BranchSink:
         self.key = key
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """See `Sink.send`."""
         self._branches.pass_on(self.key, response, final=final)
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`."""
         self._branches.on_rejected(self.key, error)
 
     def take_back(self) -> None:
@@ -182,7 +180,6 @@ class VersionBranches:
         self.typical = 0
 
     async def start(self) -> None:
-        """See `Branches`."""
         self.is_open = True
         await finish_all([self._start_in(number) for number in self._branches], except_for=(_ProcessEndedError,))
 
@@ -222,7 +219,6 @@ class VersionBranches:
             self._end(key, exited_error(number))
 
     async def stop(self, timeout: float) -> None:
-        """See `Branches`."""
         self.note_instances(0)  # before the other processes end theirs: nothing is sent here any more
         self.is_open = False
         for branch in self._branches.values():
@@ -251,21 +247,17 @@ class VersionBranches:
 
     @property
     def processes(self) -> Collection[int]:
-        """See `Branches`."""
         return self._branches.keys()
 
     @property
     def in_flight(self) -> int:
-        """See `Branches`."""
         is_alive = self._processes.has_version(self._order.number)
         return self._board.requests_elsewhere(self._order.row) if is_alive else 0
 
     def is_serving(self) -> bool:
-        """See `Branches`."""
         return any(status.state == "ready" for status in self._known())
 
     def are_all_serving(self) -> bool:
-        """See `Branches`."""
         return all(status.state == "ready" for status in self.statuses())
 
     def _known(self) -> list[InstanceStatus]:
@@ -273,7 +265,6 @@ class VersionBranches:
         return [status for report in reports for status in report.statuses]
 
     def statuses(self) -> Sequence[InstanceStatus]:
-        """See `Branches`."""
         found = []
         for branch in self._branches.values():
             if branch.report is not None:
@@ -298,11 +289,9 @@ class VersionBranches:
         )
 
     def counts(self) -> Sequence[BranchCounts]:
-        """See `Branches`."""
         return [counts for branch in self._branches.values() for counts in branch.counts()]
 
     def queries(self) -> Sequence[Awaitable[bool]]:
-        """See `Branches`."""
         return [
             self._is_not_ready(number)
             for number, branch in self._branches.items()
@@ -318,25 +307,20 @@ class VersionBranches:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def note_load(self, in_flight: int) -> None:
-        """See `Branches`."""
         if self.is_open:  # the row may be another version's afterwards
             self._board.note_requests(self._order.row, in_flight)
 
     def note_instances(self, count: int) -> None:
-        """See `Branches`."""
         if self.is_open:
             self._board.note_instances(self._order.row, count)
 
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
-        """See `Branches`."""
         return self._board.better_process(self._order.row, in_flight, instances, self._counts)
 
     def idle_process(self) -> int | None:
-        """See `Branches`."""
         return self._board.idle_process(self._order.row, self._counts)
 
     def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
-        """See `Branches`."""
         sent = self._sent[key] = _SentRequest(process, request, sink)
         self._counts[process] += 1
         try:
@@ -379,7 +363,6 @@ class VersionBranches:
             self._end(key, error)
 
     def reject(self, key: int, error: NaiadError) -> None:
-        """See `Branches`."""
         self.cancel(key)
         self._end(key, error)
 
@@ -401,7 +384,6 @@ class VersionBranches:
         return () if guest is None else ((guest,),)
 
     def workers(self) -> Collection[Worker] | None:
-        """See `Branches`."""
         found = []
         for number, branch in self._branches.items():
             for spec in branch.specs:
@@ -421,11 +403,9 @@ class VersionBranches:
         send_safely(sent.sink, response, final, (*self._of, sent.request.request_id))
 
     def has(self, key: int) -> bool:
-        """See `Branches`."""
         return key in self._sent
 
     def cancel(self, key: int) -> None:
-        """See `Branches`."""
         sent = self._sent[key]
         sent.is_cancelled = True
         requests = self._processes.requests_to(sent.process)
@@ -433,14 +413,12 @@ class VersionBranches:
             requests.cancel(sent.number, drops_responses=False)
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """See `Branches`."""
         sent = self._sent[key]
         requests = self._processes.requests_to(sent.process)
         if requests is not None:
             requests.confirm_sent(sent.number, count)
 
     def drop_responses(self, key: int) -> None:
-        """See `Branches`."""
         sent = self._sent[key]
         requests = self._processes.requests_to(sent.process)
         if requests is not None:
@@ -470,7 +448,6 @@ class BranchProcesses:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def make(self, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> VersionBranches:
-        """See `BranchMaker`."""
         assert COORDINATOR not in specs
         order = order._replace(row=self.board.take_row())
         made = self._versions[order.number] = VersionBranches(self, order, model, specs)

@@ -43,7 +43,6 @@ class CoordinatorDoor:
         self.is_decoupled = engine.is_decoupled
 
     def submit(self, request: InferRequest, sink: Sink) -> int:
-        """See `EngineDoor`, as for the methods below."""
         self.received_count += 1
         return self._submit(request, sink)
 

@@ -99,7 +99,6 @@ class _Results:
         self._call = call
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """See `Sink.send`."""
         self._relay.on_result(self._worker, self._call, response, final=final)
 
 
@@ -147,7 +146,6 @@ class GuestRelay:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
-        """See `GuestServices`, as for the methods below."""
         caller = _caller_of(worker, call)
         target = None if _needs_coordinator(call, caller) else self._routes.target_of(call)
         if target is None:
@@ -189,7 +187,6 @@ class GuestRelay:
             calls[call.number] = _RelayedCall(sent_as, blocks_batch)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
-        """See `GuestServices`."""
         relayed = self._relayed.get(worker, {}).get(number)
         if relayed is not None:
             self._routes.confirm_consumed(relayed.sent_as, count)
@@ -197,20 +194,17 @@ class GuestRelay:
             self._own.on_results_consumed(worker, number, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """See `GuestServices`."""
         for relayed in self._relayed_of(worker, numbers).values():
             self._routes.cancel_call(relayed.sent_as)
         self._own.on_calls_cancelled(worker, numbers)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """See `GuestServices`."""
         for number, relayed in self._relayed_of(worker, numbers).items():
             self._routes.drop_results(relayed.sent_as)
             self._forget_relayed(worker, number)
         self._own.on_results_discarded(worker, numbers)
 
     def is_calling(self, worker: Worker) -> bool:
-        """See `GuestServices`."""
         return worker in self._relayed or self._own.is_calling(worker)
 
     def _relayed_of(self, worker: Worker, numbers: Sequence[int]) -> Mapping[int, _RelayedCall]:
@@ -276,15 +270,12 @@ class GuestRelay:
     # -- what else models ask for ---------------------------------------------------------------------------------
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
-        """See `GuestServices`."""
         self._tell("guest_query", self._number(worker), number, what, dict(fields), worker.is_starting)
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        """See `GuestServices`."""
         self._tell("guest_notified", self._number(worker), what, dict(fields))
 
     def on_worker_exit(self, worker: Worker) -> None:
-        """See `GuestServices`."""
         self._own.on_worker_exit(worker)
         self._relayed.pop(worker, None)
         number = self._known.pop(worker, None)
@@ -356,12 +347,10 @@ class FarGuest:
         self._number = number
 
     def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Worker` has it
-        """See `Worker`."""
         sink = self.results.pop(number) if final else self.results[number]
         sink.send(response, final)
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
-        """See `Worker`."""
         self._tell("reply", self._number, number, None if error is None else error_fields(error), text)
 
     def propagated(self) -> Mapping[str, str]:
@@ -385,17 +374,14 @@ class _FarCall:
         self._number = number
 
     def cancel(self, *, drops_responses: bool) -> None:
-        """See `TakenCall`, as for the methods below."""
         self._services.on_calls_cancelled(self._worker, [self._number])
         if drops_responses:
             self.drop_responses()
 
     def drop_responses(self) -> None:
-        """See `TakenCall`."""
         self._services.on_results_discarded(self._worker, [self._number])
 
     def confirm_sent(self, count: int) -> None:
-        """See `TakenCall`."""
         self._services.on_results_consumed(self._worker, self._number, count)
 
 

@@ -80,7 +80,6 @@ class OwnBranch:
         return self._is_open
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """See `EngineDoor.reserve_input`."""
         return self.version.reserve_input(size, ahead)
 
     def takes_call(self, *, is_decoupled: bool) -> bool:
@@ -228,13 +227,11 @@ class OwnBranches:
             self.drop_responses(ticket)
 
     def drop_responses(self, ticket: int) -> None:
-        """See `Target.drop_responses`."""
         executor = self._executor(ticket)
         if executor is not None:
             executor.drop_responses(ticket & KEY_MASK)
 
     def confirm_sent(self, ticket: int, count: int) -> None:
-        """See `EngineDoor.confirm_sent`."""
         executor = self._executor(ticket)
         if executor is not None:
             executor.confirm_sent(ticket & KEY_MASK, count)

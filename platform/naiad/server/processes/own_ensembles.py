@@ -71,7 +71,6 @@ class _StepTarget:
         self.cancel = models.cancel
 
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:  # noqa: ARG002 - see `Target`
-        """See `Target`, as for the methods below."""
         return self._submit(request, sink)
 
     def confirm_sent(self, key: int, count: int) -> None:
@@ -98,7 +97,6 @@ class StepTargets:
         self._found: dict[tuple[str, int], _StepTarget] = {}
 
     def find(self, name: str, version: int) -> Target:
-        """See `StepModels`."""
         route, config = self._models.find_model(name, version)
         found = self._found.get((name, version))
         if found is None or found.number != route.number:

@@ -83,13 +83,11 @@ class _MovedSink:
         self._sink = sink
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """See `Sink.send`."""
         if final:
             self._sent.pop(self.first, None)
         self._sink.send(response, final)
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`."""
         self._sent.pop(self.first, None)
         reject_sink(self._sink, error, self._of)
 
@@ -192,7 +190,6 @@ class RemoteEngine:
     # -- the door -------------------------------------------------------------------------------------------------
 
     def server_metadata(self) -> ServerMetadata:
-        """See `EngineDoor`, as for the methods below."""
         found: ServerMetadata = self.ask("server_metadata")
         return found
 
@@ -201,63 +198,49 @@ class RemoteEngine:
         return bool(self.ask("is_started"))
 
     def is_live(self) -> bool:
-        """See `EngineDoor`."""
         return bool(self.ask("is_live"))
 
     def is_ready(self) -> bool:
-        """See `EngineDoor`."""
         return bool(self.ask("is_ready"))
 
     async def check_server_ready(self) -> bool:
-        """See `EngineDoor`."""
         return bool(await self.call("check_server_ready"))
 
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
-        """See `EngineDoor`."""
         return bool(await self.call("check_ready", name, version))
 
     def stalls(self, name: str, version: int = LATEST) -> str:
-        """See `EngineDoor`."""
         return str(self.ask("stalls", name, version))
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
-        """See `EngineDoor`."""
         return bool(self.ask("is_model_ready", name, version))
 
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
-        """See `EngineDoor`."""
         return self._current_route(name, version).route.metadata
 
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
-        """See `EngineDoor`."""
         return self._current_route(name, version).route.config
 
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
-        """See `EngineDoor`."""
         found: Sequence[ModelStatistics] = self.ask("statistics", name, version)
         return found
 
     def ready_index(self) -> Sequence[IndexEntry]:
-        """See `EngineDoor`."""
         found: Sequence[IndexEntry] = self.ask("ready_index")
         return found
 
     async def repository_index(self) -> Sequence[IndexEntry]:
-        """See `EngineDoor`."""
         found: Sequence[IndexEntry] = await self.call("repository_index")
         return found
 
     async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> bool:
-        """See `EngineDoor`."""
         plain = {key: value if isinstance(value, str) else bytes(value) for key, value in parameters.items()}
         return bool(await self.call("load", name, plain))
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
-        """See `EngineDoor`."""
         await self.call("unload", name, unload_dependents=unload_dependents)
 
     async def gather_counts(self) -> None:
-        """See `EngineDoor`."""
         await self.call("gather_counts")
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
@@ -266,7 +249,6 @@ class RemoteEngine:
         return known.route.is_decoupled
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
-        """See `EngineDoor`."""
         known = self._known_route(name, version)
         if known.branch is not None:
             return known.branch.reserve_input(size, ahead)
@@ -331,7 +313,6 @@ class RemoteEngine:
             sink.reject(error)
 
     def cancel(self, ticket: int) -> None:
-        """See `EngineDoor`."""
         if LARGEST_NUMBER < ticket < _ELSEWHERE and ticket not in self._sent_elsewhere:
             if self.branches is not None:
                 self.branches.cancel(ticket)
@@ -340,7 +321,6 @@ class RemoteEngine:
             requests.cancel(number)
 
     def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        """See `EngineDoor`."""
         if LARGEST_NUMBER < ticket < _ELSEWHERE and ticket not in self._sent_elsewhere:
             if self.branches is not None:
                 self.branches.confirm_sent(ticket, count)
@@ -360,7 +340,6 @@ class RemoteEngine:
     # -- routes ---------------------------------------------------------------------------------------------------
 
     def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
-        """See `ModelAccess`."""
         known = self._known_route(name, version)
         branch = known.branch
         if branch is None:
@@ -423,26 +402,21 @@ class RemoteEngine:
         return branch.version if branch.takes_call(is_decoupled=call.is_decoupled) else None
 
     def note_call(self, target: Target) -> None:
-        """See `Routes`."""
         assert self.branches is not None
         branch = self.branches.find(target.number)
         if branch is not None:
             branch.note_load(branch.version.in_flight)
 
     def submit_call(self, request: InferRequest, sink: Sink, caller: GuestCaller) -> int:
-        """See `Routes`, as for the methods below."""
         return self.requests.submit(request, sink, Origin(caller=caller), self.requests.route_of_call(request))
 
     def cancel_call(self, number: int) -> None:
-        """See `Routes`."""
         self.requests.cancel(number, drops_responses=False)
 
     def drop_results(self, number: int) -> None:
-        """See `Routes`."""
         self.requests.drop_responses(number)
 
     def confirm_consumed(self, number: int, count: int) -> None:
-        """See `Routes`."""
         self.requests.confirm_sent(number, count)
 
     async def _seek_route(self, name: str, version: int) -> None:

@@ -532,7 +532,6 @@ class RequestLink:
             self.send(wire.frame(FrameKind.DROP_RESPONSES, NUMBER.pack(number)))
 
     def confirm_sent(self, number: int, count: int) -> None:
-        """See `EngineDoor.confirm_sent`."""
         if number in self._pending:
             self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(number, count)))
 
@@ -868,13 +867,11 @@ class _TimedSink:
         self._report = report
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """See `Sink.send`."""
         began = time.monotonic_ns()
         self._sink.send(response, final)
         self._report_sent(began, final=final)
 
     def reject(self, error: NaiadError) -> None:
-        """See `RejectableSink`."""
         began = time.monotonic_ns()
         reject_sink(self._sink, error)
         self._report_sent(began, final=True)

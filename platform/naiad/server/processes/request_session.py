@@ -199,15 +199,12 @@ class _OwnedTemplate:
         self.first_ticket = self.attempts = 0
 
     def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
-        """See `ForwardSource`."""
         return self.request(self.slices(forwarded.inputs), forwarded.request_id, forwarded.context, None)
 
     def sink_of(self, number: int) -> Sink:
-        """See `ForwardSource`."""
         return self._session.sink_of(number)
 
     def respond(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:
-        """See `ForwardSource`."""
         self._session.respond_forwarded(number, model, layout, outputs)
 
     def request(
@@ -249,7 +246,6 @@ class _SessionSink:
         self._reject = reject
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """See `Sink.send`."""
         self._send(self._number, response, final)
 
     def reject(self, error: NaiadError) -> None:

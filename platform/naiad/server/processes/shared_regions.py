@@ -95,11 +95,9 @@ class SharedRegions:
         return [(FrameKind.REGION, region) for region in regions]
 
     async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """See `ClientRegions`."""
         await self._register(NewRegion(name, key, offset, byte_size))
 
     async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """See `ClientRegions`."""
         await self._register(NewCudaRegion(name, handle, device_id, byte_size))
 
     async def _register(self, region: NewRegion | NewCudaRegion) -> None:
@@ -173,41 +171,33 @@ class RemoteRegions:
                 self._regions.put(region)
 
     async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """See `ClientRegions`, as for the methods below."""
         self._regions.check_allowed()
         await self._engine.call("register_region", name, key, offset, byte_size)
 
     async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """See `ClientRegions`."""
         self._regions.check_allowed()
         await self._engine.call("register_cuda_region", name, handle, device_id, byte_size)
 
     async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
-        """See `ClientRegions`."""
         await self._engine.call("unregister_region", name, is_cuda=is_cuda)
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
-        """See `ClientRegions`."""
         self._receive(name)
         return self._regions.part(name, offset, byte_size)
 
     def status(self, name: str = "") -> list[Region]:
-        """See `ClientRegions`."""
         self._receive(name)
         return self._regions.status(name)
 
     def cuda_status(self, name: str = "") -> list[CudaRegion]:
-        """See `ClientRegions`."""
         self._receive(name)
         return self._regions.cuda_status(name)
 
     def check(self, name: str) -> None:
-        """See `ClientRegions`."""
         self._receive(name)
         self._regions.check(name)
 
     def check_allowed(self) -> None:
-        """See `ClientRegions`."""
         self._regions.check_allowed()
 
     def _receive(self, name: str) -> None:

@@ -36,16 +36,13 @@ class RemoteTracer:
         protocol: str,
         headers: Mapping[str, str],
     ) -> int:
-        """See `RequestTracer`."""
         return self._engine.submit(request, sink, TracedArrival(protocol, time.monotonic_ns(), dict(headers)))
 
     def settings(self, model: str = "") -> Mapping[str, str | list[str]]:
-        """See `RequestTracer`."""
         found: Mapping[str, str | list[str]] = self._engine.ask("trace_settings", model)
         return found
 
     async def change(self, model: str, changes: Mapping[str, Any]) -> None:
-        """See `RequestTracer`."""
         if changes:
             await self._engine.call("change_traces", model, dict(changes))
 

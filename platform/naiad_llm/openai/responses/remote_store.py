@@ -20,15 +20,12 @@ class RemoteResponses:
         return bool(self._ask("store_response", response_id, response))
 
     def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
-        """See `StoredResponses`."""
         found: StoredResponse | None = self._ask("find_response", response_id, owner)
         return found
 
     def find_item(self, item_id: str, owner: bytes) -> dict[str, Any] | None:
-        """See `StoredResponses`."""
         found: dict[str, Any] | None = self._ask("find_response_item", item_id, owner)
         return found
 
     def remove(self, response_id: str, owner: bytes) -> bool:
-        """See `StoredResponses`."""
         return bool(self._ask("remove_response", response_id, owner))

@@ -77,7 +77,6 @@ class ResponseStore:
         return len(self._responses)
 
     def add(self, response_id: str, response: StoredResponse) -> bool:
-        """See `StoredResponses`, as for the methods below."""
         if not self._max_count or response.size > self._max_bytes:
             return False
         self._responses[response_id] = response
@@ -88,7 +87,6 @@ class ResponseStore:
         return True
 
     def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
-        """See `StoredResponses`."""
         found = self._responses.get(response_id)
         if found is None or found.owner != owner:
             return None
@@ -96,7 +94,6 @@ class ResponseStore:
         return found
 
     def find_item(self, item_id: str, owner: bytes) -> dict[str, Any] | None:
-        """See `StoredResponses`."""
         found = self.find(self._by_item.get(item_id, ""), owner)
         if found is None:
             return None
@@ -104,7 +101,6 @@ class ResponseStore:
         return next((item for item in items if item.get("id") == item_id), None)
 
     def remove(self, response_id: str, owner: bytes) -> bool:
-        """See `StoredResponses`."""
         if self.find(response_id, owner) is None:
             return False
         self._drop(response_id)
