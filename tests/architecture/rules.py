@@ -295,36 +295,6 @@ def _place(source: Source, function: Function) -> str:
     return f"{source.path}:{function.lineno}: {function.name}"
 
 
-def _is_overload_or_setter(function: Function) -> bool:
-    """Whether the docstring belongs to another function: the implementation, or the property's getter."""
-    return any(
-        (isinstance(decorator, ast.Name) and decorator.id == "overload")
-        or (isinstance(decorator, ast.Attribute) and decorator.attr in {"overload", "setter"})
-        for decorator in function.decorator_list
-    )
-
-
-def undocumented_functions(sources: Iterable[Source]) -> list[str]:
-    """Public functions and methods without a docstring."""
-    return [
-        _place(source, function)
-        for source in sources
-        for function, is_public in source.functions()
-        if is_public and not ast.get_docstring(function) and not _is_overload_or_setter(function)
-    ]
-
-
-def undocumented_modules_and_classes(sources: Iterable[Source]) -> list[str]:
-    """Modules and public classes without a docstring."""
-    return [
-        f"{source.path}:{getattr(node, 'lineno', 1)}"
-        for source in sources
-        for node in (source.tree, *source.tree.body)
-        if isinstance(node, ast.Module) or (isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
-        if not ast.get_docstring(node)
-    ]
-
-
 def functions_without_return_type(sources: Iterable[Source]) -> list[str]:
     """Functions and methods, private ones included, without a return annotation."""
     return [

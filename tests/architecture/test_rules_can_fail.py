@@ -126,28 +126,6 @@ CASES = {
             guest("from naiad_stub.exceptions import TritonError"),
         ),
     ],
-    "undocumented_functions": [
-        (
-            rules.undocumented_functions,
-            host("example.py", "class A:\n    def run(self) -> None: ..."),
-            "platform/naiad/example.py:2: run",
-            host("example.py", 'class A:\n    def run(self) -> None:\n        """Run."""\n    def _run(self): ...'),
-        ),
-    ],
-    "undocumented_modules_and_classes": [
-        (
-            rules.undocumented_modules_and_classes,
-            host("example.py", '"""A module."""\nclass A: ...'),
-            "platform/naiad/example.py:2",
-            host("example.py", '"""A module."""\nclass A:\n    """A class."""\nclass _B: ...'),
-        ),
-        (
-            rules.undocumented_modules_and_classes,
-            host("example.py", "import os"),
-            "platform/naiad/example.py:1",
-            host("example.py", '"""A module."""'),
-        ),
-    ],
     "functions_without_return_type": [
         (
             rules.functions_without_return_type,
