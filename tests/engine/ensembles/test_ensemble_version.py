@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
 from fakes.clock import Clock
+from fakes.guests import Answers
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
@@ -134,18 +136,8 @@ class Members:
     find_loaded = find
 
 
-class Replies:
+class Replies(Answers):
     """Gets the responses to one request."""
-
-    def __init__(self) -> None:
-        self.responses: list[tuple[InferResponse | None, bool]] = []
-        self.problem: Exception | None = None
-
-    def send(self, response: InferResponse | None, final: bool) -> None:
-        problem, self.problem = self.problem, None
-        if problem is not None:
-            raise problem
-        self.responses.append((response, final))
 
     @property
     def error(self) -> NaiadError:
@@ -686,6 +678,59 @@ def test_a_step_that_waits_for_its_turn_is_cancelled_at_once(a, b):
     assert a.calls == []
     a.respond()
     assert len(a.submitted) == 1
+
+
+class HastyMember(Member):
+    """Holds its first request, and responds to all others before `submit` returns, as from a cache."""
+
+    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool) -> int:
+        key = super().submit(request, sink, needs_idle=needs_idle)
+        if key > 1:
+            self.respond(key=key)
+        return key
+
+
+@pytest.fixture
+def hasty():
+    return HastyMember("a")
+
+
+@pytest.fixture
+def limited(hasty):
+    return Ensemble(hasty, steps=[step("a", {"IN": "IN"}, {"OUT": "OUT"})], more="max_inflight_requests: 1")
+
+
+async def until_idle(version: EnsembleVersion) -> None:
+    while version.is_finishing_requests():
+        await asyncio.sleep(0)
+
+
+async def test_any_number_of_waiting_steps_may_end_at_once(limited, hasty):
+    count = 2 * sys.getrecursionlimit()
+    replies = [limited.ask()[1] for _ in range(count)]
+    assert len(hasty.submitted) == 1
+
+    hasty.respond(key=1)
+    assert len(hasty.submitted) < count  # the loop serves others in between
+    await until_idle(limited.version)
+
+    assert [len(each.responses) for each in replies] == [1] * count
+    assert all(response.error is None and final for each in replies for response, final in each.responses)
+
+
+async def test_a_step_is_cancelled_that_is_submitted_in_a_later_turn_of_the_loop(limited, hasty):
+    asked = [limited.ask() for _ in range(200)]
+    hasty.respond(key=1)
+    key, unanswered = next((key, each) for key, each in asked if not each.responses)
+    assert limited.version.is_waiting(key)
+    assert limited.version.waits_of(key) == [()]
+
+    limited.version.cancel(key)
+    await until_idle(limited.version)
+
+    assert unanswered.error.code is Code.CANCELLED
+    assert len(hasty.submitted) == len(asked) - 1
+    assert all(len(each.responses) == 1 for _, each in asked)
 
 
 def test_a_step_that_waits_for_an_instance_is_reported(ensemble, a):
