@@ -1,15 +1,13 @@
 """Run by the server's Python with -I -S: runs a program, and ends with it all that it has started.
 
-    _process_keeper.py MARK PROGRAM ARGUMENT...
+    _process_keeper.py PROGRAM ARGUMENT...
 
 The first line of stdin has the program's variables as JSON. When the program ends, or stdin does, its descendants are
 killed, also those with a session of their own or without the variables: they become children of this process when
 their parents end (`PR_SET_CHILD_SUBREAPER` of Linux). The server holds the other end of stdin, so its own end, however
 it comes, ends them too.
 
-Output: that of the program; then, unless MARK is empty, MARK, and with a NUL behind each `end`, the program's exit
-status (empty if stdin ended first), and the names of the processes that were left. The exit code is the program's, with
-128 + N if signal N killed it.
+The exit code is the program's, with 128 + N if signal N killed it; it is 137 if stdin ended first.
 """
 
 # ruff: noqa: PTH123, PTH208 - importing pathlib would take as long as all the rest
@@ -26,7 +24,7 @@ from collections.abc import Iterator
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(mark: str, command: list[str]) -> int:
+def main(command: list[str]) -> int:
     """Run the program, and end what is left of it; returns the exit code."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     variables = json.loads(sys.stdin.buffer.readline())
@@ -52,39 +50,33 @@ def main(mark: str, command: list[str]) -> int:
             status = str(os.waitstatus_to_exitcode(code))
         elif 0 in ready:
             break
-    left = _end_children()
-    if mark:
-        os.write(1, "\0".join([f"{mark}end", status, *left, ""]).encode(errors="replace"))
+    _end_children()
     code = int(status or -signal.SIGKILL)
     return code if code >= 0 else 128 - code
 
 
-def _end_children() -> list[str]:
-    """Kill all children, and those that become children as their parents end; the names of those that were running."""
-    names: dict[int, str] = {}
+def _end_children() -> None:
+    """Kill all children, and those that become children as their parents end."""
     while True:
-        for pid, name, state in _children():
-            if state not in "ZX":
-                names[pid] = name
+        for pid in _children():
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
         except ChildProcessError:
-            return list(names.values())
+            return
 
 
-def _children() -> Iterator[tuple[int, str, str]]:
-    """The id, name and state of each child."""
+def _children() -> Iterator[int]:
+    """The id of each child."""
     own = str(os.getpid())
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                head, _, rest = file.read().rpartition(")")
-            state, parent = rest.split()[:2]
+                parent = file.read().rpartition(")")[2].split()[1]
             if parent == own:
-                yield int(pid), head.partition("(")[2], state
+                yield int(pid)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(sys.argv[1:]))

@@ -20,12 +20,15 @@ from typing import Any
 
 from naiad.core.blocking import on_cancel
 
-__all__ = ["ended_with_group", "kill_group", "read_output", "start_kept", "start_own_code"]
+__all__ = ["end_kept", "ended_with_group", "kill_group", "read_output", "start_kept", "start_own_code"]
 
 _KEEPER = Path(__file__).with_name("_process_keeper.py")
 
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 4 << 20
+
+_END_SECONDS = 5.0
+"""How long ending what a program has started may take: a process that the kernel holds does not end."""
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Threads of numpy would only reserve memory."""
@@ -60,28 +63,28 @@ def start_own_code(
 
 
 def start_kept(
-    command: Sequence[str], environ: Mapping[str, str], *, mark: str = "", folder: Path | str = "/"
+    command: Sequence[str], environ: Mapping[str, str], *, folder: Path | str = "/", stderr: int = subprocess.STDOUT
 ) -> subprocess.Popen[bytes]:
     """A program that ends with this process, with all that it has started, or when its `stdin` is closed here.
 
-    `stdout` has what it prints, also to stderr; it reads nothing. A process between the two ends it, also when this one
-    is killed, and has its exit code.
+    `stdout` has what it prints, also to stderr unless *stderr* says otherwise; it reads nothing. A process between the
+    two ends it, also when this one is killed, and has its exit code.
 
     Args:
         command: The path of the program, and its arguments.
         environ: Its environment variables.
-        mark: Printed at the end, before what `_process_keeper` tells of the program's end; empty for nothing.
         folder: Its working directory.
+        stderr: Where that goes, as of `subprocess.Popen`.
 
     Raises:
         OSError: If the system starts no process.
     """
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", _KEEPER, mark, *command],
+        [sys.executable, "-I", "-S", _KEEPER, *command],
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         cwd=folder,
         start_new_session=True,
     )
@@ -89,6 +92,16 @@ def start_kept(
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(dict(environ)).encode() + b"\n")
     return process
+
+
+def end_kept(process: subprocess.Popen[bytes]) -> None:
+    """End a program of `start_kept` with all that it has started, unless it has ended; its exit code is known then."""
+    assert process.stdin is not None
+    process.stdin.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_SECONDS)
+    process.kill()
+    process.wait()
 
 
 def kill_group(pid: int) -> None:
@@ -100,22 +113,28 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def read_output(process: subprocess.Popen[bytes], *, time_limit: float) -> tuple[str, str]:
+def read_output(process: subprocess.Popen[bytes], *, time_limit: float, errors: str = "replace") -> tuple[str, str]:
     """The last 4 MiB that a process prints to its stdout, and to its stderr, until both are closed and it has ended.
 
+    *errors* says what becomes of bytes that are not UTF-8, as in `bytes.decode`.
+
     Raises:
-        subprocess.TimeoutExpired: If that takes longer.
+        subprocess.TimeoutExpired: If that takes longer; it has what was read as `output` and `stderr`.
     """
     deadline = time.monotonic() + time_limit
-    printed, errors = bytearray(), bytearray()
+    printed, said = bytearray(), bytearray()
+
+    def texts() -> tuple[str, str]:
+        return printed.decode("utf-8", errors), said.decode("utf-8", errors)
+
     with selectors.DefaultSelector() as selector:
-        for pipe, kept in ((process.stdout, printed), (process.stderr, errors)):
+        for pipe, kept in ((process.stdout, printed), (process.stderr, said)):
             if pipe is not None:
                 selector.register(pipe, selectors.EVENT_READ, kept)
         while selector.get_map():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                raise subprocess.TimeoutExpired(process.args, time_limit)
+                raise subprocess.TimeoutExpired(process.args, time_limit, *texts())
             for key, _ in selector.select(remaining):
                 data = os.read(key.fd, _READ_BYTES)
                 key.data.extend(data)
@@ -123,7 +142,7 @@ def read_output(process: subprocess.Popen[bytes], *, time_limit: float) -> tuple
                 if not data:
                     selector.unregister(key.fileobj)
     process.wait(max(deadline - time.monotonic(), 0))
-    return printed.decode("utf-8", "replace"), errors.decode("utf-8", "replace")
+    return texts()
 
 
 @contextlib.contextmanager

@@ -1,34 +1,29 @@
 """Runs the activation scripts of an environment in one shell, as conda does, and reads the variables after them.
 
-What the scripts print and what the shell reports share a pipe. A mark that no script knows is between them:
-
-    <output of a.sh> MARK <status and variables> MARK <output of b.sh> MARK ... MARK <report of `_process_keeper`>
+The shell reports on a descriptor that scripts do not have. What these print goes elsewhere, with a NUL after each.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
-import select
 import shlex
 import shutil
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from naiad.core.blocking import on_cancel
-from naiad.core.child_processes import start_kept
+from naiad.core.child_processes import end_kept, read_output, start_kept
 
 __all__ = ["SCRIPTS_FOLDER", "activation_scripts", "run_scripts"]
 
 SCRIPTS_FOLDER = "etc/conda/activate.d"
 TIME_LIMIT = 60.0
 """Seconds that all scripts of an environment may take together."""
-_END_LIMIT = 5.0
-"""Seconds that ending their processes may take: one that the kernel holds does not end."""
 _SHOWN_LINES = 6
-_KEPT_BYTES = 4096
-_READ_BYTES = 1 << 16
+_KEPT_CHARACTERS = 4096
 _SYSTEM_PATH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
 
 
@@ -62,96 +57,84 @@ def run_scripts(scripts: Sequence[Path], variables: Mapping[str, str]) -> tuple[
     found, problems, waiting = dict(variables), [], list(scripts)
     deadline = time.monotonic() + TIME_LIMIT
     while waiting:
-        parts, is_in_time = _run_shell(shell, waiting, found, deadline)
-        status, *left = parts.pop()[4:].split("\0")[:-1] if parts[-1].startswith("end\0") else [""]
-        outputs, reports = parts[0::2], parts[1::2][: len(parts) - 1 >> 1]
-        for script, output, report in zip(waiting, outputs, reports, strict=False):
-            code, *entries = report.split("\0")
-            found = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        run = _run_shell(shell, waiting, found, deadline - time.monotonic())
+        for script, output, (status, *entries) in zip(waiting, run.outputs, run.reports, strict=False):
+            found = dict(entry.split("=", 1) for entry in entries)
             # A script whose last command is a test (`[ -n "$X" ] && ...`) returns 1 though nothing has failed.
-            if int(code) > 1 or (int(code) == 1 and _last_lines(output)):
-                problems.append(_failure(script, f"exit status {code}", output))
-        if left and is_in_time:
-            problems.append(_left_problem(left))
-        waiting = waiting[len(reports) :]
-        if waiting:
-            how = f"it ended the shell with status {status}"
-            if not is_in_time:
-                how = f"it did not end within {TIME_LIMIT:g} s, the limit for all scripts of an environment"
-            problems.append(_failure(waiting.pop(0), how, outputs[len(reports)]))
-        if not is_in_time:
+            if int(status) > 1 or (int(status) == 1 and _last_lines(output)):
+                problems.append(_failure(script, f"exit status {status}", output))
+        waiting = waiting[len(run.reports) :]
+        if waiting and run.is_in_time:
+            ended = f"it ended the shell with status {run.status}"
+            problems.append(_failure(waiting.pop(0), ended, run.outputs[-1]))
+        elif waiting:
+            late = f"it did not end within {TIME_LIMIT:g} s, the limit for all scripts of an environment"
+            problems.append(_failure(waiting[0], late, run.outputs[-1]))
             break
     return found, tuple(problems)
 
 
-def _run_shell(
-    shell: str, scripts: Sequence[Path], variables: Mapping[str, str], deadline: float
-) -> tuple[list[str], bool]:
-    """The parts of what a shell that runs *scripts* prints, between the marks; whether it ended before *deadline*."""
-    mark = secrets.token_hex(16)
+class _Run(NamedTuple):
+    """What a shell that runs scripts has done.
+
+    Attributes:
+        reports: Of each script that has ended and left the shell: its status, and the variables after it.
+        outputs: What each of them has printed, and then what the next one has.
+        status: The shell's own exit code.
+        is_in_time: Whether it has ended by itself.
+    """
+
+    reports: Sequence[Sequence[str]]
+    outputs: Sequence[str]
+    status: int
+    is_in_time: bool
+
+
+def _run_shell(shell: str, scripts: Sequence[Path], variables: Mapping[str, str], seconds: float) -> _Run:
+    """Run *scripts* in a shell for so many seconds at most; then it is ended with all that they have started."""
     options = ["--noprofile", "--norc"] if Path(shell).name == "bash" else []
-    command = [shell, *options, "-c", _commands(scripts, mark)]
-    process = start_kept(command, variables, mark=mark)
+    process = start_kept([shell, *options, "-c", _commands(scripts)], variables, stderr=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
-    reader = _PartsReader(process.stdout.fileno(), mark.encode())
-    with process.stdout, on_cancel(process.stdin.close):
+    assert process.stderr is not None
+    with process.stdout, process.stderr, on_cancel(process.stdin.close):
+        is_in_time = True
         try:
-            is_in_time = reader.read_until(deadline)
+            report, said = read_output(process, time_limit=seconds, errors="surrogateescape")
+        except subprocess.TimeoutExpired as late:
+            report, said, is_in_time = str(late.output), str(late.stderr), False
         finally:
-            process.stdin.close()  # which ends the shell and all that the scripts have started
-            reader.read_until(time.monotonic() + _END_LIMIT)
-            process.kill()
-            process.wait()
-    return [os.fsdecode(part) for part in reader.parts], is_in_time
+            end_kept(process)
+    return _Run(
+        reports=[each.split("\0") for each in report.split("\0\0")[:-1]],
+        outputs=said.split("\0"),
+        status=process.returncode,
+        is_in_time=is_in_time,
+    )
 
 
-class _PartsReader:
-    """Reads a pipe, and splits it at marks. Of even parts, which are what scripts print, the last few KiB are kept."""
-
-    def __init__(self, descriptor: int, mark: bytes) -> None:
-        self.parts = [b""]
-        self._descriptor = descriptor
-        self._mark = mark
-
-    def read_until(self, deadline: float) -> bool:
-        """Read until the pipe is closed; whether that was before *deadline*."""
-        while (left := deadline - time.monotonic()) > 0 and select.select([self._descriptor], [], [], left)[0]:
-            data = os.read(self._descriptor, _READ_BYTES)
-            if not data:
-                return True
-            self.add(data)
-        return False
-
-    def add(self, data: bytes) -> None:
-        """Add what was read."""
-        begun = len(self.parts) - 1
-        self.parts[begun:] = (self.parts[begun] + data).split(self._mark)
-        for number in range(begun + begun % 2, len(self.parts), 2):
-            self.parts[number] = self.parts[number][-_KEPT_BYTES:]
-
-
-def _commands(scripts: Sequence[Path], mark: str) -> str:
-    """The shell's program: sources each script, and reports its status and the variables after it.
+def _commands(scripts: Sequence[Path]) -> str:
+    """The shell's program: sources each script, and reports its status and the variables after it on descriptor 9.
 
     A script may leave options such as `set -eu`, which would end the shell in the next one, and may redirect
     its output.
     """
     # By its path: a script may set PATH to anything.
     env = shlex.quote(shutil.which("env", path=_SYSTEM_PATH) or "env")
-    lines = ["exec 9>&1"]
+    lines = ["exec 8>&2 9>&1 1>&2"]
     for path in scripts:
         lines += [
-            f"command . {shlex.quote(str(path))} 9>&-",
-            f"command printf '{mark}%s\\0' \"$?\" >&9",
+            f"command . {shlex.quote(str(path))} 8>&- 9>&-",
+            """command printf '%s\\0' "$?" >&9""",
             "command set +eux",
-            f"{{ {env} -0; command printf {mark}; }} >&9",
+            f"{{ {env} -0; command printf '\\0'; }} >&9",
+            "command printf '\\0' >&8",
         ]
     return "\n".join(lines) + "\n"
 
 
 def _last_lines(output: str) -> str:
-    lines = [line for line in output.splitlines() if line.strip()]
+    lines = [line for line in output[-_KEPT_CHARACTERS:].splitlines() if line.strip()]
     return " | ".join(lines[-_SHOWN_LINES:])
 
 
@@ -161,11 +144,4 @@ def _failure(script: Path, how: str, output: str) -> str:
     return (
         f"the activation script {SCRIPTS_FOLDER}/{script.name} failed, {reason}; models may lack variables that it "
         "sets: correct the script, or the package that it is from, in the environment"
-    )
-
-
-def _left_problem(names: Sequence[str]) -> str:
-    return (
-        f"the activation scripts left processes running, which were ended: {', '.join(sorted(names))}; scripts are run "
-        "once and not for each guest: start these in the model's initialize instead"
     )
