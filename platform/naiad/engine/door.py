@@ -73,9 +73,6 @@ class EngineDoor(Protocol):
         """Room for the body of a request in the input segment of an instance, so that its tensors need no copy.
 
         Args:
-            name: The model the request is for.
-            version: Its version.
-            size: Bytes of the body.
             ahead: Bytes of the body before the tensors.
 
         Returns:

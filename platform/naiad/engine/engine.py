@@ -78,7 +78,6 @@ class Engine:
 
     Attributes:
         services: What models can use of the server.
-        metrics: Metrics that models create.
         response_cache: The response cache; None if it is disabled.
         is_reachable: Whether clients should connect: False while a port for clients is not open yet, and when the
             server is about to stop. The server is not ready then.
@@ -119,7 +118,6 @@ class Engine:
 
     @property
     def repositories(self) -> Repositories:
-        """The repositories; in explicit mode they can be registered and unregistered."""
         return self._repositories
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -230,7 +228,6 @@ class Engine:
     # -- queries ------------------------------------------------------------------------------------------------
 
     def server_metadata(self) -> ServerMetadata:
-        """Name, version and extensions."""
         return ServerMetadata(name=self._settings.server_id, version=naiad.__version__)
 
     def is_started(self) -> bool:
@@ -253,7 +250,6 @@ class Engine:
         return bool(lost) and all(lost)
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests, and (strict readiness) every model with it."""
         self._reject_if_exiting()
         if self._state is not _EngineState.READY or not self.is_reachable:
             return False
@@ -280,7 +276,6 @@ class Engine:
             return ""
 
     def is_model_ready(self, name: str, version: int = LATEST) -> bool:
-        """Whether the version can infer now."""
         try:
             return self._registry.find_loaded(name, version).is_ready()
         except NoLoadedVersionError:
@@ -294,7 +289,6 @@ class Engine:
             return False
 
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
-        """Inputs and outputs of a model."""
         metadata = self._registry.find(name, version).metadata
         if version != LATEST:
             return metadata
@@ -307,7 +301,6 @@ class Engine:
         )
 
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
-        """The effective configuration as the reference prints it."""
         return self._registry.find_loaded(name, version).config.json
 
     async def gather_counts(self) -> None:
@@ -315,7 +308,6 @@ class Engine:
             await self.count_elsewhere()
 
     def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
-        """Statistics of one version, of all versions of a model, or (no name) of all models."""
         serving = sorted(
             ((model, loaded) for model in self._registry for loaded in model.serving()),
             key=lambda each: (each[0].namespace, each[0].name, each[1].version),
@@ -344,7 +336,6 @@ class Engine:
         return stored
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
-        """Whether the model may answer a request any number of times; frontends ask before they submit one."""
         return self.route(name, version).config.decoupled
 
     def outcomes(self) -> list[tuple[str, int | None, str]]:
@@ -381,7 +372,6 @@ class Engine:
         return self._demand.states()
 
     def call_counts(self) -> Mapping[tuple[str, str], int]:
-        """How many calls models made to models since the start, by the names of both."""
         return dict(self.services.calls.made)
 
     @property
@@ -390,11 +380,7 @@ class Engine:
         return self._state is _EngineState.EXITING or (self.is_started() and not self.is_reachable)
 
     def route(self, name: str, version: int) -> Target:
-        """What an inference request to a name goes to now; a request without one is counted as refused.
-
-        Raises:
-            NaiadError: If the model has no such version, or it does not serve now.
-        """
+        """What an inference request to a name goes to now; a request without one is counted as refused."""
         try:
             return self._registry.find(name, version)
         except NaiadError as error:
@@ -407,11 +393,7 @@ class Engine:
         return self._refusals
 
     def find_target(self, name: str, version: int = LATEST) -> Target:
-        """What requests to a name go to now.
-
-        Raises:
-            NaiadError: If the model has no such version, or it does not serve now.
-        """
+        """What requests to a name go to now."""
         return self._registry.find(name, version)
 
     def find_loaded(self, name: str, version: int = LATEST) -> LoadedVersion:
@@ -425,7 +407,6 @@ class Engine:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
-        """Where the body of a request may be read to. See `EngineDoor.reserve_input`."""
         direct = self._registry.find(name, version).direct
         return None if direct is None else direct.reserve_input(size, ahead)
 
@@ -475,9 +456,6 @@ class Engine:
         """Load or reload a model (explicit control mode only).
 
         With *is_nested*, do not wait for a free slot among the loads: another load waits for this one.
-
-        Returns:
-            Whether instances that were replaced still finish their requests, and end after these.
         """
         self._require_explicit()
         strict, gpus = self._settings.strict_config, self._settings.gpus

@@ -21,7 +21,6 @@ class VersionRecord:
     """State of one version.
 
     Attributes:
-        state: Its state.
         reason: Why it is UNAVAILABLE.
         loaded: The version itself while it is READY.
         handover: What its requests go to while versions that *loaded* has replaced have sequences in progress; None
@@ -59,7 +58,6 @@ class ModelRecord:
     Attributes:
         key: Its unique key (see `naiad.protocol.model_names.model_key`).
         namespace: Its namespace; empty where namespaces are disabled.
-        name: Its name within the namespace.
         versions: All versions that were ever loaded, or failed to load.
         reason: Why its configuration could not be used; empty if it could.
         is_on_demand: Whether its first request loads it.
@@ -88,7 +86,6 @@ class ModelRecord:
         return not self.step and all(record.state in resting for record in self.versions.values())
 
     def serving(self) -> list[ServedVersion]:
-        """Its versions that serve."""
         return [record.loaded for record in self.versions.values() if record.loaded is not None]
 
 
@@ -127,7 +124,6 @@ class Registry:
         return self._models[key]
 
     def known(self, key: str) -> ModelRecord | None:
-        """The record of a model, if there is one."""
         return self._models.get(key)
 
     def keys_of(self, name: str) -> list[str]:
@@ -167,7 +163,6 @@ class Registry:
         self.on_change()
 
     def ready_versions(self) -> Iterator[ServedVersion]:
-        """Every version that serves."""
         for model in self._models.values():
             yield from model.serving()
 
@@ -200,11 +195,7 @@ class Registry:
                     self.changed(model.key)
 
     def versions(self, name: str) -> list[int]:
-        """Numbers of the versions of *name* that serve, ascending.
-
-        Raises:
-            UnknownModelError: If the model does not exist.
-        """
+        """Numbers of the versions of *name* that serve, ascending; raise UnknownModelError if it does not exist."""
         model = self._known(name)
         return sorted(number for number, record in model.versions.items() if record.loaded is not None)
 
@@ -212,7 +203,6 @@ class Registry:
         """The repository index.
 
         Args:
-            ready_only: Include only versions that serve.
             stored: The models in the repositories. They are included even if they were never loaded; models that no
                 repository has are left out unless they serve. None includes exactly the models that were ever to be
                 loaded.
@@ -277,7 +267,6 @@ class Registry:
         raise UnknownModelError(f"Request for unknown model: '{name}' is not found", code=Code.INVALID_ARG)
 
     def _find(self, name: str, version: int) -> VersionRecord:
-        """The record of a version that serves."""
         model = self._known(name)
         name = model.key
         serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)

@@ -47,7 +47,6 @@ class _Entry:
 
     Attributes:
         outputs: Its outputs; they own their bytes.
-        parameters: Its parameters.
         requested: The outputs that were requested; empty for all.
     """
 
@@ -61,7 +60,6 @@ class _Entry:
 
     @property
     def size(self) -> int:
-        """Bytes it counts for."""
         return _ENTRY_BYTES + sum([_OUTPUT_BYTES + len(tensor.data) for tensor in self.outputs])
 
 
@@ -103,7 +101,6 @@ class ResponseCache:
         return self._entries.capacity
 
     def statistics(self) -> CacheStatistics:
-        """Its size and use."""
         entries = self._entries
         return CacheStatistics(
             byte_size=entries.capacity,
@@ -129,16 +126,7 @@ class CachedResponses:
         statistics: Statistics,
         order: Order | None = None,
     ) -> None:
-        """Use *cache* for a version.
-
-        Args:
-            cache: The cache of all models.
-            config: The version's configuration.
-            version: Its version number.
-            number: Number of the load: each load begins with no entries.
-            statistics: Its statistics.
-            order: The order in which its responses leave; None if it does not matter.
-        """
+        """Use *cache* for one load, which begins with no entries; *order* is that of its responses, None for any."""
         self._cache = cache
         self._name = config.name
         self._version = version
@@ -238,7 +226,6 @@ class _CachingSink:
         self._has_begun = self._has_ended = False
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Cache a response, and pass it on."""
         if final and not self._has_ended:  # it ends twice if the sink fails
             self._has_ended = True
             self._responses.on_response(self._request, self._digest, self._took, None if self._has_begun else response)

@@ -46,13 +46,9 @@ class ModelCall(NamedTuple):
     """One call.
 
     Attributes:
-        number: The caller's number of the call.
-        request: The request to the called model.
-        is_decoupled: Whether the caller accepts any number of responses.
         is_blocking: Whether the calling instance does nothing else until the call ends.
         is_awaited: The same, but only while the instance executes a batch.
         traced_by: Key of the caller's request to whose trace it belongs; None for none.
-        uses_device: Whether the caller uses GPU memory.
     """
 
     number: int
@@ -65,8 +61,6 @@ class ModelCall(NamedTuple):
 
 
 class _CommonPart(NamedTuple):
-    """What repeated calls have in common."""
-
     model: str
     outputs: tuple[str, ...]
     layout: TensorLayout
@@ -81,11 +75,7 @@ class CallDecoder:
         self._common_parts: Memo[tuple[int, bytes], _CommonPart] = Memo(KEPT)
 
     def read(self, payload: bytes, memory: InstanceMemory) -> ModelCall:
-        """Decode CALL, and copy or borrow its inputs.
-
-        Raises:
-            ProtocolError: If anything in it is out of bounds.
-        """
+        """Decode CALL, and copy or borrow its inputs; raise ProtocolError if anything in it is out of bounds."""
         try:
             return self._read(payload, memory)
         except (struct.error, IndexError, ValueError, wire.WireError) as error:
@@ -182,7 +172,6 @@ def _named(layout: TensorLayout, buffers: Sequence[Buffer]) -> list[InputTensor]
 
 
 def _read_trace(payload: bytes, position: int, flags: int) -> tuple[int | None, int]:
-    """The key of the request to whose trace a call belongs, and what follows it."""
     if not flags & wire.CALL_TRACED:
         return None, position
     (key,) = wire.CALL_TRACE.unpack_from(payload, position)
@@ -193,13 +182,7 @@ def write_result(number: int, response: InferResponse | None, final: bool, memor
     """Copy a response into the caller's input segment, or into the message if it has few bytes, and pack RESULT.
 
     Args:
-        number: The caller's number of the call.
         response: None for a final mark alone.
-        final: Whether it is the last.
-        memory: The caller's memory.
-
-    Returns:
-        One RESULT frame.
 
     Raises:
         OutOfMemoryError: If the outputs do not fit into the free part of the segment.

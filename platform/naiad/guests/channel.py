@@ -40,10 +40,7 @@ class Channel:
 
         Args:
             sock: Owned from now on.
-            loop: The loop whose thread calls everything here.
-            on_frame: See the attribute.
             on_end: Called once with the reason, when the guest has closed its end or sent a malformed frame.
-            on_activity: Called whenever something is sent or received.
         """
         self._socket: socket.socket | None = sock
         self._loop = loop
@@ -176,7 +173,6 @@ class Channel:
         return True
 
     def _handle_frames(self) -> None:
-        """Handle frames that were read, for a share of the turn."""
         frames = self._frames
         deadline = 0.0
         while frames:

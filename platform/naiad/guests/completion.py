@@ -52,11 +52,9 @@ class _CompletionDelegate:
         """Do nothing: `start` reports the exit."""
 
     def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
-        """Log what the model logged."""
         log_guest_record(_guest(worker), GUEST_LEVELS.get(level, logging.INFO), file, line, message)
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
-        """Log a line the guest wrote."""
         log_guest_line(_guest(worker), stream, line)
 
 
@@ -70,11 +68,9 @@ class _NoRequests:
         """Cannot happen."""
 
     def request_of(self, key: int) -> InferRequest | None:  # noqa: ARG002 - the signature of the protocol
-        """None."""
         return None
 
     def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002 - the signature of the protocol
-        """False."""
         return False
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
@@ -84,7 +80,6 @@ class _NoRequests:
         """Cannot happen."""
 
     def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
-        """False."""
         return False
 
     def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
@@ -103,7 +98,6 @@ class NoServices:
     """Rejects the calls and queries of a model during completion: it has no server yet."""
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
-        """Respond with an error."""
         worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
@@ -116,11 +110,9 @@ class NoServices:
         """Cannot happen: all calls are rejected."""
 
     def is_calling(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
-        """False: all calls are rejected."""
         return False
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - the signature of the protocol
-        """Respond with an error."""
         worker.reply(number, error=_no_services())
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:

@@ -72,8 +72,6 @@ class ModelInterface:
 
     Attributes:
         plan: The version's plan: the names that both sides refer to by their position.
-        model_name: The model.
-        model_version: Its version.
         layouts: Layouts of outputs by their packed bytes, checked when they were first seen.
         notices: Sentences about outputs that contradict the configuration; `take_notices` empties it.
     """
@@ -89,7 +87,6 @@ class ModelInterface:
         self._noticed: set[str] = set()  # outputs
 
     def compare(self, layout: TensorLayout) -> None:
-        """Note which outputs of a layout contradict the configuration, once each."""
         for name, datatype, shape, _, _ in layout.entries:
             rule = self.plan.output_rules.get(name)
             if rule is None or name in self._noticed or rule.matches(datatype, shape):
@@ -102,7 +99,6 @@ class ModelInterface:
             )
 
     def take_notices(self) -> list[str]:
-        """The sentences since the last call."""
         taken, self.notices = self.notices, []
         return taken
 
@@ -111,9 +107,7 @@ class GuestResponse(NamedTuple):
     """One entry of RESPONSES.
 
     Attributes:
-        key: Key of the request.
         response: The response; None for a mark alone.
-        final: Whether it is the last.
         reschedule: Whether the model asks, instead, for the request to be scheduled again.
     """
 
@@ -127,7 +121,6 @@ class ExecutingBatch(NamedTuple):
     """A batch that was sent to a guest, whose `execute` has not returned.
 
     Attributes:
-        keys: Keys of its requests.
         block: Their input block, less than 0 without one.
         sent: When its inputs began to be copied (monotonic ns); 0 if the guest exited before it read the message.
         size: Rows of its requests together.
@@ -188,10 +181,6 @@ def write_execute(
     """Copy the inputs of a batch into the input segment, or into the message if they have few bytes, and pack EXECUTE.
 
     Args:
-        number: The batch's number.
-        batch: The requests, checked against the model.
-        interface: The model's interface.
-        memory: The instance's memory.
         places: As `shared_places` and `bridge_places` give them: these inputs are not copied.
         copies: Gets the copies of a batch with many bytes, which the caller has to make; None to make all of them here.
 
@@ -459,11 +448,7 @@ class SingleResponse(NamedTuple):
     """A RESPONSES message with one final response, whose outputs are in the message and nothing else is.
 
     Attributes:
-        number: The batch.
-        key: Key of the request.
-        started: When `execute` began (monotonic ns).
-        ended: When it returned.
-        layout: The layout of the outputs.
+        started, ended: When `execute` began and returned (monotonic ns).
         outputs: Their bytes, as *layout* places them.
         reports: What a native backend has reported of the batch, as `read_reports` takes it.
     """
@@ -534,14 +519,10 @@ class Responses(NamedTuple):
     """One RESPONSES message.
 
     Attributes:
-        number: The batch.
         done: Whether its `execute` has returned.
         kept: Whether the model still refers to its inputs.
         kept_shared: Whether it still refers to those that other processes wrote.
-        started: When `execute` began (monotonic ns).
-        ended: When it returned, or the response was sent.
-        responses: The responses.
-        reports: What a native backend has reported meanwhile.
+        started, ended: When `execute` began, and when it returned or the response was sent (monotonic ns).
     """
 
     number: int
@@ -555,11 +536,7 @@ class Responses(NamedTuple):
 
 
 def read_responses(payload: bytes, interface: ModelInterface, memory: InstanceMemory) -> Responses:
-    """Decode RESPONSES, and copy or borrow the outputs.
-
-    Raises:
-        ProtocolError: If anything in it is out of bounds.
-    """
+    """Decode RESPONSES, and copy or borrow the outputs."""
     try:
         number, count, flags, started, ended = wire.RESPONSES_HEAD.unpack_from(payload)
         position = wire.RESPONSES_HEAD.size
@@ -634,10 +611,6 @@ class ExecutionReport(NamedTuple):
     Attributes:
         kind: `wire.REPORT_BATCH`, `REPORT_SUCCESS` and so on.
         subject: The key of the request, the rows of the batch, or the position of the response.
-        exec_start: When Execute began.
-        compute_start: When the computation began.
-        compute_end: When it ended.
-        exec_end: When Execute ended.
     """
 
     kind: int
@@ -652,11 +625,7 @@ _MEMORY_TYPES = ("CPU", "CPU_PINNED", "GPU")
 
 
 def read_reports(payload: bytes) -> list[ExecutionReport]:
-    """Decode REPORTS.
-
-    Raises:
-        ProtocolError: If it is malformed.
-    """
+    """Decode REPORTS."""
     if len(payload) % wire.REPORT.size:
         raise ProtocolError(f"reports of {len(payload)} bytes are not whole records of {wire.REPORT.size}")
     reports = []
@@ -673,11 +642,7 @@ def read_reports(payload: bytes) -> list[ExecutionReport]:
 
 
 def read_memory_usage(usage: Sequence[int]) -> tuple[MemoryUse, ...]:
-    """Decode the field of MEMORY_USAGE.
-
-    Raises:
-        ProtocolError: If it is malformed.
-    """
+    """Decode the field of MEMORY_USAGE."""
     if len(usage) % 3:
         raise ProtocolError(f"{len(usage)} numbers are not whole records of memory in use")
     found = []

@@ -55,19 +55,10 @@ class CannotForkError(NaiadError):
 
 
 class ForkServer:
-    """One fork server, and the guests that it forked and that have not been reaped.
-
-    Attributes:
-        pid: Its process id.
-        is_replaceable: Whether another one may replace it.
-    """
+    """One fork server, and the guests that it forked and that have not been reaped."""
 
     def __init__(self, spec: LaunchSpec, modules: Sequence[str]) -> None:
-        """Start one in the environment of *spec*.
-
-        Raises:
-            GuestExitedError: If the interpreter cannot be executed.
-        """
+        """Start one in the environment of *spec*; raise GuestExitedError if the interpreter cannot be executed."""
         self._spec = spec
         self._modules = ", ".join(modules)
         self._loop = asyncio.get_running_loop()
@@ -115,7 +106,6 @@ class ForkServer:
 
     @property
     def has_been_ready(self) -> bool:
-        """Whether its modules were imported."""
         return self._is_ready
 
     @property
@@ -128,11 +118,7 @@ class ForkServer:
         return self._outcome.done() and not self._outcome.result()
 
     async def fork(self, memory: InstanceMemory, shared: SharedInputs | None = None) -> LaunchedGuest:
-        """Fork a guest, once all modules are imported; *shared* is what other processes write its inputs to.
-
-        Raises:
-            CannotForkError: If that is not possible.
-        """
+        """Fork a guest, once all modules are imported; *shared* is what other processes write its inputs to."""
         problem = await self._wait_ready()
         if problem:
             raise CannotForkError(problem)

@@ -23,9 +23,7 @@ class GuestProcess:
 
     Attributes:
         pid: Its process id, 0 before `spawn`.
-        exited: Its exit status, once it has exited.
         kill_reason: Why the host killed it; empty if it did not.
-        log: Limits what it prints and logs.
     """
 
     def __init__(self, spec: LaunchSpec, loop: asyncio.AbstractEventLoop) -> None:
@@ -43,7 +41,6 @@ class GuestProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started and has not exited."""
         return self._launched is not None and not self.exited.done()
 
     async def spawn(
@@ -52,12 +49,8 @@ class GuestProcess:
         """Start it; return the host's ends of its sockets.
 
         Args:
-            memory: Of the instance.
             on_line: Called with the stream's name and each line it writes.
             on_exit: Called with its exit status, before `exited` is set.
-
-        Raises:
-            ExecutionEnvironmentError: If it cannot be started.
         """
         self._launched = launched = await self._processes.launch(self._spec, memory)
         self._on_exit = on_exit
@@ -75,7 +68,6 @@ class GuestProcess:
             self._processes.kill(self.pid)
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it has not exited."""
         if self.pid and not self._is_reaped:
             self._processes.send_signal(self.pid, number)
 
@@ -94,7 +86,6 @@ class GuestProcess:
         return self.failure(f"{end}{when}.", status)
 
     def failure(self, problem: str, status: int | None = None) -> GuestExitedError:
-        """The error with *problem* and the last lines of stderr."""
         lines = tuple(self._lines[1].last_lines) if len(self._lines) > 1 else ()
         words = " Its last lines on stderr:\n" + "\n".join(lines) if lines else ""
         problem = f"Stub process '{self._spec.name}' is not healthy. Reason: {problem}"

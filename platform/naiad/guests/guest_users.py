@@ -36,10 +36,7 @@ class GuestUsers:
             self._known = frozenset(entry.pw_uid for entry in pwd.getpwall())  # whose files no guest must get
 
     def user_of(self, model: str) -> GuestUser | None:
-        """The user of a model; None for the server's own.
-
-        Args:
-            model: What tells models apart, such as a path.
+        """The user of a model, whose *model* is for example its path; None for the server's own.
 
         Raises:
             ResolutionError: If other models have all users of the range.

@@ -26,8 +26,6 @@ class HangWatch:
 
     Attributes:
         seconds: How long the guest may go without progress; 0 for any time.
-        check_seconds: Time between two checks.
-        is_hung: Whether it was found hung.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -45,11 +43,6 @@ class HangWatch:
         return now - max(self._last, sent)
 
     def check(self, now: float, sent: float) -> bool:
-        """Whether a guest that has requests is hung: it made no progress for too long.
-
-        Args:
-            now: The time.
-            sent: When its oldest batch was sent; 0 if it executes none.
-        """
+        """Whether a guest whose oldest batch was sent at *sent* (0: it executes none) made no progress for too long."""
         self.is_hung = self.since_progress(now, sent) > self.seconds
         return self.is_hung

@@ -98,11 +98,8 @@ class LaunchSpec:
 
     Attributes:
         name: The instance's name, for logs and error texts.
-        python: The interpreter of the environment.
-        stub: The stub script it runs.
         library: Folder of `naiad_stub`, which the stub finds in NAIAD_STUB_LIBRARY.
         environ: The child's whole environment.
-        load: What it is told about its model.
         start_timeout: Seconds that a start may take without progress.
         at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
         hang_seconds: How long requests may go without progress (`guests.hang_watch`); 0 for any time.
@@ -120,7 +117,6 @@ class LaunchSpec:
         inputs: The part of it that all guests of the version map.
         server_id: Identifies the server, where another of its processes starts the guest; "" for this process's own.
         load_number: Number of the version's load, for such a guest; 0 for others.
-        processes: Starts and ends it.
     """
 
     name: str
@@ -153,7 +149,6 @@ class GuestSockets:
     A context manager for the start of the guest: at its end the guest's own ends are closed here, and if it fails, all.
 
     Attributes:
-        channel: The host's end of the channel.
         side: The host's end of the readiness socket.
         bridges: The host's end of the socket that passes descriptors of bridges.
     """
@@ -187,9 +182,7 @@ class LaunchedGuest:
     """A guest that was started.
 
     Attributes:
-        pid: Its process id.
         output: The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
-        sockets: The host's ends of its sockets.
         guest_id: Its id for the sweeper (`guests.sweeper`).
         reap: To be called once when it has exited. It frees the process id and calls back with the exit status as
             `subprocess` gives it, and the reason if the guest ended because another process did.
@@ -320,11 +313,7 @@ def _spawn(spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
 def start_stub(
     spec: LaunchSpec, arguments: Mapping[str, int | str], descriptors: tuple[int, ...], guest_id: str
 ) -> subprocess.Popen[bytes]:
-    """Run the stub in the environment's interpreter.
-
-    Raises:
-        GuestExitedError: If the interpreter cannot be executed.
-    """
+    """Run the stub in the environment's interpreter."""
     # The first arguments, so that `ps` and `top` show them also where they cut long lines.
     name, model = spec.name, spec.load.code.file
     argv = [

@@ -21,11 +21,7 @@ BUSY_POLL_US = 400
 
 
 class LoopPoller:
-    """Makes one loop poll.
-
-    Attributes:
-        is_turning: Whether it polls now.
-    """
+    """Makes one loop poll."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit_us: int) -> None:
         """Poll on *loop* while there is a message every *limit_us* microseconds; 0: never."""

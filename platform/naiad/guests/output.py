@@ -71,7 +71,6 @@ class GuestLog:
     Args:
         rate: Lines a second that are passed on; 0 for any number.
         on_dropped: Called about once a second while lines are dropped, with their number and their bytes.
-        loop: The loop whose thread calls everything here.
     """
 
     def __init__(self, rate: int, on_dropped: Callable[[int, int], None], loop: asyncio.AbstractEventLoop) -> None:

@@ -49,11 +49,7 @@ class ForkServerPool:
         return PrewarmedGuests(self, tuple(modules))
 
     def server_for(self, user: PrewarmedGuests, spec: LaunchSpec) -> ForkServer:
-        """The fork server for the guests of *spec*, started if it is not running.
-
-        Raises:
-            GuestExitedError: If the interpreter cannot be executed.
-        """
+        """The fork server for the guests of *spec*, started if it is not running."""
         key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), user.modules, spec.user)
         server = self._servers.get(key)
         if server is None or self._may_replace(key, server):
@@ -62,7 +58,6 @@ class ForkServerPool:
         return server
 
     def _may_replace(self, key: _Key, server: ForkServer) -> bool:
-        """Whether a fork server has ended and another one is worth a try."""
         if not server.is_replaceable:
             return False
         self._killed_imports[key] = 0 if server.has_been_ready else self._killed_imports[key] + 1
@@ -79,7 +74,6 @@ class ForkServerPool:
             self.close_unused()
 
     def close_unused(self) -> None:
-        """End the fork servers without users."""
         for key, users in list(self._users.items()):
             if not users:
                 del self._users[key], self._killed_imports[key]
@@ -87,11 +81,7 @@ class ForkServerPool:
 
 
 class PrewarmedGuests:
-    """The guests of one version of a model, forked by fork servers of a pool.
-
-    Attributes:
-        modules: The modules that are imported before the guests are forked.
-    """
+    """The guests of one version of a model, forked by fork servers of a pool."""
 
     def __init__(self, pool: ForkServerPool, modules: tuple[str, ...]) -> None:
         self.modules = modules

@@ -40,11 +40,7 @@ class ReadinessProbe:
         return None
 
     async def ask(self) -> None:
-        """Return if the model says that it is ready.
-
-        Raises:
-            NotReadyError: If it is not, or does not reply in time.
-        """
+        """Return if the model says that it is ready; raise NotReadyError if it is not, or does not reply in time."""
         if not self._is_open:
             raise self._not_ready()
         reply = self._reply

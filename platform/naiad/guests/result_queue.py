@@ -23,13 +23,7 @@ class ResultQueue:
     """The results for one guest, and the input blocks that its model may still refer to."""
 
     def __init__(self, memory: InstanceMemory, send: Callable[[bytes], None], on_failed: Callable[[int], None]) -> None:
-        """No results.
-
-        Args:
-            memory: The memory of the guest.
-            send: Sends frames to it.
-            on_failed: Called with the number of a call whose result was replaced by an error, which ends the call.
-        """
+        """No results; *on_failed* gets the number of a call whose result was replaced by an error, which ends it."""
         self._memory = memory
         self._send_frame = send
         self._on_failed = on_failed
@@ -57,11 +51,7 @@ class ResultQueue:
         self._kept_shared[number] = places
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Free input blocks that the guest has released.
-
-        Raises:
-            ProtocolError: If it does not hold one of them.
-        """
+        """Free input blocks that the guest has released; raise ProtocolError if it does not hold one of them."""
         for block in blocks:
             if block < 0 and block in self._kept_shared:
                 del self._kept_shared[block]

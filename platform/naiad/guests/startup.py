@@ -26,7 +26,6 @@ class GuestStartup:
 
     Attributes:
         python: Version of the guest's interpreter, once it has sent HELLO.
-        has_is_ready: Whether its model defines `is_ready`.
     """
 
     def __init__(self, spec: LaunchSpec, process: GuestProcess, send: Callable[[bytes], None]) -> None:
@@ -40,7 +39,6 @@ class GuestStartup:
         self._progress = ProgressMonitor(spec.start_timeout, spec.processes.cpu_seconds)
 
     def on_message(self, message: StartMessage) -> None:
-        """Handle one message of the guest."""
         self._progress.record(self._loop.time())
         if self._outcome.done():
             return
@@ -76,10 +74,6 @@ class GuestStartup:
 
         Returns:
             "" once the model is ready, or the completed configuration as JSON if LOAD asked for that.
-
-        Raises:
-            ModelError: If the model's code failed; with the guest's traceback.
-            GuestExitedError: If the process exited, or made no progress for the time that its specification allows.
         """
         self._progress.start(self._process.pid, self._loop.time())
         exited = self._process.exited

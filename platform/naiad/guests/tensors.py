@@ -45,16 +45,7 @@ class TensorLayout:
 
 
 def check_layout(places: Sequence[Place], names: Sequence[str], sender: str) -> TensorLayout:
-    """The layout that *places* describe.
-
-    Args:
-        places: As unpacked.
-        names: Their names.
-        sender: The guest, for errors.
-
-    Raises:
-        ProtocolError: If a datatype, shape or size is not possible.
-    """
+    """The layout that *places* describe; raise ProtocolError if a datatype, shape or size is impossible."""
     entries = []
     for place, name in zip(places, names, strict=True):
         if not 0 < place.code <= _BF16 or (place.shape and min(place.shape) < 0):
@@ -79,9 +70,6 @@ def copy_or_borrow(
 
     Args:
         blocks: Their blocks, one at least; they are released when the last reference to their bytes is gone.
-        layout: As checked.
-        memory: The guest's memory.
-        sender: The guest, for errors.
         apart: Each tensor with bytes is in a separate block; else all are in one.
         handles: UUID and handle of each block that is in GPU memory.
 
@@ -112,11 +100,7 @@ def copy_or_borrow(
 
 
 def inline_tensors(message: bytes, start: int, layout: TensorLayout, sender: str) -> Sequence[Buffer]:
-    """The bytes of each tensor of *layout* in a message, from *start* on.
-
-    Raises:
-        ProtocolError: If the message ends before them.
-    """
+    """The bytes of each tensor in a message, from *start* on; raise ProtocolError if the message ends before them."""
     if start + layout.end > len(message):
         raise ProtocolError(f"tensors of '{sender}' exceed their message")
     return [message[start + begin : start + end] for _, _, _, begin, end in layout.entries]

@@ -200,9 +200,7 @@ class Worker:
     """One guest.
 
     Attributes:
-        spec: How it is started.
         python: Version of its interpreter, once it has sent HELLO.
-        memory: Its segments.
         batches: The batches it executes or has queued, by number, oldest first.
         open: Keys of all requests that do not have their last response.
         forwarded: Those of them that `forward` sent.
@@ -394,11 +392,6 @@ class Worker:
         """Send a batch of one request with small inputs, which begin at the offsets of its packed *layout*.
 
         Args:
-            key: Key of the request.
-            request_id: Its id.
-            layout: Its packed layout.
-            inputs: Its inputs.
-            size: Its rows.
             now: The time (monotonic ns).
             context: What requests that it causes carry on, as JSON; empty without any.
 
@@ -454,7 +447,6 @@ class Worker:
             self._send(pack(TakesDevice(name, [version], takes, told)))
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
-        """Reply to a query of the model."""
         self._queries -= 1
         try:
             code, text = (0, text) if error is None else (CODES.index(error.code), error.message)

@@ -59,9 +59,6 @@ class OpenCall:
     """One call in flight, and the sink of its responses.
 
     Attributes:
-        worker: The calling guest.
-        call: The call.
-        version: The version called.
         key: Key of the request there; 0 while it is being submitted.
         began: When it was made (monotonic ns).
         is_discarded: Whether the model ignores all further results.
@@ -80,7 +77,6 @@ class OpenCall:
         self._response: InferResponse | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Pass a response on to the calling guest."""
         if final:
             self._calls.remove(self)
         if self.is_discarded:
@@ -114,15 +110,7 @@ class OpenCall:
 
 
 class _WaitingCall(NamedTuple):
-    """A call that blocks its instance, and waits for another one.
-
-    Attributes:
-        began: When it was made (monotonic ns).
-        worker: The calling guest.
-        number: Its number of the call.
-        model: The called model.
-        reject: Answers it with an error.
-    """
+    """A call that blocks its instance, and waits for another one."""
 
     began: int
     worker: Worker
@@ -168,7 +156,6 @@ class _WaitGraph:
         return any(not freed.isdisjoint(servers) for servers in events)
 
     def cycle(self, caller: Worker) -> list[Worker]:
-        """A cycle that a deadlocked instance waits for: see `deadlock_cycle`."""
         return deadlock_cycle(caller, self._waits, self.deadlocked)
 
     def _is_blocked(self, servers: Collection[Worker]) -> bool:
@@ -251,20 +238,17 @@ class ModelCalls:
         )
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
-        """*count* more results of a call were consumed."""
         pending = self.find(worker, number)
         if pending is not None:
             pending.version.confirm_sent(pending.key, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """The calling model cancels calls."""
         for number in numbers:
             pending = self.find(worker, number)
             if pending is not None:
                 pending.version.cancel(pending.key)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """The remaining results of these calls are discarded."""
         for number in numbers:
             pending = self.find(worker, number)
             if pending is not None:
@@ -272,7 +256,6 @@ class ModelCalls:
                 pending.version.drop_responses(pending.key)
 
     def on_worker_exit(self, worker: Worker) -> None:
-        """Cancel the calls of a guest that has exited."""
         self._reported.pop(worker, None)
         for pending in self._calls.pop(worker, {}).values():
             pending.is_discarded = True

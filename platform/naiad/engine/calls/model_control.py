@@ -189,11 +189,7 @@ def _json(document: Any) -> str:
 
 
 def version_number(text: str) -> int:
-    """The version number in *text*; LATEST if it is empty.
-
-    Raises:
-        InvalidRequestError: If it is not a version number.
-    """
+    """The version number in *text*, LATEST if it is empty; raise InvalidRequestError if it is invalid."""
     if not text:
         return LATEST
     match = _NUMBER.match(text)  # as C++'s stol, which the reference uses: it stops at the first other character

@@ -22,11 +22,9 @@ class ModelServices:
     """Implements `naiad.guests.worker.GuestServices`; one for all guests of the server.
 
     Attributes:
-        calls: The calls in flight.
         query_handlers: Handlers of queries, by what is asked for.
         notification_handlers: Handlers of notifications, by their subject.
         exit_handlers: Called with each guest that has exited.
-        on_call: See `GuestServices.on_call`, also for the other methods about calls.
     """
 
     def __init__(self, registry: Registry) -> None:

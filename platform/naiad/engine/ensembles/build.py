@@ -28,13 +28,7 @@ def needed_models(message: pb.ModelConfig) -> frozenset[str]:
 
 
 def find_members(message: pb.ModelConfig, namespace: str, keys_of: Callable[[str], Collection[str]]) -> None:
-    """Set the namespace of each step's model: the ensemble's own, else the only one that has such a model.
-
-    Args:
-        message: Its configuration.
-        namespace: Its own namespace.
-        keys_of: The keys of all models with a name.
-    """
+    """Set the namespace of each step's model: the ensemble's own, else the only one that has such a model."""
     for step in message.ensemble_scheduling.step:
         found = find_key(step.model_name, namespace, keys_of)
         step.model_namespace = found.removesuffix(step.model_name).removesuffix("::")
@@ -54,17 +48,7 @@ def _key(step: pb.ModelEnsembling.Step) -> str:
 
 
 def checked_ensemble(message: pb.ModelConfig, key: str, registry: Registry, needs: Dependencies) -> pb.ModelConfig:
-    """An ensemble's configuration, completed with what its members determine: whether it is decoupled.
-
-    Args:
-        message: The configuration as read.
-        key: The ensemble's key.
-        registry: The models; those of the steps must be loaded.
-        needs: The members of each ensemble, to find circular dependencies.
-
-    Raises:
-        ConfigError: If a model is missing, or its tensors do not fit.
-    """
+    """An ensemble's configuration, completed with whether it is decoupled; the models of its steps must be loaded."""
     validate(message, with_io=True)
     last = find_cycle(key, needs)
     if last:
@@ -104,11 +88,7 @@ def _check_loaded(ensemble: str, record: ModelRecord, version: int) -> None:
 def make_ensemble(
     message: pb.ModelConfig, version: int, registry: Registry, services: ModelServices
 ) -> EnsembleVersion:
-    """A loaded version of a checked ensemble.
-
-    Raises:
-        ConfigError: If it enables the response cache and is decoupled.
-    """
+    """A loaded version of a checked ensemble."""
     validate_response_cache(message)
     graph = graph_of(message, [_step(step, registry) for step in message.ensemble_scheduling.step])
     made = EnsembleVersion(freeze(message), version, graph, registry, services.calls.on_ensemble_step_waiting)

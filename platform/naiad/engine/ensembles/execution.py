@@ -39,17 +39,7 @@ def graph_of(message: pb.ModelConfig, steps: Sequence[EnsembleStep]) -> Ensemble
 
 
 class EnsembleExecution:
-    """Requests in flight, and how they are executed.
-
-    Attributes:
-        config: The ensemble's effective configuration.
-        number: Number of its load.
-        graph: Its steps.
-        submitter: Submits the steps.
-        totals: What is counted of the requests.
-        submit: See `Target.submit`.
-        on_end: Called when a request has ended.
-    """
+    """Requests in flight, and how they are executed."""
 
     def __init__(
         self,
@@ -60,16 +50,6 @@ class EnsembleExecution:
         models: StepModels,
         on_waiting: OnStepWaiting,
     ) -> None:
-        """No requests yet.
-
-        Args:
-            config: The ensemble's configuration.
-            version: Its version number.
-            number: Number of its load.
-            graph: Its steps.
-            models: Where to find the models of its steps.
-            on_waiting: See `OnStepWaiting`.
-        """
         self.config = config
         self.number = number
         self.graph = graph
@@ -87,12 +67,10 @@ class EnsembleExecution:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests without their last response."""
         return len(self._requests)
 
     @property
     def reason(self) -> str:
-        """Why it takes no requests; empty while it does."""
         return self._admission.reason
 
     def keep_responses(self, cache: ResponseCache) -> None:
@@ -130,12 +108,10 @@ class EnsembleExecution:
             request.fail(error)
 
     def is_waiting(self, key: int) -> bool:
-        """Whether a step of the request waits for an instance."""
         request = self._requests.get(key)
         return request is not None and any(step.is_waiting for step in request.step_requests)
 
     def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """What the request's steps in flight wait for."""
         request = self._requests.get(key)
         return [] if request is None else [servers for step in request.step_requests for servers in step.waits()]
 

@@ -35,12 +35,7 @@ _ALL_RESPONSES = 1 << 40
 
 
 class EnsembleResponses:
-    """Makes the responses of an ensemble, and has its statistics.
-
-    Attributes:
-        is_batched: Whether the ensemble has a batch dimension.
-        totals: Its statistics.
-    """
+    """Makes the responses of an ensemble, and has its statistics."""
 
     def __init__(self, config: ModelConfig, version: int) -> None:
         self.is_batched = config.max_batch_size > 0
@@ -53,7 +48,6 @@ class EnsembleResponses:
         self._reshape = OutputReshape(config)
 
     def response(self, request: InferRequest, outputs: Sequence[tuple[str, StepTensor]]) -> InferResponse:
-        """A response with *outputs*."""
         response = InferResponse(self._name, self._version, request.request_id)
         response.outputs = [
             OutputTensor(name, tensor.datatype, tensor.shape_for(self._dims[name], self.is_batched), tensor.data)
@@ -70,17 +64,11 @@ class EnsembleResponses:
         return self._name, self._version, request.request_id
 
     def error(self, request: InferRequest, error: NaiadError) -> InferResponse:
-        """A response with *error*."""
         return InferResponse(self._name, self._version, request.request_id, error=without_frames(error))
 
 
 class EnsembleRequest:
-    """One request to an ensemble in flight; the parent of its steps.
-
-    Attributes:
-        request: The request.
-        needs_idle: Whether the request is a call of a model (see `Admission.submit`).
-    """
+    """One request to an ensemble in flight; the parent of its steps."""
 
     __slots__ = (
         "_actions",
@@ -132,26 +120,21 @@ class EnsembleRequest:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the client has its last response."""
         return self._machine.is_ended
 
     @property
     def step_requests(self) -> Collection[StepRequest]:
-        """The requests of its steps in flight."""
         return self._step_requests.values()
 
     def begin(self) -> None:
-        """Start with the request's inputs."""
         self._begun = clock.monotonic_ns()
         batch_size = self._batch_size if self._responses.is_batched else 0
         self._do(self._machine.start({tensor.name: input_tensor(tensor, batch_size) for tensor in self.request.inputs}))
 
     def cancel(self) -> None:
-        """Cancel the steps in flight and start no more."""
         self._do(self._machine.cancel())
 
     def fail(self, error: NaiadError) -> None:
-        """Answer the request with *error*."""
         self._do(self._machine.fail(error))
 
     def confirm_sent(self, count: int) -> None:
@@ -166,13 +149,11 @@ class EnsembleRequest:
     # -- callbacks of steps -------------------------------------------------------------------------------------
 
     def on_step_response(self, number: int, outputs: Mapping[str, StepTensor] | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        """A step has a response, or ends without a further one (None)."""
         if final:
             self._remove(number)
         self._do(self._machine.on_response(number, outputs, final))
 
     def on_step_error(self, number: int, error: NaiadError, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        """A step returned an error, or was rejected."""
         if final:
             self._remove(number)
         self._do(self._machine.on_step_failed(number, error, final))

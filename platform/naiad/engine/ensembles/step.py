@@ -50,9 +50,7 @@ class StepTensor(NamedTuple):
     """A tensor that one step passes to the next.
 
     Attributes:
-        datatype: Its datatype.
         shape: Its shape, batch dimension included.
-        data: Its elements.
         batch_size: Size of its batch; 0 if the model that made it has no batch dimension.
         sequence: Sequence id and flags of the response it came with; None for what the client sent.
     """
@@ -80,10 +78,7 @@ class StepPlan:
     """What all requests of one step to one load of a version have in common.
 
     Attributes:
-        number: Number of the load (see `Target.number`).
         dims: Dimensions of the version's inputs, by name.
-        is_batched: Whether it has a batch dimension.
-        outputs: The outputs to request.
         takers: Its outputs that may stay in GPU memory for the steps that they are inputs of, if there are any. If they
             are outputs of the ensemble as well, the request decides.
     """
@@ -139,11 +134,7 @@ class StepSubmitter:
     """Submits the steps of all requests to an ensemble, within `max_inflight_requests` of each step.
 
     Attributes:
-        graph: The ensemble's steps.
-        models: Where to find their models.
-        limits: Which steps are in flight, and which wait for their turn.
         uses_device: Whether tensors may stay in GPU memory between steps.
-        on_waiting: See `OnStepWaiting`.
     """
 
     def __init__(self, graph: EnsembleGraph, models: StepModels, limit: int, on_waiting: OnStepWaiting) -> None:
@@ -481,11 +472,7 @@ def _sequence_of(request: InferRequest, inputs: Sequence[StepTensor], model: str
 
 
 def _sequence_from(parameters: Mapping[str, Parameter], own: tuple[int | str, int]) -> tuple[int | str, int]:
-    """Sequence id and flags in a response's parameters, else those of the step's request.
-
-    Raises:
-        InvalidRequestError: If one of them has the wrong type.
-    """
+    """Sequence id and flags in a response's parameters, else those of the step's request."""
     if not parameters or parameters.keys().isdisjoint(("sequence_id", "sequence_start", "sequence_end")):
         return own
     correlation: int | str = own[0]

@@ -28,14 +28,9 @@ class EnsembleVersion:
     """A loaded version of an ensemble, as the coordinator has it. Implements `ServedVersion`.
 
     Attributes:
-        config: Its effective configuration.
-        metadata: Its inputs and outputs.
-        version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
-        graph: Its steps.
         totals: What the coordinator has counted of its requests.
         submit: See `Target.submit`, also for the other methods of `Target`.
-        keep_responses: See `EnsembleExecution.keep_responses`.
         branches: Its executions in other processes; None without any.
         direct: None: which instance gets the inputs is known only when the steps are dispatched.
     """
@@ -52,15 +47,6 @@ class EnsembleVersion:
         registry: Registry,
         on_waiting: OnStepWaiting,
     ) -> None:
-        """Make a version that is ready at once.
-
-        Args:
-            config: Its configuration.
-            version: Its number.
-            graph: Its steps.
-            registry: Where to find the models of its steps.
-            on_waiting: See `OnStepWaiting`; that it waits may close a deadlock cycle of models.
-        """
         self.config = config
         self.metadata = metadata_of(config, version)
         self.version = version
@@ -100,22 +86,16 @@ class EnsembleVersion:
 
     @property
     def reason(self) -> str:
-        """Why it cannot serve now; empty while it can."""
         return self._execution.reason
 
     @property
     def is_lost(self) -> bool:
-        """Whether the model of a step is missing or lost."""
         return any(member is None or member.is_lost for member in self.members())
 
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def start_branches(self, branches: Branches) -> None:
-        """Have other processes execute its requests, too, that arrive there.
-
-        Raises:
-            NaiadError: If one of them cannot.
-        """
+        """Have other processes execute its requests, too, that arrive there."""
         branches.is_decoupled = self.config.decoupled
         try:
             await branches.start()
@@ -125,7 +105,6 @@ class EnsembleVersion:
         self.branches = branches
 
     async def stop(self, timeout: float) -> None:
-        """Let requests in flight finish within *timeout* seconds; fail those that do not."""
         elsewhere = () if self.branches is None else (self.branches.stop(timeout),)
         await asyncio.gather(self._execution.stop(timeout), *elsewhere)
 
@@ -139,16 +118,13 @@ class EnsembleVersion:
         return sum(target.open_sequences for target in targets)
 
     def is_ready(self) -> bool:
-        """Whether the models of all steps can serve now."""
         return not self.reason and all(member is not None and member.is_ready() for member in self.members())
 
     def are_all_ready(self) -> bool:
-        """Whether the models of all steps can serve with all their instances."""
         return not self.reason and all(member is not None and member.are_all_ready() for member in self.members())
 
     @property
     def instances(self) -> Sequence[Instance]:
-        """The instances of the models of all steps."""
         return [instance for member in self.members() if member is not None for instance in member.instances]
 
     def _steps(self) -> Iterable[tuple[str, int]]:
@@ -169,7 +145,6 @@ class EnsembleVersion:
         return itertools.starmap(self._member, self._steps())
 
     def statistics(self) -> ModelStatistics:
-        """Its statistics as they are now."""
         condition = ModelCondition.NOT_SERVING
         if self.is_ready():
             condition = ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED

@@ -23,7 +23,6 @@ class ModelInMemory:
     """A model with guests.
 
     Attributes:
-        key: Its key.
         size: Memory of its guests in bytes.
         last_used: When it was used last, in seconds of the clock that the decisions get.
         idle_seconds: For how long it may be idle; 0 for any time.
@@ -40,7 +39,6 @@ class ModelInMemory:
 
     @property
     def is_evictable(self) -> bool:
-        """Whether it may be unloaded now."""
         return not (self.is_pinned or self.is_in_use)
 
 
@@ -87,12 +85,7 @@ def plan_room(models: Iterable[ModelInMemory], *, limit: int, needed: int = 0) -
 
 
 def expected_size(own: int, measured: Iterable[int]) -> int:
-    """Bytes that a model about to be loaded will need.
-
-    Args:
-        own: What it needed when it was loaded last; 0 if it never was.
-        measured: The sizes of all models that were measured.
-    """
+    """Bytes that a model about to be loaded will need; *own* is what it needed last, 0 if it never was loaded."""
     if own:
         return own
     sizes = [size for size in measured if size]
@@ -103,10 +96,6 @@ def headroom(limit: int, measured: Iterable[int]) -> int:
     """Bytes to keep free, so that the next loads need not wait for other models to end.
 
     Only where models are small: for large ones, keeping room would cost a loaded model.
-
-    Args:
-        limit: The limit of all models.
-        measured: The sizes of all models that were measured.
     """
     wanted = _LOADS_AHEAD * expected_size(0, measured)
     return wanted if wanted <= limit * _LARGEST_HEADROOM else 0

@@ -15,10 +15,6 @@ class ExitTime:
 
     Sequences, requests of each port and models are waited for one after the other. If each had the whole timeout, one
     request that hangs would keep the server for a multiple of it, until the service manager kills it.
-
-    Args:
-        seconds: The timeout.
-        clock: The time in seconds.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:

@@ -84,7 +84,6 @@ class FatalRequests:
             del self._suspects[digest]
 
     def digests(self) -> Iterator[Hashable]:
-        """All remembered digests."""
         return iter(self._suspects)
 
     def is_suspect(self, digest: Hashable) -> bool:

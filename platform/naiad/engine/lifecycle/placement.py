@@ -30,12 +30,9 @@ class LoadFacts(NamedTuple):
     """What a load knows of a model beside its configuration.
 
     Attributes:
-        is_native: Whether a native backend runs it.
         is_forked: Whether its guests are forked from a process that has done their imports.
         is_debugged: Whether its guests run at the terminal of the coordinator.
         is_on_demand: Whether its first request loads it.
-        is_cached: Whether the server caches responses.
-        is_rate_limited: Whether the server limits resources.
     """
 
     is_native: bool = False
@@ -59,18 +56,11 @@ class Placement(NamedTuple):
 
     @property
     def is_spread(self) -> bool:
-        """Whether several processes have instances."""
         return len(set(self.processes)) > 1
 
 
 def place_instances(config: ModelConfig, facts: LoadFacts, processes: int) -> Placement:
-    """Where the instances of a model run.
-
-    Args:
-        config: Its configuration.
-        facts: What else is known of it.
-        processes: Number of the server's processes, the coordinator included.
-    """
+    """Where the instances of a model run; *processes* counts the coordinator."""
     count = len(instance_names(config))
     reason = "the server has one process" if processes <= 1 else _why_together(config, facts)
     if not reason and count < processes:
@@ -87,9 +77,7 @@ def place_ensemble(config: ModelConfig, members: Sequence[Collection[int]], *, i
     """Which processes execute requests to an ensemble that arrive there; the coordinator executes all others.
 
     Args:
-        config: The ensemble's configuration.
         members: For the model of each step, the processes beside the coordinator that have instances of it.
-        is_cached: Whether the server caches responses.
     """
     message = config.message
     if is_cached and message.response_cache.enable:

@@ -35,10 +35,7 @@ class RecoveryTrials:
     def on_given_up(self, now: float, pause: float | None, *, has_served: bool) -> None:
         """The last instance was given up for *pause* seconds (None: for ever).
 
-        Args:
-            now: The time.
-            pause: For how long.
-            has_served: Whether any guest has served since the time before; else this trial did not even start.
+        Without *has_served*, no guest has served since the time before: this trial did not even start.
         """
         self._next = now + (pause or 0.0)
         if has_served and now - self._serves_since >= self.window:

@@ -22,7 +22,6 @@ class RestartPolicy:
 
     Attributes:
         limit: Restarts allowed within the window; 0 for never, and no recovery either.
-        window: Length of the window in seconds.
         recovery: Seconds until an instance that was given up is tried again for the first time; 0 for never.
     """
 

@@ -25,7 +25,6 @@ class InstanceLoad:
     """What was seen of a model's instances at one look.
 
     Attributes:
-        count: Number of its instances.
         in_use: How many of them have requests or sequences.
         waited: Seconds that the oldest waiting request has waited; 0 if none waits.
         removable: How many of the last instances are not in use.

@@ -13,12 +13,6 @@ def is_better_elsewhere(own: int, own_instances: int, other: int, other_instance
 
     It goes to an idle instance. Where none is idle, it goes where the queue is much shorter: what passes between
     processes for nothing costs both of them more than a short wait.
-
-    Args:
-        own: Requests that its process has, for the model.
-        own_instances: Instances there that can serve.
-        other: Requests of the other process.
-        other_instances: Instances of the other process.
     """
     if not other_instances:
         return False

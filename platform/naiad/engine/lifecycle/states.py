@@ -27,11 +27,7 @@ TRANSITIONS = MappingProxyType(
 
 
 def advance(state: ModelState, following: ModelState) -> ModelState:
-    """Return *following* after checking that the transition is allowed.
-
-    Raises:
-        ValueError: If it is not: a bug of the host, never a user's mistake.
-    """
+    """Return *following* if the transition is allowed; else raise ValueError: a bug of the host."""
     if following not in TRANSITIONS[state]:
         raise ValueError(f"a model version that is {state.value} cannot become {following.value}")
     return following

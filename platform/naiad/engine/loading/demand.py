@@ -54,7 +54,6 @@ class _DemandState:
     Attributes:
         wake: Its load in progress; None for none.
         urgent: Set once a model waits for it.
-        failures: How many loads failed in a row.
         size: Bytes of its guests when they were measured last, also of earlier loads; 0 if never.
         last_used: When it was last seen in use (monotonic seconds).
     """
@@ -70,8 +69,6 @@ class DemandLoads:
     """Loads dormant models for requests, and lets loaded ones become dormant again.
 
     Attributes:
-        loads: How many loads on demand succeeded, by model.
-        failures: How many failed, by model.
         evictions: How often a model was unloaded, by model and cause (`idle` or `memory`).
     """
 

@@ -21,13 +21,7 @@ __all__ = ["changed_instances", "has_other_changes", "specs_with"]
 
 
 def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
-    """The configuration of *loaded* with the instances of *now*; None if the version has to be loaded again.
-
-    Args:
-        loaded: The version that serves.
-        before: The configuration that it was loaded from, as read.
-        now: The configuration as read now.
-    """
+    """The configuration of *loaded* with the instances of *now*; None if the version has to be loaded again."""
     if _without_instances(before) != _without_instances(now):
         return None
     if loaded.reason or any(instance.reason for instance in loaded.instances):
@@ -86,14 +80,7 @@ def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSp
 
 
 def has_other_changes(before: Signature | None, now: Signature | None, config_file: str, version: int) -> bool:
-    """Whether anything but the configuration file and other versions' directories differs between two signatures.
-
-    Args:
-        before: The signature when the version was loaded; None if it is unknown.
-        now: The signature now.
-        config_file: The path of the configuration in the model's directory.
-        version: The version.
-    """
+    """Whether more than the configuration and other versions' directories differs; *before* is None if unknown."""
     if before is None or now is None:
         return True
     changed = {path for path in {*before, *now} if before.get(path) != now.get(path)} - {config_file}

@@ -81,9 +81,6 @@ class LoadOrder:
 
         Returns:
             Whether instances that were replaced are still ending (see `ModelLoads.wait_replaced`).
-
-        Raises:
-            NaiadError: If one of them cannot be loaded.
         """
         self._requested.update(source.files.key for source in sources)
         asked = {source.files.key: source for source in sources if not await self._is_unchanged(source)}
@@ -182,8 +179,6 @@ class LoadOrder:
     def _note_needs(
         self, message: pb.ModelConfig, files: ModelFiles, models: Mapping[str, ModelFiles]
     ) -> frozenset[str]:
-        """Remember the dependencies of a model; their keys."""
-
         def keys_of(name: str) -> set[str]:
             return {each.key for each in models_named(name, models)} | set(self._registry.keys_of(name))
 
@@ -218,15 +213,10 @@ class LoadOrder:
         return outcomes
 
     def _lock(self, key: str) -> asyncio.Lock:
-        """The lock that is held while a model is loaded or unloaded."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     async def _run(self, change: Coroutine[Any, Any, None]) -> None:
-        """Run a load or unload, which `end_loads` may cancel.
-
-        Raises:
-            NotReadyError: If the server stops before or meanwhile.
-        """
+        """Run a load or unload, which `end_loads` may cancel; NotReadyError if the server stops meanwhile."""
         if self._ending.is_set():
             change.close()
             raise NotReadyError("Server exiting")
@@ -273,12 +263,10 @@ class LoadOrder:
             await self._loads.wake(key)
 
     async def scale(self, key: str, version: ModelVersion, count: int) -> None:
-        """Change a version's number of instances; see `ModelLoads.scale`."""
         async with self._lock(key):
             await self._loads.scale(key, version, count)
 
     def is_changing(self, key: str) -> bool:
-        """Whether a load or unload of a model is in progress."""
         lock = self._locks.get(key)
         return lock is not None and lock.locked()
 
@@ -315,9 +303,7 @@ class LoadOrder:
     async def unload(self, name: str, *, with_members: bool) -> None:
         """Start to unload a model.
 
-        Args:
-            name: The model's key.
-            with_members: Also unload members of an ensemble that no other ensemble needs and no client requested.
+        With *with_members*, also unload members of an ensemble that no other ensemble needs and no client requested.
         """
         await self._run(self._unload(name, with_members=with_members))
 
@@ -370,9 +356,6 @@ class LoadOrder:
 
         They failed to load, were unloaded, or lost their folders: clients choose the names of models whose files they
         send, and each would stay for good.
-
-        Args:
-            stored: The keys of the models in the repositories.
         """
         for model in list(self._registry):
             if model.key not in stored and model.is_at_rest and not self.is_changing(model.key):

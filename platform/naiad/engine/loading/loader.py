@@ -114,25 +114,17 @@ class LoadSettings:
     """Settings of loading, made from the server's options by `app`.
 
     Attributes:
-        resolution: Where backends and artifacts are.
-        auto_complete: Whether models may complete their configuration.
-        restart: How often guests are restarted.
         start_timeout: Seconds that a starting guest may go without progress.
         activated: An activated environment: a warning is logged if a model runs elsewhere without anything saying so.
         debugged: A model and the debugger (see `naiad_stub.debugging`) under which its guests run, at this process's
             terminal and without time limits; None if no model is debugged.
         limiter: The rate limiter; None if it is disabled.
         prewarm: Whether imports are done once for all guests of a model, where its configuration does not say.
-        busy_poll_us: See `LaunchSpec.busy_poll_us`.
         hang_seconds: See `LaunchSpec.hang_seconds`, for models whose configuration does not say.
-        log_rate: See `LaunchSpec.log_rate`.
         guest_env: Names of the server's variables that guests inherit; None for all.
-        gpu_pools: See `LoadSpec.gpu_pools`.
         guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
-        link_memory: See `LaunchSpec.link_memory`.
         branches: The other processes that may run instances; None if there are none.
         is_caching: Whether the server caches responses.
-        processes: Starts and ends the guests of this process.
     """
 
     resolution: ResolutionSettings
@@ -156,15 +148,7 @@ class LoadSettings:
 
 
 class _Prepared(NamedTuple):
-    """What is known of a version before its first guest is started.
-
-    Attributes:
-        config: Its configuration as read.
-        resolution: What runs it.
-        environment: Where.
-        unfetched: See `Loader._unfetched`.
-        may_complete: Whether its code may change the configuration.
-    """
+    """What is known of a version before its first guest is started."""
 
     config: ModelConfig
     resolution: Resolution
@@ -179,9 +163,6 @@ class Loader:
     Attributes:
         resolutions: The last resolution of each version, by the model's key and the version.
         steps: The decisions before the failure of versions that could not be resolved at their last load.
-        link_memory: See `LaunchSpec.link_memory`.
-        processes: See `LoadSettings.processes`.
-        limiter: The rate limiter; None if it is disabled.
         launching: Set as soon as the first guest is being started.
     """
 
@@ -209,19 +190,7 @@ class Loader:
         is_on_demand: bool = False,
         on_step: Callable[[str], None] = lambda step: None,  # noqa: ARG005 - a callback
     ) -> ModelVersion:
-        """Load one version.
-
-        Args:
-            files: The model's files.
-            message: Its configuration as read.
-            version: The version, a directory of the model.
-            services: What the model can use of the server.
-            is_on_demand: Whether its first request loads it.
-            on_step: Called with what is done next, in a few words.
-
-        Raises:
-            NaiadError: If it cannot be loaded.
-        """
+        """Load one version, a directory of the model; *on_step* is called with what is done next, in a few words."""
         on_step("preparing its environment")
         prepared = await blocking.run(self._prepare, files, message, version)
         config, resolution = prepared.config, prepared.resolution
@@ -286,16 +255,8 @@ class Loader:
         Only a model that declares no inputs or no outputs, and whose code may complete them, is asked: by a process
         that completes the configuration and exits. The fork server of a prewarmed model is started.
 
-        Args:
-            files: The model's files.
-            message: Its configuration as read.
-            version: The version.
-
         Returns:
             Its configuration, the labels of its outputs, and whether a load cannot change the configuration.
-
-        Raises:
-            NaiadError: If the model's code, or for completing the configuration its environment, cannot be used.
         """
         config, resolution, may_complete = await blocking.run(self._resolved, files, message, version)
         is_incomplete = may_complete and not (message.input and message.output)
@@ -340,7 +301,6 @@ class Loader:
         self._fork_servers.close_unused()
 
     def activity(self) -> Mapping[str, str]:
-        """What is being done now to build environments, by the model's key."""
         return self._environments.activity()
 
     def _prewarmed(self, config: ModelConfig, resolution: Resolution) -> PrewarmedGuests | None:
@@ -357,17 +317,7 @@ class Loader:
         environment: GuestEnvironment,
         prewarmed: PrewarmedGuests | None = None,
     ) -> pb.ModelConfig:
-        """The configuration as the model's code completes it, in a process that exits.
-
-        Args:
-            message: The configuration as read.
-            resolution: What runs the model.
-            environment: Its environment.
-            prewarmed: Forks the process; None to start it.
-
-        Raises:
-            NaiadError: If the code or its process fails.
-        """
+        """The configuration as the model's code completes it, in a process that exits, which *prewarmed* forks."""
         place = InstancePlacement(message.name, InstanceKind.CPU)
         spec = self._spec(freeze(message), resolution, environment, place, completes_config=True)
         self.launching.set()
@@ -443,11 +393,7 @@ class Loader:
         return loaded
 
     async def start_ensemble(self, files: ModelFiles, made: EnsembleVersion) -> None:
-        """Have the processes that have instances of all models of an ensemble execute its requests, too.
-
-        Raises:
-            NaiadError: If one of them cannot.
-        """
+        """Have the processes that have instances of all models of an ensemble execute its requests, too."""
         maker = self._settings.branches
         if maker is None:
             return
@@ -599,11 +545,7 @@ class Loader:
 def _checked(
     message: pb.ModelConfig, files: ModelFiles
 ) -> tuple[ModelConfig, Mapping[str, tuple[str, ...]], tuple[WarmupSample, ...], tuple[StateTensor, ...]]:
-    """A complete configuration, frozen and rendered, with the files that it names: labels, samples, states. Blocks.
-
-    Raises:
-        ConfigError: If it contradicts itself, or a file is missing or wrong.
-    """
+    """A complete configuration, frozen and rendered, with the files that it names: labels, samples, states. Blocks."""
     validate(message, with_io=True)
     config = freeze(message)
     _ = config.json_text  # rendered here, off the event loop: instances and clients need it

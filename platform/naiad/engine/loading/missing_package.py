@@ -19,12 +19,7 @@ _MISSING = re.compile(r"(^|, message: )ModuleNotFoundError: No module named '(?P
 
 
 def missing_package(message: str, resolution: Resolution) -> str:
-    """How to add the package of a module that could not be imported; empty if the error has another cause.
-
-    Args:
-        message: The error of a load, or of a request as the guest logs it.
-        resolution: What runs the model.
-    """
+    """How to add the package of a module that could not be imported; empty if the error has another cause."""
     found = _MISSING.search(message.partition("\n")[0])
     if found is None or resolution.library is not None:
         return ""
@@ -48,7 +43,6 @@ def missing_package(message: str, resolution: Resolution) -> str:
 
 
 def _advice(resolution: Resolution, package: str) -> str:
-    """How to add a package to the environment of a model."""
     source = resolution.environment
     path = source.path if isinstance(source, EnvironmentSource) else source
     if source is None or source == resolution.model_file:

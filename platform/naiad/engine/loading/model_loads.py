@@ -56,8 +56,6 @@ class _Origin:
     """What a version was loaded from.
 
     Attributes:
-        source: Its source.
-        message: Its configuration as read.
         signature: The signature of its files and of what it uses besides; None if it is unknown.
     """
 
@@ -77,10 +75,7 @@ class _FoundModel(NamedTuple):
     """What the files of a model say.
 
     Attributes:
-        own: The signature of its files.
-        message: Its configuration as read.
         numbers: The versions to load.
-        parameters: The server's own parameters.
     """
 
     own: Signature | None
@@ -126,11 +121,7 @@ class ModelLoads:
         self._replaced: dict[asyncio.Task[None], LoadedVersion] = {}  # what was replaced by a load and ends now
 
     def read_config(self, source: ModelSource) -> pb.ModelConfig:
-        """The configuration of a model, before the model completes it; blocks.
-
-        Raises:
-            ConfigError: If it is missing, malformed or invalid.
-        """
+        """The configuration of a model, before the model completes it; blocks."""
         return source.read_config(
             strict=self._settings.strict_config, config_name=self._settings.config_name, gpus=self._settings.gpus
         )
@@ -139,9 +130,6 @@ class ModelLoads:
         """Whether all serving versions of the model were loaded from its present files: a load has nothing to do.
 
         Its files are fetched first.
-
-        Raises:
-            NaiadError: If they cannot be fetched.
         """
         key = source.files.key
         model, before = self._registry.known(key), self._signatures.get(key)
@@ -155,7 +143,6 @@ class ModelLoads:
         return None if model is None else model_signature(directory_signature(files.directory), model)
 
     async def wait_unloaded(self) -> None:
-        """Wait until all versions being unloaded are stopped."""
         await asyncio.gather(*self._unloads, return_exceptions=True)
 
     async def wait_replaced(self, key: str) -> bool:
@@ -262,10 +249,7 @@ class ModelLoads:
     async def wake(self, key: str) -> None:
         """Load the dormant versions of a model; those that wait for them are answered by the loaded ones.
 
-        Does nothing without dormant versions: the model was unloaded or loaded meanwhile.
-
-        Raises:
-            NaiadError: If one of them fails: it stays dormant.
+        Does nothing without dormant versions: the model was unloaded or loaded meanwhile. One that fails stays dormant.
         """
         model = self._registry.known(key)
         versions = {} if model is None else {number: each.loaded for number, each in model.versions.items()}
@@ -296,13 +280,8 @@ class ModelLoads:
     async def load(self, source: ModelSource, *, is_nested: bool = False, is_waking: bool = False) -> None:
         """Load the versions that the version policy selects. Those of a model on demand only become dormant.
 
-        Args:
-            source: The model.
-            is_nested: Do not wait for a free slot among the loads.
-            is_waking: Load the model also if it is loaded on demand.
-
-        Raises:
-            NaiadError: If one of them fails; what served before continues to.
+        With *is_nested*, do not wait for a free slot among the loads; with *is_waking*, load the model also if it is on
+        demand. If a version fails, what served before continues to.
         """
         key = source.files.key
         model = self._registry.record(key)
@@ -352,7 +331,6 @@ class ModelLoads:
         return found, failures
 
     def _read(self, source: ModelSource) -> _FoundModel:
-        """What the files of a model say. Blocks."""
         files = source.files
         # Before the files are read: a later change must lead to another load.
         own = directory_signature(files.directory)
@@ -463,8 +441,7 @@ class ModelLoads:
     async def scale(self, key: str, loaded: ModelVersion, count: int) -> None:
         """Change a version's number of instances; instances in use are not removed.
 
-        Raises:
-            NaiadError: If an instance cannot be started; then the instances stay as they were.
+        If one cannot be started, the instances stay as they were.
         """
         load = loaded.instance_load()
         count = max(count, load.count - load.removable)  # an instance may have got a request since that was decided
@@ -478,8 +455,7 @@ class ModelLoads:
     async def _change_instances(self, loaded: ModelVersion, origin: _Origin) -> bool:
         """Add and remove instances of a version, if nothing else has changed; whether that was so.
 
-        Raises:
-            NaiadError: If an instance cannot be started; then the instances stay as they were.
+        If one cannot be started, the instances stay as they were.
         """
         before, files = self._origins.get(loaded.number), origin.source.files
         if before is None or before.source.files.directory != files.directory:

@@ -23,7 +23,6 @@ class ModelSource:
     """A model to load.
 
     Attributes:
-        files: Its files.
         override: A configuration that replaces the one in its files; None for none.
         directory: Holds files sent with the request, as long as a version loaded from them serves; None if none were.
         kept: Versions to leave as they are if they serve, because their files have not changed.
@@ -35,11 +34,7 @@ class ModelSource:
     kept: frozenset[int] = frozenset()
 
     def read_config(self, *, strict: bool, config_name: str, gpus: GpuPlacement | None = None) -> pb.ModelConfig:
-        """Its configuration, completed, normalised and validated; blocks.
-
-        Raises:
-            ConfigError: If it is missing, malformed or invalid.
-        """
+        """Its configuration, completed, normalised and validated; blocks."""
         if self.override is not None:
             return self.override.prepared_config(self.files, strict=strict, gpus=gpus)
         return read_config(self.files, strict=strict, config_name=config_name, gpus=gpus)
@@ -47,8 +42,7 @@ class ModelSource:
     def parameters(self, message: pb.ModelConfig, *, config_name: str) -> ModelParameters:
         """The server's own parameters in its configuration, as `read_config` has returned it; blocks.
 
-        Raises:
-            ConfigError: If one is invalid; with its place, if the configuration is in a file.
+        An invalid one is reported with its place, if the configuration is in a file.
         """
         if self.override is not None:
             return parse_parameters(message)
@@ -67,10 +61,6 @@ def find_sources(
 
     A configuration sent with the request is checked here, before any state of the model changes: an invalid request
     must not mark a serving model as failed.
-
-    Raises:
-        InvalidRequestError: If it cannot be the name of a model.
-        NaiadError: If the model does not exist, or the request's parameters are wrong.
     """
     check_model_name(name)
     try:
@@ -105,5 +95,4 @@ def in_no_repository(name: str, models: Iterable[str], locations: Iterable[str])
 
 
 def _not_found(name: str, why: str) -> NaiadError:
-    """The error for a model that cannot be loaded as requested."""
     return NaiadError(f"failed to load '{name}', failed to poll from model repository ({why})", code=Code.INTERNAL)

@@ -36,14 +36,7 @@ class Poller:
     """Looks at repositories and has the models follow them."""
 
     def __init__(self, repositories: Repositories, order: LoadOrder, registry: Registry, seconds: int) -> None:
-        """Make one that has seen nothing.
-
-        Args:
-            repositories: The repositories.
-            order: Who loads and unloads.
-            registry: The models.
-            seconds: How long to wait between polls; 0 is an hour, as for the reference.
-        """
+        """Make one that has seen nothing; 0 *seconds* between polls are an hour, as for the reference."""
         self._repositories = repositories
         self._order = order
         self._registry = registry

@@ -63,7 +63,6 @@ class InstanceScaling:
             self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Look at the versions until none is left."""
         while self._versions:
             await asyncio.sleep(_WATCH_SECONDS)
             try:

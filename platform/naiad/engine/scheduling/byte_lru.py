@@ -13,13 +13,7 @@ V = TypeVar("V")
 
 
 class ByteLru(Generic[K, V]):
-    """A cache whose values have at most *capacity* bytes together; the caller passes the size of each value.
-
-    Attributes:
-        capacity: Maximum size in bytes.
-        used: Current size in bytes.
-        evictions: Number of values evicted so far.
-    """
+    """A cache whose values have at most *capacity* bytes together; the caller passes the size of each value."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

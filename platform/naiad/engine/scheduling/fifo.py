@@ -26,11 +26,7 @@ Instance = TypeVar("Instance", bound=Hashable)
 
 
 class FifoScheduler(Generic[Instance, Item]):
-    """A queue and the instances; see `Scheduler` and `SingleDispatch`.
-
-    Attributes:
-        waiting: Queued items, oldest first.
-    """
+    """A queue and the instances; see `Scheduler` and `SingleDispatch`."""
 
     sequences = None
 
@@ -44,38 +40,30 @@ class FifoScheduler(Generic[Instance, Item]):
 
     @property
     def singly(self) -> FifoScheduler[Instance, Item]:
-        """Itself; see `Scheduler.singly`."""
         return self
 
     @property
     def waiting_count(self) -> int:
-        """Number of queued requests."""
         return len(self.waiting)
 
     @property
     def instance_count(self) -> int:
-        """Number of instances that take requests."""
         return len(self._instances)
 
     def next_instance(self) -> tuple[Instance, int] | None:
-        """The instance that would get a request that arrives now, with its load; None if the request would wait."""
         return None if self.waiting else self._instances.least_loaded()
 
     def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
-        """An instance became ready."""
         self._instances.add(instance)
         return self._dispatch()
 
     def remove_instance(self, instance: Instance) -> None:
-        """An instance exited. The caller fails or requeues the requests that were dispatched to it."""
         self._instances.remove(instance)
 
     def set_depth(self, instance: Instance, depth: int) -> None:
-        """Allow an instance to hold up to *depth* requests at once, from the next decision on."""
         self._instances.set_depth(instance, depth)
 
     def enqueue(self, item: Item, now_ns: int = 0, *, needs_idle: bool = False) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
-        """A request arrived. With *needs_idle*, it is dispatched only to an instance that holds no other request."""
         if not self.waiting and not needs_idle:  # most requests: nothing to order
             instance = self._instances.dispatch_to_least_loaded()
             if instance is not None:
@@ -86,22 +74,18 @@ class FifoScheduler(Generic[Instance, Item]):
         return self._dispatch()
 
     def dispatch_at_once(self) -> Instance | None:
-        """Count a dispatch of a request that has just arrived; the instance. None if it has to be enqueued."""
         return None if self.waiting else self._instances.dispatch_to_least_loaded()
 
     def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
-        """Queue dispatched requests whose execution did not begin, before all others and in their order."""
         self._push_front(items)
         return self._dispatch()
 
     def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
-        """Take back an instance's latest dispatch; its items wait, first in the queue, until an instance finishes."""
         self._push_front(items)
         self._instances.remove_dispatch(instance)
         self._instances.set_depth(instance, 1)
 
     def withdraw(self, item: Item) -> bool:
-        """Remove a queued item; False if it is not queued (any more)."""
         try:
             self.waiting.remove(item)
         except ValueError:
@@ -110,12 +94,10 @@ class FifoScheduler(Generic[Instance, Item]):
         return True
 
     def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - `Scheduler` has it
-        """An instance finished its oldest dispatch."""
         self._instances.remove_dispatch(instance)
         return self._dispatch() if self.waiting else []
 
     def deadline_of(self, item: Item, queued_ns: int) -> None:  # noqa: ARG002 - `Scheduler` has it
-        """None: requests have no timeout."""
         return
 
     def wake(self, now_ns: int = 0) -> list[Dispatch[Instance, Item]]:  # noqa: ARG002 - see `Scheduler`
@@ -127,7 +109,6 @@ class FifoScheduler(Generic[Instance, Item]):
         return
 
     def drain(self) -> Iterator[Item]:
-        """Remove all queued items and yield them, oldest first."""
         self._needs_idle.clear()
         while self.waiting:
             yield self.waiting.popleft()

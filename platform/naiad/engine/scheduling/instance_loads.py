@@ -23,7 +23,6 @@ class InstanceLoads(Generic[Instance]):
         return f"<InstanceLoads load={list(self._load.values())}>"
 
     def __len__(self) -> int:
-        """Number of instances."""
         return len(self._load)
 
     def add(self, instance: Instance) -> None:
@@ -37,12 +36,10 @@ class InstanceLoads(Generic[Instance]):
         self._depth.pop(instance, None)
 
     def set_depth(self, instance: Instance, depth: int) -> None:
-        """Set how many dispatches an instance may hold."""
         if instance in self._depth:
             self._depth[instance] = depth
 
     def add_dispatch(self, instance: Instance) -> None:
-        """Count a dispatch to an instance."""
         self._load[instance] += 1
 
     def remove_dispatch(self, instance: Instance) -> None:

@@ -103,11 +103,7 @@ class RateLimiter(Generic[Instance, Work]):
     def register(
         self, instance: Instance, resources: Iterable[ResourceNeed] = (), *, priority: int = 0, device: int = 0
     ) -> None:
-        """Add an instance.
-
-        Raises:
-            ConfigError: If it needs more units than exist; the instance is not added.
-        """
+        """Add an instance; raise ConfigError, and do not add it, if it needs more units than exist."""
         needs: dict[tuple[int, str], int] = {}
         for resource in resources:
             needs[_GLOBAL if resource.is_global else device, resource.name] = resource.number

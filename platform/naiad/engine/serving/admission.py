@@ -68,7 +68,6 @@ class Admission:
 
     @property
     def reason(self) -> str:
-        """Why the version cannot serve now; empty while it can."""
         return self._reason
 
     @reason.setter
@@ -91,11 +90,7 @@ class Admission:
         self._is_guarded = True
 
     def require_valid(self, request: InferRequest) -> None:
-        """Check a request that another process is to execute, as if it were submitted.
-
-        Raises:
-            InvalidRequestError: If it does not fit the model.
-        """
+        """Check a request that another process is to execute, as if it were submitted."""
         try:
             if self._layouts.get(request.layout_key) is None:
                 self._check(request)
@@ -104,11 +99,7 @@ class Admission:
             raise
 
     def start(self, key: int, request: InferRequest, sink: Sink) -> None:
-        """Start a request under the key that it has, for an idle instance; it was sent to another process in vain.
-
-        Raises:
-            NaiadError: As `submit`.
-        """
+        """Start a request under the key that it has, for an idle instance; it was sent to another process in vain."""
         if self._reason:
             raise NotReadyError(f"{error_prefix(request)}model '{self.plan.model_name}' cannot serve: {self._reason}")
         request, layout = self._check(request)
@@ -118,8 +109,6 @@ class Admission:
         """Admit a request and start it; its key.
 
         Args:
-            request: The request.
-            sink: Gets its responses.
             needs_idle: Only an instance that holds no other request may get it. The request is a call of a model;
                 behind a request that calls that model in turn, it would wait forever.
 

@@ -46,12 +46,8 @@ class BranchOrder(NamedTuple):
 
     Attributes:
         number: Number of the version's load.
-        version: The version.
-        namespace: The model's namespace.
         config: Its effective configuration, as bytes of the message.
         specs: How to start the guest of each of the branch's instances.
-        policy: How often guests are restarted.
-        samples: Warm-up samples.
         row: Where the loads of the version are on the board (`server.processes.load_board`).
         steps: The steps of an ensemble, which has no instances; none for a model.
     """
@@ -71,7 +67,6 @@ class BranchCounts(NamedTuple):
     """What a branch reports of itself.
 
     Attributes:
-        statistics: What it has counted.
         pending: Requests that wait for an instance.
         running: Requests that instances have.
         memory: Memory that its guests reported.
@@ -89,8 +84,6 @@ class BranchReport(NamedTuple):
     """What a process reports of one of its branches.
 
     Attributes:
-        counts: What it has counted.
-        statuses: Its instances.
         is_asked: Whether its model defines `is_ready`.
         typical: How long `execute` usually takes there, in nanoseconds.
     """
@@ -233,13 +226,7 @@ class _WaitingCalls:
         idle_process: Callable[[], int | None],
         move: Callable[[int, PendingRequest], None],
     ) -> None:
-        """Know of no request yet.
-
-        Args:
-            tracker: Has the requests.
-            idle_process: Finds a process with an idle instance.
-            move: Sends a call to a process, and has the tracker give it away.
-        """
+        """*idle_process* finds a process with an idle instance; *move* sends a call there."""
         self._find = tracker.find
         self.queue = tracker.waiting
         self._idle_process = idle_process
@@ -260,7 +247,6 @@ class _WaitingCalls:
             self._timer = self._loop.call_later(_MOVE_SECONDS, self.look)
 
     def look(self) -> None:
-        """Move what waits to processes that idle."""
         self._timer = None
         while (pending := self._oldest()) is not None:
             process = self._idle_process()
@@ -270,7 +256,6 @@ class _WaitingCalls:
             self._move_one(process, pending)
 
     def _oldest(self) -> PendingRequest | None:
-        """The call that waits longest."""
         while self._keys:
             pending = self._find(self._keys[0])
             if pending is not None and pending.worker is None:
@@ -279,7 +264,6 @@ class _WaitingCalls:
         return None
 
     def close(self) -> None:
-        """Move nothing any more."""
         self._is_closed = True
         self._keys.clear()
         if self._timer is not None:
@@ -296,14 +280,7 @@ class Spreading:
     def __init__(
         self, admission: Admission, tracker: RequestTracker, branches: Branches, count_serving: Callable[[], int]
     ) -> None:
-        """Spread the requests of one version.
-
-        Args:
-            admission: Of the version.
-            tracker: Of the version, whose requests are dispatched one by one.
-            branches: The branches.
-            count_serving: How many instances of this process can serve now.
-        """
+        """Spread the requests of one version, whose *tracker* dispatches them one by one."""
         self._admission = admission
         self._tracker = tracker
         self._branches = branches

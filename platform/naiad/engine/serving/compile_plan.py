@@ -13,13 +13,7 @@ __all__ = ["compile_plan", "input_names", "output_names", "state_inputs", "state
 
 
 def compile_plan(config: ModelConfig, version: int, generation: int = 0) -> RequestPlan:
-    """The plan for requests to one loaded version of a model or an ensemble.
-
-    Args:
-        config: The effective configuration.
-        version: The version.
-        generation: Number of this load among all loads of all versions.
-    """
+    """The plan for requests to one loaded version; *generation* is the number of this load among all loads."""
     batching = config.message.sequence_batching
     leading = (-1,) if config.max_batch_size > 0 else ()
     return RequestPlan(

@@ -68,11 +68,7 @@ class Dispatcher:
         return self._scheduler.waiting_count + (0 if self._gate is None else self._gate.staged_count)
 
     def add(self, worker: Worker) -> None:
-        """Let a guest take work.
-
-        Raises:
-            ConfigError: If the rate limiter can never grant what its instance needs.
-        """
+        """Let a guest take work; raise ConfigError if the rate limiter can never grant what its instance needs."""
         if self._gate is not None:
             self._gate.add(worker)
         if self._hold is not None and self._hold.is_holding:
@@ -88,7 +84,6 @@ class Dispatcher:
         return self._gate is not None and self._gate.withdraw(pending)
 
     def on_unsent(self, worker: Worker, items: Sequence[PendingRequest], error: Exception) -> None:
-        """Fail the requests of a batch that was not sent; see `RequestDelegate.on_batch_unsent`."""
         self._executor.on_unsent(worker, items, error)
 
     def close(self) -> None:
@@ -141,7 +136,6 @@ class _WakeupTimer:
         self._handle = self._loop.call_later(delay, self._fire) if delay > 0 else self._loop.call_soon(self._fire)
 
     def disarm(self) -> None:
-        """Cancel the timer."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

@@ -57,14 +57,11 @@ class DormantVersion:
     Attributes:
         config: Its configuration, as far as it is known without loading it.
         metadata: Its inputs and outputs, as far as they are known.
-        version: Its version number.
         number: Number of this object among all loads of all versions.
         is_known: Whether a load cannot change the configuration: then requests are checked before they wake the model.
         totals: What was counted of its requests, also by earlier loads.
         hindrance: Why its load has not begun, for the error of requests that time out meanwhile; empty for none.
-        direct: None: it has no guests.
-        instances: Empty, for the same reason.
-        open_sequences: Zero, for the same reason.
+        direct, instances, open_sequences: Empty: it has no guests.
         is_lost: False: the next request may load it.
     """
 
@@ -84,17 +81,7 @@ class DormantVersion:
         metadata: ModelMetadata | None = None,
         totals: Statistics | None = None,
     ) -> None:
-        """Make a version that no request waits for.
-
-        Args:
-            config: Its configuration.
-            version: Its version number.
-            on_wake: Called for each request.
-            timeout: Seconds that a request waits for the load.
-            is_known: See the attribute.
-            metadata: Its inputs and outputs with their labels; by default those of the configuration.
-            totals: What earlier loads have counted.
-        """
+        """*timeout*: seconds that a request waits. *metadata*: with labels; by default the configuration's."""
         self.config = config
         self.version = version
         self.number = next(version_numbers)
@@ -139,7 +126,6 @@ class DormantVersion:
 
     @property
     def pending_count(self) -> int:
-        """Number of requests that wait for the load."""
         return len(self._waiting)
 
     def is_ready(self) -> bool:
@@ -154,7 +140,6 @@ class DormantVersion:
         return bool(self._waiting or self._submitted)
 
     def statistics(self) -> ModelStatistics:
-        """Its statistics as they are now."""
         condition = ModelCondition.READY if self.is_ready() else ModelCondition.NOT_SERVING
         return self.totals.value(self.config.name, str(self.version), self.pending_count, condition=condition)
 

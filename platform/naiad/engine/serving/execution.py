@@ -54,7 +54,6 @@ class BatchExecutor:
         self._is_resuming = False
 
     def carry_out(self, actions: Sequence[WorkerAction]) -> None:
-        """Carry *actions* out, in order."""
         for action in actions:
             if isinstance(action, Dispatch):
                 worker, items = action

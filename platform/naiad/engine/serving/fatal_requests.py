@@ -42,7 +42,6 @@ class FatalRequestGuard:
         self._sizes: set[int] = set()
 
     def __bool__(self) -> bool:
-        """Whether any request is suspected or refused."""
         return bool(self._requests)
 
     def on_exit(self, requests: Iterable[InferRequest], error: GuestExitedError, now: float) -> frozenset[float]:
@@ -72,11 +71,7 @@ class FatalRequestGuard:
         return refused
 
     def admit(self, request: InferRequest, sink: Sink) -> Sink:
-        """The sink with which *request* may start.
-
-        Raises:
-            FatalRequestError: If the request is refused.
-        """
+        """The sink with which *request* may start; raise FatalRequestError if the request is refused."""
         digest = self._suspected(request)
         if digest is None:
             return sink
@@ -123,7 +118,6 @@ class FatalRequestGuard:
         )
 
     def forget_old(self) -> None:
-        """Forget requests that were not seen for a long time."""
         self._requests.forget_old(clock.monotonic())
 
 
@@ -138,7 +132,6 @@ class _SuspectSink:
         self._sink = sink
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Pass a response on."""
         if final and (response is None or response.error is None or is_model_response(response.error)):
             self._requests.on_success(self._digest)
         self._sink.send(response, final)

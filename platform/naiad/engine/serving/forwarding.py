@@ -34,13 +34,6 @@ class Forwarding:
     """Forwards requests to the guests of one loaded version."""
 
     def __init__(self, admission: Admission, tracker: RequestTracker, keys: itertools.count[int]) -> None:
-        """Forward requests.
-
-        Args:
-            admission: Of the version; it knows the layouts that were checked.
-            tracker: Of the version; see `RequestTracker.forwarding_scheduler`.
-            keys: Numbers of requests, unique within the version.
-        """
         scheduler = tracker.forwarding_scheduler
         assert scheduler is not None
         self._scheduler = scheduler
@@ -59,7 +52,6 @@ class Forwarding:
         """Send a request to a guest; its key, or 0 if it has to take the long way.
 
         Args:
-            forwarded: The request; its inputs are laid out as *layout* says.
             layout: As `known_layout` gives it, on this load of the version.
         """
         if self._admission.looks_at_requests:

@@ -50,22 +50,18 @@ class Handover:
 
     @property
     def config(self) -> ModelConfig:
-        """That of the new version."""
         return self.new.config
 
     @property
     def metadata(self) -> ModelMetadata:
-        """That of the new version."""
         return self.new.metadata
 
     @property
     def reason(self) -> str:
-        """Why the new version cannot serve now; empty while it can."""
         return self.new.reason
 
     @property
     def open_sequences(self) -> int:
-        """Number of sequences in progress in all versions."""
         return sum(version.open_sequences for version in (self.new, *self.olds))
 
     def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:

@@ -49,7 +49,6 @@ class Instance:
     Attributes:
         name: Its name, such as `m_0_0`.
         worker: The guest that serves now; None while no guest does.
-        spec: How its next guest is started.
         reason: Why the instance was given up; empty while it is not.
         restarts: How often a guest was replaced, by the exit status of the one before.
     """
@@ -80,12 +79,7 @@ class Instance:
         return f"<Instance '{self.name}' {self.worker or self.reason or 'restarting'} restarts={self.restarts.total()}>"
 
     async def start(self) -> None:
-        """Start the first guest.
-
-        Raises:
-            ModelError: If the model's code failed.
-            GuestExitedError: If the process ended or hung.
-        """
+        """Start the first guest."""
         self.worker = await self._start_worker()
 
     def on_exit(self, error: GuestExitedError, now: float, *, is_forgotten: bool) -> None:
@@ -120,7 +114,6 @@ class Instance:
             self._restarts.forget_exits(times)
 
     def status(self, model: str, version: int, namespace: str = "") -> InstanceStatus:
-        """Its status for metrics."""
         worker = self.worker
         return InstanceStatus(
             model=model,

@@ -30,23 +30,14 @@ class ForwardSource(Protocol):
         """What gets its responses."""
 
     def respond(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:
-        """Pass on the only response to a request, as the guest wrote it.
-
-        Args:
-            number: Number of the request.
-            model: Name and version of the model.
-            layout: The layout of the outputs.
-            outputs: Their bytes.
-        """
+        """Pass on the only response to a request, as the guest wrote it; *layout* is that of *outputs*."""
 
 
 class ForwardedRequest(NamedTuple):
     """A request as it came from its source, which knows it by its number.
 
     Attributes:
-        source: The source.
         number: Its number there.
-        request_id: Its id.
         inputs: Its inputs, laid out as the guest expects them.
         context: `InferRequest.propagated` as JSON; empty without any.
     """
@@ -65,7 +56,6 @@ class PendingRequest:
 
     Attributes:
         key: Its number within its model version.
-        batch_size: Its batch size.
         packed: Its packed inputs; None where they are packed when its batch is sent.
         queued: When it was queued (monotonic ns).
         laid_out: When it was sent to a guest (monotonic ns).
@@ -136,7 +126,6 @@ class PendingRequest:
 
     @property
     def sink(self) -> Sink:
-        """Gets its responses."""
         if self._sink is None:
             assert self.forwarded is not None
             self._sink = self.forwarded.source.sink_of(self.forwarded.number)
@@ -175,25 +164,20 @@ class PendingRequest:
 
     @property
     def priority(self) -> int:
-        """Priority level, 0 for the model's default."""
         return self.request.priority
 
     @property
     def timeout_us(self) -> int:
-        """Timeout in microseconds, 0 for none."""
         return self.request.timeout_us
 
     @property
     def correlation_id(self) -> int | str:
-        """Sequence id; 0 and "" mean none."""
         return self.request.correlation_id
 
     @property
     def flags(self) -> int:
-        """SEQUENCE_START and SEQUENCE_END."""
         return self.request.flags
 
     @property
     def prefix(self) -> str:
-        """How errors about it begin."""
         return error_prefix(self.request)

@@ -47,11 +47,7 @@ class SharedRateLimiter:
         self._staged: dict[Worker, list[StagedBatch]] = {}
 
     def register(self, worker: Worker, group: pb.ModelInstanceGroup) -> None:
-        """Add a guest of an instance of *group*.
-
-        Raises:
-            ConfigError: If its resources can never be granted.
-        """
+        """Add a guest of an instance of *group*; raise ConfigError if its resources can never be granted."""
         limiter = group.rate_limiter
         resources = [
             ResourceNeed(resource.name, resource.count, is_global=getattr(resource, "global"))
@@ -142,7 +138,6 @@ class RateLimitGate:
 
     @property
     def staged_count(self) -> int:
-        """Number of requests in staged batches."""
         return len(self._staged)
 
     def add(self, worker: Worker) -> None:
@@ -172,7 +167,6 @@ class RateLimitGate:
         self._limiter.on_batch_done(worker)
 
     def close(self) -> None:
-        """Remove all guests."""
         for worker in list(self._workers):
             self.remove(worker)
 

@@ -7,11 +7,7 @@ from naiad.protocol.inference import InferResponse
 
 
 class OutputReshape:
-    """The reshaped outputs of one model.
-
-    Attributes:
-        is_needed: Whether the model has any.
-    """
+    """The reshaped outputs of one model."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._leading = int(config.max_batch_size > 0)

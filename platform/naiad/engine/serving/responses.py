@@ -22,11 +22,7 @@ __all__ = ["ResponsePreparation"]
 
 
 class ResponsePreparation:
-    """Prepares the responses of one model version.
-
-    Attributes:
-        is_needed: Whether there is anything to do for this model.
-    """
+    """Prepares the responses of one model version."""
 
     def __init__(self, config: ModelConfig, states: Sequence[StateTensor], statistics: Statistics) -> None:
         self._statistics = statistics

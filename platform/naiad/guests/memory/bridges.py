@@ -7,8 +7,7 @@ passes to the next are read where the first guest wrote them, if
 - the request or response has all its tensors side by side in the bridge, as the reader expects them;
 - the reader is of the load that the bridge leads to, and has said that it has mapped the bridge.
 
-Anything else is copied, as it is without bridges: the server maps every bridge, and its bytes are a buffer like any
-other.
+Anything else is copied; the server maps every bridge, too.
 
 A block is the writer's again when nothing refers to its bytes: not the server, and not the reader (`held`, and
 `ExecutingBatch.places`). A bridge ends with its writer, and with the last of its readers; parts that are referred to
@@ -67,19 +66,12 @@ class Bridge:
     """One bridge.
 
     Attributes:
-        number: Unique among all bridges of this process.
         writer: The bridges of the guest that writes to it.
         reader: The number of the load whose guests read it.
-        capacity: Its size in bytes.
-        view: All of it.
     """
 
     def __init__(self, number: int, name: str, writer: GuestBridges, reader: int, memory: BlockOwner) -> None:
-        """Create and map it; *name* shows in /proc/PID/maps.
-
-        Raises:
-            OSError: If the system refuses even a small segment.
-        """
+        """Create and map it; *name* shows in /proc/PID/maps. Raises OSError if even a small segment is refused."""
         self.number = number
         self.writer = writer
         self.reader = reader
@@ -156,13 +148,7 @@ class GuestBridges:
         self._send: Callable[[bytes], None] = lambda _: None
 
     def start(self, load: int, sock: socket.socket, send: Callable[[bytes], None]) -> None:
-        """Take part.
-
-        Args:
-            load: The number of the guest's load.
-            sock: Passes descriptors to the guest; this object closes it.
-            send: Sends frames to it.
-        """
+        """Take part; *sock* passes descriptors to the guest and is closed by this object."""
         self.load = load
         self._socket = sock
         self._send = send
@@ -180,7 +166,6 @@ class GuestBridges:
         Args:
             load: The number of the load; 0 for guests that take no part.
             model: The model as this guest calls it, if it does.
-            version: Its version, as in the call.
         """
         bridge = self._by_reader.get(load)
         if bridge is None:
@@ -253,7 +238,6 @@ class GuestBridges:
     # -- their end ----------------------------------------------------------------------------------------------
 
     def on_closed(self, bridge: Bridge) -> None:
-        """A bridge has ended."""
         self._opened.discard(bridge.number)
         if self._read.pop(bridge.number, None) is not None or self.written.pop(bridge.number, None) is not None:
             if self._by_reader.get(bridge.reader) is bridge:

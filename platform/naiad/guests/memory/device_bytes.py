@@ -38,7 +38,6 @@ class DeviceRegions:
         self._held.setdefault(block, []).extend(tensors)
 
     def release(self, block: int) -> None:
-        """The guest has released an input block."""
         if self._held:
             self._held.pop(block, None)
 

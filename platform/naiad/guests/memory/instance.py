@@ -35,15 +35,10 @@ class InstanceMemory:
     """Owns both segments of an instance, for as long as its process may live.
 
     Attributes:
-        input_descriptor: memfd of the input segment, for the guest; closed by `close_descriptors`.
-        output_descriptor: memfd of the output segment, for the guest; closed by `close_descriptors`.
-        inputs: The input segment.
+        input_descriptor, output_descriptor: memfds of the segments, for the guest; closed by `close_descriptors`.
         reservations: Parts of it that request bodies are read into.
-        outputs: The output segment as bytes.
         released: Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops
             the last reference.
-        regions: GPU memory that the guest shares with others.
-        bridges: Memory that it shares with guests of other models.
         copy_limit: Outputs up to this many bytes are copied out of their segment.
         has_large_released: Whether a borrowed block is among them: sent soon, so that the guest uses its pages again
             before it touches others.
@@ -83,7 +78,6 @@ class InstanceMemory:
 
     @property
     def output_capacity(self) -> int:
-        """Bytes of the output segment."""
         return self._outputs.capacity
 
     @property
@@ -119,7 +113,6 @@ class InstanceMemory:
         return None if block < 0 else (block, self.inputs.view)
 
     def full_error(self, problem: str) -> OutOfMemoryError:
-        """The error for what does not fit into the input segment, which *problem* names."""
         return OutOfMemoryError(f"{problem} ({self.inputs.in_use} of {self.inputs.capacity} bytes in use)")
 
     def release_input(self, block: int) -> None:

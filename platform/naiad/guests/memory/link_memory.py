@@ -30,16 +30,10 @@ class SharedInputs:
     Attributes:
         number: Unique among all of them.
         descriptor: For the guests and the other processes; -1 once it is closed.
-        capacity: Its size in bytes.
-        part_size: Bytes of each part.
     """
 
     def __init__(self, number: int, name: str, parts: int, on_close: Callable[[int], None]) -> None:
-        """Create and map the segment; *on_close* is called with its number.
-
-        Raises:
-            OSError: If the system refuses even a small segment.
-        """
+        """Create and map the segment; *on_close* gets its number. Raises OSError if even a small one is refused."""
         self.number = number
         self.descriptor, self.capacity = create_memory(f"naiad-{name}-links")
         self._segment = Segment(self.descriptor, self.capacity)
@@ -95,13 +89,7 @@ class SharedInputs:
 
 
 class OutputSegment:
-    """The output segment of a guest.
-
-    Attributes:
-        number: Unique among all of them.
-        descriptor: For other processes.
-        capacity: Its size in bytes.
-    """
+    """The output segment of a guest."""
 
     __slots__ = ("_address", "capacity", "descriptor", "number")
 
@@ -120,7 +108,6 @@ class LinkMemory:
     """All segments that other processes may map.
 
     Attributes:
-        inputs: The segments of loaded versions, by number.
         on_outputs_removed: Called with the number of an output segment whose guest has exited: each of them that stays
             mapped takes 64 GiB of addresses.
     """
@@ -134,11 +121,7 @@ class LinkMemory:
         self._numbers = itertools.count(1)
 
     def add_inputs(self, name: str) -> SharedInputs:
-        """A segment for the inputs of a version, of whom *name* shows in /proc/PID/maps.
-
-        Raises:
-            OSError: If the system refuses even a small segment.
-        """
+        """A segment for a version's inputs; *name* shows in /proc/PID/maps. Raises OSError if it is refused."""
         made = SharedInputs(next(self._numbers), name, self._parts, self.inputs.__delitem__)
         self.inputs[made.number] = made
         return made

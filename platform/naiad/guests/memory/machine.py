@@ -32,12 +32,7 @@ def available_memory() -> int:
 
 
 def cgroup_limits(membership: Path, mounted: Path) -> Iterator[int]:
-    """The memory limits of a process's cgroups, those of their ancestors included.
-
-    Args:
-        membership: Such as `/proc/self/cgroup`.
-        mounted: Where cgroups are mounted.
-    """
+    """The memory limits of the cgroups that *membership* (`/proc/self/cgroup`) names, and of their ancestors."""
     for version, directory in group_directories("memory", membership, mounted):
         try:
             text = (directory / _FILES[version]).read_text().strip()
@@ -48,11 +43,7 @@ def cgroup_limits(membership: Path, mounted: Path) -> Iterator[int]:
 
 
 def require_proc() -> None:
-    """Reject a system on which nothing says what processes do: guests are supervised, and ended, by that.
-
-    Raises:
-        UnsupportedRequestError: If /proc is missing.
-    """
+    """Reject a system on which nothing says what processes do: guests are supervised, and ended, by that."""
     if not _PROC.exists():
         raise UnsupportedRequestError(
             f"cannot run models: {_PROC} does not exist, and the server reads in /proc what guests do and which "

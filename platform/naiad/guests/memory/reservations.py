@@ -32,7 +32,6 @@ class InputReservation(NamedTuple):
     """One reservation.
 
     Attributes:
-        block: The block it is in.
         start: Where its bytes begin in the segment.
         address: Where they begin in this process's memory.
     """
@@ -84,7 +83,6 @@ class InputReservations:
         """The block of a reservation that holds *tensors*, and where in the segment they begin; the guest then owns it.
 
         Args:
-            tensors: Bytes of each.
             offsets: Where the guest will look for each, relative to the first.
 
         Returns:
@@ -108,7 +106,6 @@ class InputReservations:
         return reservation.block, start
 
     def free_dropped(self) -> None:
-        """Free the blocks without references."""
         while self.dropped:
             self._segment.release(self.dropped.popleft())
 

@@ -48,7 +48,6 @@ class UnsentFrames:
         """No frames.
 
         Args:
-            loop: Runs the copies.
             send: Sends frames; called with the number of the batch or request that they are, 0 for others.
             on_failed: Called with the number of a batch or request whose inputs cannot be copied, and the error; its
                 frames are not sent.
@@ -60,7 +59,6 @@ class UnsentFrames:
 
     @property
     def batches(self) -> list[int]:
-        """The numbers of the batches among them."""
         return [frames.number for frames in self.waiting if frames.number]
 
     def put(self, data: bytes, number: int = 0, copies: list[InputCopy] | None = None) -> None:

@@ -62,12 +62,9 @@ class _Candidate(NamedTuple):
     """The longest run of requests that fit together.
 
     Attributes:
-        request_count: Number of requests.
         size: Their rows.
         preferred_count: How many of them make the largest preferred size; 0 if no part does.
         is_closed: Whether no further request can join.
-        oldest_ns: Arrival of the oldest request.
-        key: Their shape key.
     """
 
     request_count: int
@@ -83,8 +80,6 @@ class BatchRule:
 
     Attributes:
         max_size: Most rows in a batch.
-        preferred: Preferred sizes.
-        largest: The largest preferred size.
         delay_ns: How long a request may wait for others to join its batch.
     """
 

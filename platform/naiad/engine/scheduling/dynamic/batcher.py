@@ -78,24 +78,19 @@ class DynamicScheduler(Generic[Instance, Item]):
 
     @property
     def waiting_count(self) -> int:
-        """Number of queued requests."""
         return len(self._queue)
 
     def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """An instance became ready."""
         self._instances.add(instance)
         return self._decide(now_ns)
 
     def remove_instance(self, instance: Instance) -> None:
-        """An instance exited. The caller fails or requeues the requests that were dispatched to it."""
         self._instances.remove(instance)
 
     def set_depth(self, instance: Instance, depth: int) -> None:
-        """Allow an instance to hold up to *depth* batches at once, from the next decision on."""
         self._instances.set_depth(instance, depth)
 
     def enqueue(self, item: Item, now_ns: int, *, needs_idle: bool = False) -> list[Action[Instance, Item]]:
-        """A request arrived. With *needs_idle*, its batch goes only to an instance that holds no other batch."""
         deadline = self._queue.next_deadline()
         if deadline is not None and deadline <= now_ns:  # expired requests may make room in a full level
             return [*self._decide(now_ns), *self._push(item, now_ns, needs_idle=needs_idle)]
@@ -120,19 +115,16 @@ class DynamicScheduler(Generic[Instance, Item]):
         return self._decide(now_ns)
 
     def requeue(self, items: tuple[Item, ...], now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """Queue dispatched requests whose execution did not begin, before all others and in their order."""
         self._queue.push_first(items)
         return self._decide(now_ns)
 
     def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:
-        """Take back an instance's latest dispatch; its items wait, first in the queue, until an instance finishes."""
         self._queue.push_first(items)
         self._instances.remove_dispatch(instance)
         self._instances.set_depth(instance, 1)
         self._held = None
 
     def withdraw(self, item: Item) -> bool:
-        """Remove a queued item; False if it is not queued (any more)."""
         if not self._queue.discard(item):
             return False
         self._held = None
@@ -140,12 +132,10 @@ class DynamicScheduler(Generic[Instance, Item]):
         return True
 
     def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """An instance finished its oldest batch."""
         self._instances.remove_dispatch(instance)
         return self._decide(now_ns)
 
     def wake(self, now_ns: int) -> list[Action[Instance, Item]]:
-        """Decide again, because time has passed."""
         return self._decide(now_ns)
 
     def next_wakeup(self) -> int | None:
@@ -156,11 +146,9 @@ class DynamicScheduler(Generic[Instance, Item]):
         return min(deadline, self._wake_ns)
 
     def deadline_of(self, item: Item, queued_ns: int) -> int | None:
-        """When a request that arrived at *queued_ns* is rejected for its timeout; None for never."""
         return self._queue.deadline_of(item, queued_ns)
 
     def drain(self) -> Iterator[Item]:
-        """Remove all queued items and yield them, in the order of their execution."""
         while self._queue:
             yield from self._queue.take(1)
         self._held = self._wake_ns = None

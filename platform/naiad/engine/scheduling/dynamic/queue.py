@@ -44,7 +44,6 @@ class QueuePolicy:
 
     @classmethod
     def of(cls, message: pb.ModelQueuePolicy) -> QueuePolicy:
-        """The policy of a configuration."""
         return cls(
             max_size=message.max_queue_size,
             timeout_us=message.default_timeout_microseconds,
@@ -63,9 +62,7 @@ class QueuedRequest(Generic[Item]):
     """A request that waits.
 
     Attributes:
-        item: The request.
         size: Number of rows in a batch.
-        key: Its shape key.
         queued_ns: Time of its arrival; 0 for a requeued one, so that its batch does not wait for a delay again.
         needs_idle: Whether it may only be dispatched to an instance that holds no other batch.
         level: Its priority level; 0 for a requeued request, which comes before all levels.
@@ -145,11 +142,7 @@ class WaitingQueue(Generic[Item]):
         return len(self._order) == 1 and not self._levels[self._default].delayed
 
     def push(self, item: Item, now_ns: int, *, needs_idle: bool = False) -> QueuedRequest[Item]:
-        """Add a request behind those of its priority level.
-
-        Raises:
-            QueueFullError: If its level is full.
-        """
+        """Add a request behind those of its priority level; raise QueueFullError if that is full."""
         number = self._level_of(item.priority)
         level = self._level(number)
         policy = level.policy
@@ -168,7 +161,6 @@ class WaitingQueue(Generic[Item]):
             self._first.move_to_end(item, last=False)
 
     def take(self, number: int) -> tuple[Item, ...]:
-        """Remove and return the first *number* requests."""
         items = []
         for entry in list(islice(self, number)):
             items.append(entry.item)

@@ -32,7 +32,6 @@ class ShapeKeys:
         return bool(self._compared) or self._has_optional
 
     def key(self, request: InferRequest) -> Hashable | None:
-        """The shape key of *request*."""
         if not self.is_needed:
             return None
         parts = [

@@ -13,11 +13,9 @@ class EnsembleStep:
     """One step.
 
     Attributes:
-        model: The model that it calls.
         version: The model's version; -1 for the latest.
         inputs: Pairs of a model input and the ensemble tensor mapped to it.
         outputs: Ensemble tensors by the model output that sets them.
-        decoupled: Whether the model may send any number of responses.
     """
 
     model: str
@@ -32,14 +30,10 @@ class EnsembleGraph:
     """An ensemble.
 
     Attributes:
-        name: Its name.
-        steps: Its steps.
-        inputs: Its inputs.
         outputs: Its outputs in order.
         consumers: The steps that use a tensor, by tensor.
         input_counts: Number of different tensors that each step uses.
         producers: The step that sets a tensor, by tensor.
-        decoupled: Whether the ensemble may send any number of responses to a request.
     """
 
     name: str

@@ -102,20 +102,10 @@ Action: TypeAlias = (
 
 
 class EnsembleProgress(Generic[TensorT]):
-    """The state of one request. Every method returns the actions to perform, in order.
-
-    Attributes:
-        is_ended: Whether the final response was sent.
-    """
+    """The state of one request. Every method returns the actions to perform, in order."""
 
     def __init__(self, graph: EnsembleGraph, requested: Collection[str] = (), prefix: str = "") -> None:
-        """Prepare a run.
-
-        Args:
-            graph: The ensemble.
-            requested: The requested outputs; empty for all.
-            prefix: Beginning of errors about the request.
-        """
+        """Prepare a run; *requested* is empty for all outputs, *prefix* the beginning of errors about the request."""
         self.is_ended = False
         self._graph = graph
         self._wanted = [name for name in graph.outputs if name in requested] if requested else graph.outputs
@@ -135,7 +125,6 @@ class EnsembleProgress(Generic[TensorT]):
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended and no step is under way."""
         return self.is_ended and not self._under_way
 
     def start(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:

@@ -39,7 +39,6 @@ class Backlog(Generic[Instance, Item]):
         self._sequences.move_to_end(sequence, last=False)
 
     def pop(self) -> Sequence[Instance, Item]:
-        """Remove and return the first sequence."""
         sequence, _ = self._sequences.popitem(last=False)
         sequence.expires_ns = 0
         return sequence

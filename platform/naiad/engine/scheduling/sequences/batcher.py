@@ -78,27 +78,22 @@ class SequenceScheduler(Generic[Instance, Item]):
 
     @property
     def sequences(self) -> SequenceScheduler[Instance, Item]:
-        """Itself; see `Scheduler.sequences`."""
         return self
 
     @property
     def waiting_count(self) -> int:
-        """Number of queued requests."""
         return len(self._waiting)
 
     @property
     def open_count(self) -> int:
-        """Number of sequences that are open."""
         return len(self._open)
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        """Whether a sequence of that id is open."""
         return correlation_id in self._open
 
     # -- instances ----------------------------------------------------------------------------------------------
 
     def add_instance(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """An instance became ready."""
         owner: InstanceSlots[Instance, Item] = InstanceSlots(instance, self._slots)
         self._instances[instance] = owner
         for slot in owner.slots:
@@ -128,7 +123,6 @@ class SequenceScheduler(Generic[Instance, Item]):
                 self._backlog.push_first(sequence)
 
     def is_in_use(self, instance: Instance) -> bool:
-        """Whether an instance has sequences."""
         owner = self._instances.get(instance)
         return owner is not None and any(slot.sequence is not None for slot in owner.slots)
 
@@ -136,7 +130,6 @@ class SequenceScheduler(Generic[Instance, Item]):
         """Do nothing: an instance executes one batch at a time."""
 
     def close(self) -> None:
-        """Reject new sequences from now on; open ones continue."""
         self._rules.is_closed = True
 
     def _fail_lost(self, sequence: Sequence[Instance, Item]) -> None:
@@ -183,7 +176,6 @@ class SequenceScheduler(Generic[Instance, Item]):
         return [*self._decide(now_ns), *(Rejection(item, error) for item in items if item in lost)]
 
     def undo_dispatch(self, instance: Instance, items: tuple[Item, ...]) -> None:  # noqa: ARG002 - there is only one batch
-        """Take back an instance's batch; its requests return to the front of their queues."""
         owner = self._instances.get(instance)
         if owner is None or owner.batch is None:
             return
@@ -223,7 +215,6 @@ class SequenceScheduler(Generic[Instance, Item]):
         return True
 
     def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
-        """An instance finished its batch."""
         owner = self._instances.get(instance)
         if owner is not None:
             batch, owner.batch = owner.batch or [], None
@@ -237,7 +228,6 @@ class SequenceScheduler(Generic[Instance, Item]):
         return
 
     def wake(self, now_ns: int) -> list[Action[Instance, Item]]:
-        """Decide again, because time has passed."""
         return self._decide(now_ns)
 
     def next_wakeup(self) -> int | None:

@@ -51,11 +51,7 @@ class Controls:
         self._unready = _choose(flags, 0, is_ready=False) + self._correlation_tensor(None)
 
     def check(self, correlation_id: int | str, model: str) -> None:
-        """Check that *correlation_id* has the type of the CORRID control.
-
-        Raises:
-            InvalidRequestError: If it has not.
-        """
+        """Check that *correlation_id* has the type of the CORRID control; raise InvalidRequestError if not."""
         if self._correlation is None:
             return
         name, datatype = self._correlation
@@ -72,7 +68,6 @@ class Controls:
         return tensors if self._correlation is None else tensors + self._correlation_tensor(correlation_id)
 
     def padding_tensors(self) -> tuple[InputTensor, ...]:
-        """The tensors of a padding row."""
         return self._unready
 
     def _flag(self, name: str, control: pb.ModelSequenceBatching.Control) -> _Flag:

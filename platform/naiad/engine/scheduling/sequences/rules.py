@@ -25,7 +25,6 @@ class SequenceRules:
     """The rules of one model (CORE src/sequence_batch_scheduler/, whose texts these are).
 
     Attributes:
-        model: The model's name.
         is_iterative: Whether a request without a correlation id starts a new sequence.
         is_closed: Whether new sequences are rejected, because the server stops.
         lost_text: Error text for a request whose sequence was lost with its instance.
@@ -87,7 +86,6 @@ class SequenceRules:
             self._lost_bytes -= size_of(self._lost.popitem(last=False)[0])
 
     def lost_error(self, correlation_id: int | str) -> NotReadyError:
-        """The error of a request of a lost sequence."""
         return NotReadyError(f"sequence {correlation_id} of model '{self.model}' was lost: {_LOST}")
 
     def conflict_text(self, correlation_id: int | str) -> str:

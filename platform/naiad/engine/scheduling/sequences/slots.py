@@ -25,11 +25,9 @@ class SequenceRequest(Generic[Item]):
     """One queued request of a sequence.
 
     Attributes:
-        item: The request.
         flags: START and END as passed to the model.
         queued_ns: Time of its arrival, or when it became the next of its sequence (`Strategy.restarts_delay`).
         size: Number of rows; always 1.
-        key: Its shape key.
     """
 
     __slots__ = ("flags", "item", "key", "queued_ns", "size")
@@ -47,7 +45,6 @@ class Sequence(Generic[Instance, Item]):
 
     Attributes:
         id: The correlation id.
-        queue: Queued requests, in order.
         slot: Its slot; None while it is in the backlog, and after its end.
         in_flight: The request that is executed now; there is at most one.
         has_begun: Whether a request was dispatched: the sequence cannot move to another instance any more.
@@ -87,8 +84,6 @@ class InstanceSlots(Generic[Instance, Item]):
     """An instance and its slots.
 
     Attributes:
-        instance: The instance.
-        slots: Its slots.
         ready: Sequences whose next request can be executed, longest ready first.
         batch: The sequences of the batch that the instance executes; None while it is idle.
         wake_ns: When the delay of its next batch expires; None without one.
