@@ -196,7 +196,7 @@ class ServerProcess:
         environ: Mapping[str, str | None] | None = None,
         wait: str = "ready",
         timeout: float = 60,
-        grace: float = 5,
+        grace: float = 20,
         directory: Path | None = None,
         is_fresh: bool = False,
     ) -> None:

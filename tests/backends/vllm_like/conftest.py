@@ -135,5 +135,5 @@ def client(server: ServerProcess) -> Iterator[OpenAI]:
     import openai
 
     base = f"http://127.0.0.1:{server.openai_port}/v1"  # type: ignore[attr-defined]
-    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=30) as made:
+    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=60) as made:
         yield made

@@ -63,7 +63,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
 @pytest.fixture
 def eyes(seeing: ServerProcess) -> Iterator[OpenAI]:
     base = f"http://127.0.0.1:{seeing.openai_port}/v1"  # type: ignore[attr-defined]
-    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=30) as made:
+    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 
@@ -97,7 +97,7 @@ def by_message(client: OpenAI, colour: tuple[int, int, int]) -> str:
     source = {"type": "base64", "media_type": "image/png", "data": png(colour)}
     parts: Any = [{"type": "text", "text": "hello"}, {"type": "image", "source": source}]
     base = str(client.base_url).removesuffix("v1/")
-    with contextlib.closing(anthropic.Anthropic(base_url=base, api_key="any", max_retries=0, timeout=30)) as other:
+    with contextlib.closing(anthropic.Anthropic(base_url=base, api_key="any", max_retries=0, timeout=60)) as other:
         asked: Any = [{"role": "user", "content": parts}]
         answer = other.messages.create(model="seeing", messages=asked, max_tokens=12, extra_body={"temperature": 0})
         return "".join(block.text for block in answer.content if block.type == "text")

@@ -83,7 +83,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, engines: Path) -> Iterator[
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[OpenAI]:
     base = f"http://127.0.0.1:{server.openai_port}/v1"  # type: ignore[attr-defined]
-    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=30) as made:
+    with openai.OpenAI(base_url=base, api_key="any", max_retries=0, timeout=60) as made:
         yield made
 
 
@@ -307,7 +307,7 @@ def ask_message(client: OpenAI, model: str, stream: bool, **options: Any) -> Sai
         given["tool_choice"] = named or {"type": {"required": "any"}.get(choice, choice)}
     asked = {"model": model, "max_tokens": 200, "messages": [USER], "stream": stream, **given}
     base = str(client.base_url).removesuffix("v1/")
-    with anthropic.Anthropic(base_url=base, api_key="any", max_retries=0, timeout=30) as other:
+    with anthropic.Anthropic(base_url=base, api_key="any", max_retries=0, timeout=60) as other:
         answer: Any = other.messages.create(**asked)
         if stream:
             events = list(answer)
