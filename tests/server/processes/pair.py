@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -145,14 +145,3 @@ class Pair:
     def close(self) -> None:
         self.session.close()
         self.link.close()
-
-
-def run(test: Callable[[Pair], Awaitable[None]], engine: Engine | None = None) -> None:
-    async def with_pair() -> None:
-        pair = Pair(engine or Engine())
-        try:
-            await asyncio.wait_for(test(pair), 30)
-        finally:
-            pair.close()
-
-    asyncio.run(with_pair())

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 
-from server.processes.pair import Engine, run
+import pytest
+from server.processes.pair import Engine
 
 
-def test_an_unload_continues_when_the_process_that_requested_it_exits():
-    events = []
+class Unloading(Engine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[str] = []
 
-    class Unloading(Engine):
-        async def unload(self, name, *, unload_dependents):
-            events.append(f"begins {name}")
-            await asyncio.sleep(0.01)
-            events.append(f"ended {name}")
+    async def unload(self, name, *, unload_dependents):
+        self.events.append(f"begins {name}")
+        await asyncio.sleep(0.01)
+        self.events.append(f"ended {name}")
 
-    async def test(pair):
-        asking = asyncio.ensure_future(pair.remote.unload("m"))
-        await pair.settle(lambda: events)
-        pair.session.close()
-        await pair.settle(lambda: len(events) == 2)
-        assert events == ["begins m", "ended m"]
-        asking.cancel()
 
-    run(test, Unloading())
+@pytest.fixture
+def engine():
+    return Unloading()
+
+
+async def test_an_unload_continues_when_the_process_that_requested_it_exits(pair, engine):
+    asking = asyncio.ensure_future(pair.remote.unload("m"))
+    await pair.settle(lambda: engine.events)
+    pair.session.close()
+    await pair.settle(lambda: len(engine.events) == 2)
+    assert engine.events == ["begins m", "ended m"]
+    asking.cancel()

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from server.processes.pair import Pair, Sink, request, run
+from server.processes.pair import Pair, Sink, request
 
 from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.guests.memory import unsent_frames
@@ -39,119 +39,98 @@ def numbered(elements: int) -> InferRequest:
     return replace(sent, inputs=[replace(tensor, data=data)])
 
 
-def test_other_requests_overtake_a_copied_request_and_its_bytes_arrive() -> None:
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        sent = numbered(LARGE)
-        pair.remote.submit(replace(sent, request_id="large"), Sink())
-        pair.remote.submit(replace(request("m"), request_id="small"), Sink())
-        await pair.settle(lambda: len(pair.engine.requests) == 2)
-        assert ids(pair) == ["small", "large"]
-        assert bytes(pair.engine.requests[1].inputs[0].data) == sent.inputs[0].data
-        await pair.settle(lambda: not pair.remote.held.requests)
-
-    run(test)
+async def test_other_requests_overtake_a_copied_request_and_its_bytes_arrive(pair: Pair) -> None:
+    share_inputs(pair)
+    sent = numbered(LARGE)
+    pair.remote.submit(replace(sent, request_id="large"), Sink())
+    pair.remote.submit(replace(request("m"), request_id="small"), Sink())
+    await pair.settle(lambda: len(pair.engine.requests) == 2)
+    assert ids(pair) == ["small", "large"]
+    assert bytes(pair.engine.requests[1].inputs[0].data) == sent.inputs[0].data
+    await pair.settle(lambda: not pair.remote.held.requests)
 
 
-def test_a_turn_of_the_loop_copies_a_slice() -> None:
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        pair.remote.submit(request("m", LARGE), Sink())
-        for _ in range(15):  # of 1 MiB
-            await asyncio.sleep(0)
-            assert pair.remote.held.copied == 1
-        await pair.settle(lambda: pair.engine.requests)
-        assert pair.remote.held.copied == 0
-
-    run(test)
+async def test_a_turn_of_the_loop_copies_a_slice(pair: Pair) -> None:
+    share_inputs(pair)
+    pair.remote.submit(request("m", LARGE), Sink())
+    for _ in range(15):  # of 1 MiB
+        await asyncio.sleep(0)
+        assert pair.remote.held.copied == 1
+    await pair.settle(lambda: pair.engine.requests)
+    assert pair.remote.held.copied == 0
 
 
-def test_requests_of_a_sequence_keep_their_order() -> None:
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        for name, elements, sequence in (("1", LARGE, 5), ("2", 1, 5), ("none", 1, 0), ("3", LARGE, 5), ("4", 1, 5)):
-            pair.remote.submit(replace(request("m", elements), request_id=name, correlation_id=sequence), Sink())
-        await pair.settle(lambda: len(pair.engine.requests) == 5)
-        assert ids(pair) == ["none", "1", "2", "3", "4"]
-
-    run(test)
+async def test_requests_of_a_sequence_keep_their_order(pair: Pair) -> None:
+    share_inputs(pair)
+    for name, elements, sequence in (("1", LARGE, 5), ("2", 1, 5), ("none", 1, 0), ("3", LARGE, 5), ("4", 1, 5)):
+        pair.remote.submit(replace(request("m", elements), request_id=name, correlation_id=sequence), Sink())
+    await pair.settle(lambda: len(pair.engine.requests) == 5)
+    assert ids(pair) == ["none", "1", "2", "3", "4"]
 
 
-def test_a_request_cancelled_while_it_is_copied_is_sent_and_then_cancelled() -> None:
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        pair.engine.is_answering = False
-        ticket = pair.remote.submit(request("m", LARGE), Sink())
-        pair.remote.cancel(ticket)
-        await pair.settle(lambda: pair.engine.cancelled)
-        assert len(pair.engine.requests) == 1
-
-    run(test)
+async def test_a_request_cancelled_while_it_is_copied_is_sent_and_then_cancelled(pair: Pair) -> None:
+    share_inputs(pair)
+    pair.engine.is_answering = False
+    ticket = pair.remote.submit(request("m", LARGE), Sink())
+    pair.remote.cancel(ticket)
+    await pair.settle(lambda: pair.engine.cancelled)
+    assert len(pair.engine.requests) == 1
 
 
-def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_block_is_freed() -> None:
-    async def test(pair: Pair) -> None:
-        old = share_inputs(pair)
-        sink = Sink()
-        pair.remote.submit(numbered(LARGE), sink)
-        pair.engine.version.number += 1
-        pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
-        pair.session.on_routes_changed()
-        await pair.settle(lambda: sink.responses)
-        (found,) = pair.engine.requests
-        assert bytes(found.inputs[0].data) == numbered(LARGE).inputs[0].data
-        assert pair.session.received_count == 1
-        del found
-        pair.engine.requests.clear()  # which refer to the inputs in the new segment
-        await pair.settle(lambda: not pair.remote.held.input_bytes)
-        old.close()
-
-    run(test)
+async def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_block_is_freed(pair: Pair) -> None:
+    old = share_inputs(pair)
+    sink = Sink()
+    pair.remote.submit(numbered(LARGE), sink)
+    pair.engine.version.number += 1
+    pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+    pair.session.on_routes_changed()
+    await pair.settle(lambda: sink.responses)
+    (found,) = pair.engine.requests
+    assert bytes(found.inputs[0].data) == numbered(LARGE).inputs[0].data
+    assert pair.session.received_count == 1
+    del found
+    pair.engine.requests.clear()  # which refer to the inputs in the new segment
+    await pair.settle(lambda: not pair.remote.held.input_bytes)
+    old.close()
 
 
-def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected() -> None:
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        errors: list[NaiadError] = []
+async def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected(pair: Pair) -> None:
+    share_inputs(pair)
+    errors: list[NaiadError] = []
 
-        class Rejectable(Sink):
-            def reject(self, error: NaiadError) -> None:
-                errors.append(error)
+    class Rejectable(Sink):
+        def reject(self, error: NaiadError) -> None:
+            errors.append(error)
 
-        sink, plain = Rejectable(), Sink()
-        pair.remote.submit(request("m", LARGE), sink)
-        pair.remote.submit(request("m", LARGE), plain)
-        pair.engine.refusal = UnknownModelError("Request for unknown model: 'm' is not found")
-        pair.session.on_routes_changed()
-        await pair.settle(lambda: errors and plain.responses)
-        assert [type(error) for error in errors] == [UnknownModelError]
-        assert [type(each.error) for each in plain.responses] == [UnknownModelError]
-        assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)
-
-    run(test)
+    sink, plain = Rejectable(), Sink()
+    pair.remote.submit(request("m", LARGE), sink)
+    pair.remote.submit(request("m", LARGE), plain)
+    pair.engine.refusal = UnknownModelError("Request for unknown model: 'm' is not found")
+    pair.session.on_routes_changed()
+    await pair.settle(lambda: errors and plain.responses)
+    assert [type(error) for error in errors] == [UnknownModelError]
+    assert [type(each.error) for each in plain.responses] == [UnknownModelError]
+    assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)
 
 
-def test_pages_of_a_copied_request_are_returned_in_slices_after_a_pause() -> None:
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        sinks = [Sink() for _ in range(4)]
-        for sink in sinks:
-            pair.remote.submit(request("m", 4 * LARGE), sink)
-        await pair.settle(lambda: all(sink.responses for sink in sinks))
-        pair.engine.requests.clear()  # which refer to the inputs
-        await pair.settle(lambda: not pair.remote.held.input_bytes)
-        assert not pair.remote.trim()  # there were requests since it was called last
-        turns = 1
-        while pair.remote.trim():
-            turns += 1
-        assert turns > 1
-
-    run(test)
+async def test_pages_of_a_copied_request_are_returned_in_slices_after_a_pause(pair: Pair) -> None:
+    share_inputs(pair)
+    sinks = [Sink() for _ in range(4)]
+    for sink in sinks:
+        pair.remote.submit(request("m", 4 * LARGE), sink)
+    await pair.settle(lambda: all(sink.responses for sink in sinks))
+    pair.engine.requests.clear()  # which refer to the inputs
+    await pair.settle(lambda: not pair.remote.held.input_bytes)
+    assert not pair.remote.trim()  # there were requests since it was called last
+    turns = 1
+    while pair.remote.trim():
+        turns += 1
+    assert turns > 1
 
 
 @pytest.mark.parametrize("is_copied", [True, False], ids=["while it is copied", "when it is sent"])
-def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_its_block(
-    is_copied: bool, monkeypatch: pytest.MonkeyPatch
+async def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_its_block(
+    pair: Pair, is_copied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults: list[Exception] = []
 
@@ -159,45 +138,39 @@ def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_its_blo
         faults.append(struct.error("a fault of the test"))
         raise faults[-1]
 
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        with monkeypatch.context() as patched:
-            if is_copied:
-                patched.setattr(unsent_frames, "_copy", faulty)
-            else:
-                patched.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
-            sink = Sink()
-            pair.remote.submit(request("m", LARGE), sink)
-            await pair.settle(lambda: sink.responses)
-        (response,) = sink.responses
-        assert response is not None
-        assert response.error is not None
-        action = "copy the inputs of the request to 'm'" if is_copied else "submit the request to 'm'"
-        cause = "unexpected struct.error: a fault of the test; see the log of the server"
-        assert response.error.message == f"cannot {action}: {cause}"
-        held = pair.remote.held
-        assert (held.input_bytes, held.requests, held.copied) == (0, 0, 0)
-        later = Sink()
-        pair.remote.submit(request("m", LARGE), later)
-        await pair.settle(lambda: later.responses)
-        assert len(pair.engine.requests) == 1
-
-    run(test)
+    share_inputs(pair)
+    with monkeypatch.context() as patched:
+        if is_copied:
+            patched.setattr(unsent_frames, "_copy", faulty)
+        else:
+            patched.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
+        sink = Sink()
+        pair.remote.submit(request("m", LARGE), sink)
+        await pair.settle(lambda: sink.responses)
+    (response,) = sink.responses
+    assert response is not None
+    assert response.error is not None
+    action = "copy the inputs of the request to 'm'" if is_copied else "submit the request to 'm'"
+    cause = "unexpected struct.error: a fault of the test; see the log of the server"
+    assert response.error.message == f"cannot {action}: {cause}"
+    held = pair.remote.held
+    assert (held.input_bytes, held.requests, held.copied) == (0, 0, 0)
+    later = Sink()
+    pair.remote.submit(request("m", LARGE), later)
+    await pair.settle(lambda: later.responses)
+    assert len(pair.engine.requests) == 1
 
 
 @pytest.mark.parametrize("elements", [1, 1000], ids=["in the message", "in the part"])
-def test_a_small_request_that_cannot_be_sent_is_refused_and_frees_its_block(
-    elements: int, monkeypatch: pytest.MonkeyPatch
+async def test_a_small_request_that_cannot_be_sent_is_refused_and_frees_its_block(
+    pair: Pair, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def faulty(*_: Any) -> Any:
         raise struct.error("a fault of the test")
 
-    async def test(pair: Pair) -> None:
-        share_inputs(pair)
-        with monkeypatch.context() as patched:
-            patched.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
-            with pytest.raises(NaiadError, match=r"cannot submit the request to 'm': unexpected struct.error: a fault"):
-                pair.remote.submit(request("m", elements), Sink())
-        assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)
-
-    run(test)
+    share_inputs(pair)
+    with monkeypatch.context() as patched:
+        patched.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
+        with pytest.raises(NaiadError, match=r"cannot submit the request to 'm': unexpected struct.error: a fault"):
+            pair.remote.submit(request("m", elements), Sink())
+    assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)

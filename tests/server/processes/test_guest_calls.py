@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.clock import Clock, turns
-from server.processes.pair import Engine, Pair, Sink, request, run
+from server.processes.pair import Engine, Pair, Sink, request
 
 from naiad.core.errors import NaiadError
 from naiad.engine.calls.services import ModelServices
@@ -510,33 +510,32 @@ class Calls:
 
 @pytest.mark.parametrize("elements", [1, 1 << 16, 1 << 21])
 @pytest.mark.parametrize("is_known", [False, True])
-def test_a_call_goes_over_the_link_with_its_caller_and_counts_as_no_request(elements: int, is_known: bool) -> None:
-    async def test(pair: Pair) -> None:
-        calls, sink = Calls(), Sink()
-        pair.session.requests.on_call = calls.take
-        if is_known:
-            pair.know_route("m")
-        number = pair.remote.submit_call(request("m", elements), sink, CALLER)
-        pair.remote.confirm_consumed(number, 2)
-        pair.remote.cancel_call(number)
-        await pair.settle(lambda: len(calls.acts) == 2)
-        ((caller, called, results),) = calls.taken
-        assert (caller, bytes(called.inputs[0].data)) == (CALLER, bytes(4 * elements))
-        assert calls.acts == [("confirm", 2), ("cancel", False)]
-        assert (pair.session.received_count, pair.engine.requests) == (0, [])
-        results.send(InferResponse("m", 1, "one"), False)
-        await pair.settle(lambda: sink.responses)
-        pair.remote.drop_results(number)
-        await pair.settle(lambda: len(calls.acts) == 3)
-        results.send(InferResponse("m", 1, "two"), False)
-        results.send(None, True)
-        await pair.settle(lambda: not pair.remote.request_count)
-        assert [each and each.request_id for each in sink.responses] == ["one", None]
-        assert pair.session.requests.request_count == 0
-        pair.remote.cancel_call(number)  # of a call that has ended
-        assert not pair.session.requests._calls
-
-    run(test)
+async def test_a_call_goes_over_the_link_with_its_caller_and_counts_as_no_request(
+    pair: Pair, elements: int, is_known: bool
+) -> None:
+    calls, sink = Calls(), Sink()
+    pair.session.requests.on_call = calls.take
+    if is_known:
+        pair.know_route("m")
+    number = pair.remote.submit_call(request("m", elements), sink, CALLER)
+    pair.remote.confirm_consumed(number, 2)
+    pair.remote.cancel_call(number)
+    await pair.settle(lambda: len(calls.acts) == 2)
+    ((caller, called, results),) = calls.taken
+    assert (caller, bytes(called.inputs[0].data)) == (CALLER, bytes(4 * elements))
+    assert calls.acts == [("confirm", 2), ("cancel", False)]
+    assert (pair.session.received_count, pair.engine.requests) == (0, [])
+    results.send(InferResponse("m", 1, "one"), False)
+    await pair.settle(lambda: sink.responses)
+    pair.remote.drop_results(number)
+    await pair.settle(lambda: len(calls.acts) == 3)
+    results.send(InferResponse("m", 1, "two"), False)
+    results.send(None, True)
+    await pair.settle(lambda: not pair.remote.request_count)
+    assert [each and each.request_id for each in sink.responses] == ["one", None]
+    assert pair.session.requests.request_count == 0
+    pair.remote.cancel_call(number)  # of a call that has ended
+    assert not pair.session.requests._calls
 
 
 class TwoModels(Engine):
@@ -547,24 +546,24 @@ class TwoModels(Engine):
 
 
 @pytest.mark.parametrize("event", ["opened", "ended"])
-def test_calls_stay_in_their_process_while_a_branch_of_another_model_opens_or_ends(event: str) -> None:
+@pytest.mark.parametrize("engine", [TwoModels()])
+async def test_calls_stay_in_their_process_while_a_branch_of_another_model_opens_or_ends(
+    pair: Pair, event: str
+) -> None:
     """An old version ends after the load or unload was answered; it may take as long as its guests do."""
 
-    async def test(pair: Pair) -> None:
-        target = object()
-        branch = SimpleNamespace(version=target, takes_call=lambda *, is_decoupled: True)
-        branches = {2: branch} if event == "opened" else {1: branch, 2: branch}
-        pair.remote.branches = SimpleNamespace(find=branches.get, find_ensemble=lambda _: None)  # type: ignore[assignment]
-        call = {name: SimpleNamespace(request=request(name), is_decoupled=False) for name in "ab"}
-        for name in "ab":
-            pair.know_route(name)
-        assert pair.remote.target_of(call["b"]) is target  # type: ignore[arg-type]
+    target = object()
+    branch = SimpleNamespace(version=target, takes_call=lambda *, is_decoupled: True)
+    branches = {2: branch} if event == "opened" else {1: branch, 2: branch}
+    pair.remote.branches = SimpleNamespace(find=branches.get, find_ensemble=lambda _: None)  # type: ignore[assignment]
+    call = {name: SimpleNamespace(request=request(name), is_decoupled=False) for name in "ab"}
+    for name in "ab":
+        pair.know_route(name)
+    assert pair.remote.target_of(call["b"]) is target  # type: ignore[arg-type]
 
-        branches.pop(1, None) if event == "ended" else branches.setdefault(1, branch)
-        pair.remote.on_branch_opened(1)
+    branches.pop(1, None) if event == "ended" else branches.setdefault(1, branch)
+    pair.remote.on_branch_opened(1)
 
-        assert pair.remote.target_of(call["b"]) is target, "its route was forgotten"  # type: ignore[arg-type]
-        pair.know_route("a")
-        assert pair.remote.target_of(call["a"]) is (None if event == "ended" else target)  # type: ignore[arg-type]
-
-    run(test, TwoModels())
+    assert pair.remote.target_of(call["b"]) is target, "its route was forgotten"  # type: ignore[arg-type]
+    pair.know_route("a")
+    assert pair.remote.target_of(call["a"]) is (None if event == "ended" else target)  # type: ignore[arg-type]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+from fakes.guests import Answers
 from naiad_stub import wire
 from server.processes.pair import SILENT, Engine, request
 
@@ -45,15 +46,6 @@ class Link:
         pass
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.responses: list[InferResponse] = []
-
-    def send(self, response: InferResponse, final: bool) -> None:
-        assert final
-        self.responses.append(response)
-
-
 class Pair:
     """The owner's side and the frontend process's side in one process."""
 
@@ -66,10 +58,12 @@ class Pair:
 
     def receive(self, size: int) -> InferResponse:
         """A response whose first output has so many bytes."""
-        sink = Sink()
+        sink = Answers()
         self.respond(self.remote.submit(replace(request(SILENT), request_id=f"id {size}"), sink), size)
         self.remote.on_received()
-        (response,) = sink.responses
+        ((response, final),) = sink.responses
+        assert response is not None
+        assert final
         return response
 
 
@@ -106,24 +100,19 @@ def check(response: InferResponse, number: int) -> None:
     ]
 
 
-def test_both_sides_forget_layouts_before_they_are_too_many() -> None:
-    async def run() -> None:
-        for pair in (Forwarded(), Joined()):
-            for number in range(1, _MAX_LAYOUTS + 10):
-                check(pair.receive(number), number)
-            assert pair.link.kinds.count(FrameKind.FORGET_LAYOUTS) == 1
-            assert pair.remote.held.layouts == 9
-            check(pair.receive(_MAX_LAYOUTS + 5), _MAX_LAYOUTS + 5)
-            check(pair.receive(5), 5)
-
-    asyncio.run(run())
+@pytest.mark.parametrize("kind", [Forwarded, Joined])
+async def test_both_sides_forget_layouts_before_they_are_too_many(kind: type[Forwarded | Joined]) -> None:
+    pair = kind()
+    for number in range(1, _MAX_LAYOUTS + 10):
+        check(pair.receive(number), number)
+    assert pair.link.kinds.count(FrameKind.FORGET_LAYOUTS) == 1
+    assert pair.remote.held.layouts == 9
+    check(pair.receive(_MAX_LAYOUTS + 5), _MAX_LAYOUTS + 5)
+    check(pair.receive(5), 5)
 
 
-def test_a_layout_is_announced_once() -> None:
-    async def run() -> None:
-        pair = Forwarded()
-        for _ in range(3):
-            check(pair.receive(5), 5)
-        assert pair.link.kinds == [FrameKind.RESULT, FrameKind.LAYOUT, *[FrameKind.RESPONSE] * 3]
-
-    asyncio.run(run())
+async def test_a_layout_is_announced_once() -> None:
+    pair = Forwarded()
+    for _ in range(3):
+        check(pair.receive(5), 5)
+    assert pair.link.kinds == [FrameKind.RESULT, FrameKind.LAYOUT, *[FrameKind.RESPONSE] * 3]

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from naiad_stub import wire
-from server.processes.pair import Pair, run
+from server.processes.pair import Pair
 
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
@@ -33,76 +33,60 @@ def respond(pair: Pair, number: int) -> None:
     pair.session.requests.sink_of(number).send(InferResponse("m", 1, "", outputs, layout=("small",)), True)
 
 
-def test_a_response_is_read_before_the_segment_of_its_exited_guest_is_dropped() -> None:
-    async def test(pair: Pair) -> None:
-        sinks = [pair.sink(1), pair.sink(2)]
-        respond_from_guest(pair, 1).close()
-        pair.session.requests.on_routes_changed()  # arrives together with the response
-        respond(pair, 2)
-        await pair.settle(lambda: all(sink.responses for sink in sinks))
-        (large,), (small,) = (sink.responses for sink in sinks)
-        assert bytes(large.outputs[0].data) == bytes(LARGE)
-        assert bytes(small.outputs[0].data) == b"ab"
-        assert pair.remote.held.segments == 0
-
-    run(test)
+async def test_a_response_is_read_before_the_segment_of_its_exited_guest_is_dropped(pair: Pair) -> None:
+    sinks = [pair.sink(1), pair.sink(2)]
+    respond_from_guest(pair, 1).close()
+    pair.session.requests.on_routes_changed()  # arrives together with the response
+    respond(pair, 2)
+    await pair.settle(lambda: all(sink.responses for sink in sinks))
+    (large,), (small,) = (sink.responses for sink in sinks)
+    assert bytes(large.outputs[0].data) == bytes(LARGE)
+    assert bytes(small.outputs[0].data) == b"ab"
+    assert pair.remote.held.segments == 0
 
 
-def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names() -> None:
-    async def test(pair: Pair) -> None:
-        sink = pair.sink(1)
-        respond_from_guest(pair, 1).close()
-        pair.session.requests.on_routes_changed()
-        pair.remote.receive()  # as a frontend does before it looks at a kept route
-        assert sink.responses == []
-        assert pair.remote.held.segments == 1
-        await pair.settle(lambda: sink.responses)
-        assert bytes(sink.responses[0].outputs[0].data) == bytes(LARGE)
-        assert pair.remote.held.segments == 0
-
-    run(test)
+async def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names(pair: Pair) -> None:
+    sink = pair.sink(1)
+    respond_from_guest(pair, 1).close()
+    pair.session.requests.on_routes_changed()
+    pair.remote.receive()  # as a frontend does before it looks at a kept route
+    assert sink.responses == []
+    assert pair.remote.held.segments == 1
+    await pair.settle(lambda: sink.responses)
+    assert bytes(sink.responses[0].outputs[0].data) == bytes(LARGE)
+    assert pair.remote.held.segments == 0
 
 
-def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes() -> None:
+async def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes(pair: Pair) -> None:
     """Guests restart, and instances come and go with the load, while routes stay the same."""
-
-    async def test(pair: Pair) -> None:
-        for number in (1, 2, 3):
-            sink = pair.sink(number)
-            guest = respond_from_guest(pair, number)
-            await pair.settle(lambda sink=sink: sink.responses)
-            (response,) = sink.responses
-            guest.close()
-            await pair.settle(lambda: not pair.remote.held.segments)
-            assert bytes(response.outputs[0].data) == bytes(LARGE)  # mapped while a response refers to it
-        assert pair.session.requests.segment_count == 0
-
-    run(test)
+    for number in (1, 2, 3):
+        sink = pair.sink(number)
+        guest = respond_from_guest(pair, number)
+        await pair.settle(lambda sink=sink: sink.responses)
+        (response,) = sink.responses
+        guest.close()
+        await pair.settle(lambda: not pair.remote.held.segments)
+        assert bytes(response.outputs[0].data) == bytes(LARGE)  # mapped while a response refers to it
+    assert pair.session.requests.segment_count == 0
 
 
-def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call() -> None:
-    async def test(pair: Pair) -> None:
-        order: list[int] = []
-        pair.sink(1, lambda: (respond(pair, 3), pair.owner.flush(), pair.remote.receive(), order.append(1)))
-        for number in (2, 3):
-            pair.sink(number, lambda number=number: order.append(number))
-        respond(pair, 1)
-        respond(pair, 2)
-        await pair.settle(lambda: len(order) == 3)
-        assert order == [1, 2, 3]
-
-    run(test)
+async def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call(pair: Pair) -> None:
+    order: list[int] = []
+    pair.sink(1, lambda: (respond(pair, 3), pair.owner.flush(), pair.remote.receive(), order.append(1)))
+    for number in (2, 3):
+        pair.sink(number, lambda number=number: order.append(number))
+    respond(pair, 1)
+    respond(pair, 2)
+    await pair.settle(lambda: len(order) == 3)
+    assert order == [1, 2, 3]
 
 
-def test_a_failing_sink_does_not_affect_other_responses(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(pair: Pair) -> None:
-        pair.sink(1, lambda: 1 // 0)
-        other = pair.sink(2)
-        respond(pair, 1)
-        respond(pair, 2)
-        await pair.settle(lambda: other.responses)
-
-    run(test)
+async def test_a_failing_sink_does_not_affect_other_responses(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.sink(1, lambda: 1 // 0)
+    other = pair.sink(2)
+    respond(pair, 1)
+    respond(pair, 2)
+    await pair.settle(lambda: other.responses)
     assert "cannot pass on a response of 'm'" in caplog.text
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from server.processes.pair import Pair, Sink, request, run
+from server.processes.pair import Pair, Sink, request
 
 from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.engine.serving.pending import ForwardedRequest
@@ -83,30 +83,23 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("is_known", [False, True], ids=["by its parts", "by its key"])
-def test_a_request_arrives_as_it_was_sent(case: str, is_known: bool) -> None:
+async def test_a_request_arrives_as_it_was_sent(pair: Pair, case: str, is_known: bool) -> None:
     fields, kind = CASES[case]
 
-    async def test(pair: Pair) -> None:
-        pair.know_route("m")
-        sent = replace(request("m"), layout_key=case if is_known else None, **fields)
-        for _ in range(3):
-            assert comparable(await arrived(pair, sent)) == comparable(sent)
-        assert kinds_of(pair) == [kind] * 3
-
-    run(test)
+    pair.know_route("m")
+    sent = replace(request("m"), layout_key=case if is_known else None, **fields)
+    for _ in range(3):
+        assert comparable(await arrived(pair, sent)) == comparable(sent)
+    assert kinds_of(pair) == [kind] * 3
 
 
-def test_a_request_of_a_known_form_may_have_what_the_others_did_not() -> None:
+async def test_a_request_of_a_known_form_may_have_what_the_others_did_not(pair: Pair) -> None:
     """A frontend adds parameters and a trace to requests after their form was recognised."""
-
-    async def test(pair: Pair) -> None:
-        pair.know_route("m")
-        for fields in ({}, {"parameters": {"header": "x"}}, {"propagated": TRACE}, {"request_id": "7"}, {}):
-            sent = replace(request("m"), **fields)
-            assert comparable(await arrived(pair, sent)) == comparable(sent)
-        assert kinds_of(pair) == [FrameKind.SHORT_REQUEST, FrameKind.REQUEST, *[FrameKind.SHORT_REQUEST] * 3]
-
-    run(test)
+    pair.know_route("m")
+    for fields in ({}, {"parameters": {"header": "x"}}, {"propagated": TRACE}, {"request_id": "7"}, {}):
+        sent = replace(request("m"), **fields)
+        assert comparable(await arrived(pair, sent)) == comparable(sent)
+    assert kinds_of(pair) == [FrameKind.SHORT_REQUEST, FrameKind.REQUEST, *[FrameKind.SHORT_REQUEST] * 3]
 
 
 class Forwarding:
@@ -124,19 +117,16 @@ class Forwarding:
         return 1
 
 
-def test_a_traced_request_is_forwarded_with_its_context() -> None:
-    async def test(pair: Pair) -> None:
-        forwarding = pair.engine.version.forwarding = Forwarding()
-        pair.know_route("m")
-        sink = Sink()
-        sent = replace(request("m"), request_id="7", propagated=TRACE)
-        pair.remote.submit(sent, sink)
-        await pair.settle(lambda: sink.responses)
-        (forwarded,) = forwarding.forwarded
-        assert (forwarded.request_id, forwarded.inputs) == (b"7", bytes(4))
-        assert comparable(forwarded.source.request_of(forwarded)) == comparable(sent)
-
-    run(test)
+async def test_a_traced_request_is_forwarded_with_its_context(pair: Pair) -> None:
+    forwarding = pair.engine.version.forwarding = Forwarding()
+    pair.know_route("m")
+    sink = Sink()
+    sent = replace(request("m"), request_id="7", propagated=TRACE)
+    pair.remote.submit(sent, sink)
+    await pair.settle(lambda: sink.responses)
+    (forwarded,) = forwarding.forwarded
+    assert (forwarded.request_id, forwarded.inputs) == (b"7", bytes(4))
+    assert comparable(forwarded.source.request_of(forwarded)) == comparable(sent)
 
 
 LARGE = 5_000
@@ -154,31 +144,25 @@ def place_and_unload(pair: Pair, sink: Any) -> None:
     pair.engine.version.shared_inputs = None
 
 
-def test_a_request_for_a_version_that_is_gone_is_sent_to_the_next_one() -> None:
-    async def test(pair: Pair) -> None:
-        sink = Sink()
-        place_and_unload(pair, sink)
-        await pair.settle(lambda: sink.responses)
-        (found,) = pair.engine.requests
-        assert comparable(found) == replace(comparable(request("m", LARGE)), request_id="7")
-        assert [each.error for each in sink.responses] == [None]
-        assert pair.session.received_count == 1
-
-    run(test)
+async def test_a_request_for_a_version_that_is_gone_is_sent_to_the_next_one(pair: Pair) -> None:
+    sink = Sink()
+    place_and_unload(pair, sink)
+    await pair.settle(lambda: sink.responses)
+    (found,) = pair.engine.requests
+    assert comparable(found) == replace(comparable(request("m", LARGE)), request_id="7")
+    assert [each.error for each in sink.responses] == [None]
+    assert pair.session.received_count == 1
 
 
-def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other() -> None:
-    async def test(pair: Pair) -> None:
-        errors: list[NaiadError] = []
+async def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other(pair: Pair) -> None:
+    errors: list[NaiadError] = []
 
-        class Rejectable(Sink):
-            def reject(self, error: NaiadError) -> None:
-                errors.append(error)
+    class Rejectable(Sink):
+        def reject(self, error: NaiadError) -> None:
+            errors.append(error)
 
-        place_and_unload(pair, Rejectable())
-        pair.engine.refusal = UnknownModelError("Request for unknown model: 'm' is not found")
-        await pair.settle(lambda: errors)
-        assert [type(error) for error in errors] == [UnknownModelError]
-        assert pair.remote.held.requests == 0
-
-    run(test)
+    place_and_unload(pair, Rejectable())
+    pair.engine.refusal = UnknownModelError("Request for unknown model: 'm' is not found")
+    await pair.settle(lambda: errors)
+    assert [type(error) for error in errors] == [UnknownModelError]
+    assert pair.remote.held.requests == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from server.processes.pair import SILENT, Pair, Sink, request, run
+from server.processes.pair import SILENT, Pair, Sink, request
 
 ROW = 4
 ROUTE: Any = SimpleNamespace(number=1, row=ROW)
@@ -35,38 +35,32 @@ class Peer:
         self.confirmed.append((number, count))
 
 
-def test_it_keeps_its_ticket_and_its_client_gets_the_responses() -> None:
-    async def test(pair: Pair) -> None:
-        peer, sink, sent = Peer(), Sink(), request(SILENT)
-        pair.remote.peers[2] = peer  # type: ignore[assignment]
-        noted: list[tuple[int, int]] = []
-        pair.remote.branches = SimpleNamespace(  # type: ignore[assignment]
-            note_sent=lambda *each: noted.append(each), find=lambda _: None, find_ensemble=lambda _: None
-        )
-        ticket = pair.remote._submit_to(2, ROUTE, sent, sink)
-        assert noted == [(ROW, 2)]
-        pair.remote.confirm_sent(ticket, 3)
-        assert peer.confirmed == [(51, 3)]
+async def test_it_keeps_its_ticket_and_its_client_gets_the_responses(pair: Pair) -> None:
+    peer, sink, sent = Peer(), Sink(), request(SILENT)
+    pair.remote.peers[2] = peer  # type: ignore[assignment]
+    noted: list[tuple[int, int]] = []
+    pair.remote.branches = SimpleNamespace(  # type: ignore[assignment]
+        note_sent=lambda *each: noted.append(each), find=lambda _: None, find_ensemble=lambda _: None
+    )
+    ticket = pair.remote._submit_to(2, ROUTE, sent, sink)
+    assert noted == [(ROW, 2)]
+    pair.remote.confirm_sent(ticket, 3)
+    assert peer.confirmed == [(51, 3)]
 
-        pair.remote._send_elsewhere(2, 51, sent, peer.sinks[0])
-        await pair.settle(lambda: pair.session.requests.request_count == 1)
-        pair.remote.cancel(ticket)
-        await pair.settle(lambda: pair.engine.cancelled == [1])
-        assert peer.cancelled == []
-        pair.session.requests.sink_of(1).send(None, True)
-        await pair.settle(lambda: sink.responses == [None])
-        assert pair.remote._sent_elsewhere == {}
-
-    run(test)
+    pair.remote._send_elsewhere(2, 51, sent, peer.sinks[0])
+    await pair.settle(lambda: pair.session.requests.request_count == 1)
+    pair.remote.cancel(ticket)
+    await pair.settle(lambda: pair.engine.cancelled == [1])
+    assert peer.cancelled == []
+    pair.session.requests.sink_of(1).send(None, True)
+    await pair.settle(lambda: sink.responses == [None])
+    assert pair.remote._sent_elsewhere == {}
 
 
-def test_it_is_rejected_where_the_coordinator_has_exited() -> None:
-    async def test(pair: Pair) -> None:
-        pair.link.close()
-        sink = Sink()
-        pair.remote._send_elsewhere(2, 51, request(SILENT), sink)
-        ((error,),) = ([each.error for each in sink.responses if each is not None],)
-        assert str(error) == "Server exiting"
-        assert pair.remote._sent_elsewhere == {}
-
-    run(test)
+async def test_it_is_rejected_where_the_coordinator_has_exited(pair: Pair) -> None:
+    pair.link.close()
+    sink = Sink()
+    pair.remote._send_elsewhere(2, 51, request(SILENT), sink)
+    ((error,),) = ([each.error for each in sink.responses if each is not None],)
+    assert str(error) == "Server exiting"
+    assert pair.remote._sent_elsewhere == {}

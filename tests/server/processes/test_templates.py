@@ -6,43 +6,37 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from server.processes.pair import Pair, Sink, request, run
+from server.processes.pair import Pair, Sink, request
 
 from naiad.protocol.inference import SEQUENCE_START
 
 CHANGES = 20
 
 
-def test_the_owner_keeps_no_template_of_an_earlier_version() -> None:
-    async def test(pair: Pair) -> None:
-        for _ in range(CHANGES):
-            sink = Sink()
-            pair.know_route("m")
-            for elements in (1, 2, 2):
-                pair.remote.submit(request("m", elements), sink)
-            await pair.settle(lambda sink=sink: len(sink.responses) == 3)
-            assert pair.session.requests.template_count == 2
-            pair.session.requests.on_routes_changed()
-            await pair.settle(lambda: not pair.remote.held.routes)
-            await pair.settle(lambda: not pair.session.requests.template_count)
-            assert pair.remote.held.templates == 0
-
-        assert len(pair.engine.requests) == 3 * CHANGES
-
-    run(test)
-
-
-def test_a_request_on_its_way_at_the_change_finds_its_template() -> None:
-    async def test(pair: Pair) -> None:
+async def test_the_owner_keeps_no_template_of_an_earlier_version(pair: Pair) -> None:
+    for _ in range(CHANGES):
         sink = Sink()
         pair.know_route("m")
-        pair.remote.submit(request("m"), sink)
-        pair.session.requests.on_routes_changed()  # before the owner has read the request
-        await pair.settle(lambda: sink.responses)
-        assert [each.model_name for each in pair.engine.requests] == ["m"]
+        for elements in (1, 2, 2):
+            pair.remote.submit(request("m", elements), sink)
+        await pair.settle(lambda sink=sink: len(sink.responses) == 3)
+        assert pair.session.requests.template_count == 2
+        pair.session.requests.on_routes_changed()
+        await pair.settle(lambda: not pair.remote.held.routes)
         await pair.settle(lambda: not pair.session.requests.template_count)
+        assert pair.remote.held.templates == 0
 
-    run(test)
+    assert len(pair.engine.requests) == 3 * CHANGES
+
+
+async def test_a_request_on_its_way_at_the_change_finds_its_template(pair: Pair) -> None:
+    sink = Sink()
+    pair.know_route("m")
+    pair.remote.submit(request("m"), sink)
+    pair.session.requests.on_routes_changed()  # before the owner has read the request
+    await pair.settle(lambda: sink.responses)
+    assert [each.model_name for each in pair.engine.requests] == ["m"]
+    await pair.settle(lambda: not pair.session.requests.template_count)
 
 
 @pytest.mark.parametrize(
@@ -56,20 +50,18 @@ def test_a_request_on_its_way_at_the_change_finds_its_template() -> None:
         {"correlation_id": ""},
     ],
 )
-def test_requests_of_one_layout_may_differ_in_all_that_is_not_part_of_a_layout(fields: dict[str, Any]) -> None:
+async def test_requests_of_one_layout_may_differ_in_all_that_is_not_part_of_a_layout(
+    pair: Pair, fields: dict[str, Any]
+) -> None:
     """So do those of an ensemble's step, and of a model that calls another one."""
-
-    async def test(pair: Pair) -> None:
-        sink = Sink()
-        pair.know_route("m")
-        plain = request("m")
-        for sent in (plain, replace(plain, **fields), plain):
-            pair.remote.submit(sent, sink)
-        await pair.settle(lambda: len(sink.responses) == 3)
-        assert [{name: getattr(each, name) for name in fields} for each in pair.engine.requests] == [
-            {name: getattr(plain, name) for name in fields},
-            fields,
-            {name: getattr(plain, name) for name in fields},
-        ]
-
-    run(test)
+    sink = Sink()
+    pair.know_route("m")
+    plain = request("m")
+    for sent in (plain, replace(plain, **fields), plain):
+        pair.remote.submit(sent, sink)
+    await pair.settle(lambda: len(sink.responses) == 3)
+    assert [{name: getattr(each, name) for name in fields} for each in pair.engine.requests] == [
+        {name: getattr(plain, name) for name in fields},
+        fields,
+        {name: getattr(plain, name) for name in fields},
+    ]
