@@ -73,16 +73,7 @@ _LEFT_OUT_FILES = frozenset({"EXTERNALLY-MANAGED", "sitecustomize.py", "usercust
 
 @dataclass(frozen=True)
 class BaseInterpreter:
-    """An installed interpreter that can be copied.
-
-    Attributes:
-        executable: The executable with links resolved.
-        version: Full version, `3.12.1`.
-        prefix: Folder of the installation.
-        stdlib: Folder of the standard library, inside `prefix`.
-        include: Folder of the C headers; may be missing.
-        cache_tag: Tag of its bytecode files, `cpython-312`.
-    """
+    """An installed interpreter that can be copied; *include*, the folder of the C headers, may be missing."""
 
     executable: Path
     version: str
@@ -103,11 +94,7 @@ class BaseInterpreter:
 
 
 def inspect_base(python: Path) -> BaseInterpreter:
-    """The parts of an interpreter; for a venv, those of the interpreter it was created from.
-
-    Raises:
-        ExecutionEnvironmentError: If it does not run or cannot be copied.
-    """
+    """The parts of an interpreter; for a venv, those of the interpreter it was created from."""
     try:
         output = subprocess.run(
             [python, "-I", "-S", "-c", _QUERY], capture_output=True, text=True, check=True, timeout=30
@@ -134,7 +121,6 @@ def copy_base(base: BaseInterpreter, prefix: Path) -> None:
 
     Raises:
         ExecutionEnvironmentError: If the library path in a file has no room for a relative one.
-        OSError: If a file cannot be copied.
     """
     executables = prefix / "bin"
     executables.mkdir()

@@ -56,10 +56,7 @@ class BuiltEnvironment:
 
     Attributes:
         prefix: Folder of the environment. It can be packed, or copied to another machine.
-        python: Its interpreter.
-        version: Full version of the interpreter.
         base: The interpreter it was copied from, which is no longer needed; its own if conda installed it.
-        packages: Names and versions of the installed packages.
     """
 
     prefix: Path
@@ -88,15 +85,10 @@ def build(
     """Build the environment of a recipe.
 
     Args:
-        recipe_dir: Folder of the recipe.
         output_prefix: Folder to build in; must be missing or empty.
-        python: A version (`3.12`, `3.12.1`) or the path of an interpreter; overrides the recipe.
-        options: Sources of packages.
-        progress: Called with a line for each step.
+        python: Overrides the recipe: a version (`3.12`, `3.12.1`), or the path of an interpreter.
 
     Raises:
-        ConfigError: If the recipe is invalid, or its lock does not match.
-        InterpreterNotFoundError: If the machine has no suitable interpreter.
         ExecutionEnvironmentError: If the build fails; all created files are removed.
     """
     recipe = read_recipe(recipe_dir)
@@ -145,12 +137,7 @@ def _accepted_versions(recipe: Recipe) -> SpecifierSet:
 def requirements_to_install(
     recipe: Recipe, python: str, options: InstallOptions
 ) -> list[tuple[Requirements, InstallOptions]]:
-    """What to install for a version of Python, each with its sources: what the lock selects, else the requirements.
-
-    Raises:
-        ConfigError: If a file is invalid, or a requirement is editable.
-        ExecutionEnvironmentError: If a file cannot be read, the lock does not match, or a project has none.
-    """
+    """What to install for a version of Python, each with its sources: what the lock selects, else the requirements."""
     if recipe.requirements is None:
         return []
     declaration = read_declaration(recipe.requirements)
@@ -330,7 +317,6 @@ def _missing_folders(prefix: Path) -> list[Path]:
 
 
 def _describe_build(prefix: Path, python: Path, base: BaseInterpreter) -> BuiltEnvironment:
-    """Describe a built prefix."""
     has_conda = base.prefix == prefix
     packages = tuple((one.name, one.version) for one in list_packages(prefix) if has_conda or one.source == "python")
     return BuiltEnvironment(prefix, python, base.version, base.executable, packages)

@@ -54,13 +54,7 @@ _START = b"""#!/bin/sh
 
 
 def collect_members(prefix: Path, python: Path) -> tuple[list[OutputMember], tuple[str, ...]]:
-    """The members for an archive of a conda environment, sorted by name, and the warnings of conda-pack.
-
-    Raises:
-        conda_pack.CondaPackException: If the environment cannot be packed.
-        KeyError, TypeError, ValueError: If a record in it is invalid.
-        OSError: If a file cannot be read.
-    """
+    """The members for an archive of a conda environment, sorted by name, and the warnings of conda-pack."""
     collector = _MemberCollector()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)

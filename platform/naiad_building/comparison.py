@@ -56,15 +56,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What differs between two environments.
-
-    Attributes:
-        python: Versions of Python.
-        sizes: Bytes of their files.
-        files: Numbers of their files.
-        packages: Packages that differ, by name.
-        changes: Files that differ, the largest first.
-    """
+    """What differs between two environments."""
 
     python: tuple[str, str]
     sizes: tuple[int, int]
@@ -80,14 +72,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredBy:
-    """A package that requires another one.
-
-    Attributes:
-        name: Its name.
-        version: Its version.
-        requirement: What it requires.
-        dependants: The packages that require it.
-    """
+    """A package that requires another one."""
 
     name: str
     version: str
@@ -96,17 +81,7 @@ class RequiredBy:
 
 
 def compare_environments(before: str, after: str, root: Path, reporter: ProgressReporter) -> Difference:
-    """What differs between two environments. Reads all of their files.
-
-    Args:
-        before: An archive, a directory, or a digest of an entry of the store.
-        after: The other one.
-        root: Folder of the store.
-        reporter: Receives progress events.
-
-    Raises:
-        ExecutionEnvironmentError: If one does not exist, or cannot be read.
-    """
+    """What differs between two archives, directories or digests of entries. Reads all of their files."""
     first, second = (inspect_environment(text, root, reporter) for text in (before, after))
     ours, theirs = ({package.name.lower(): package for package in one.packages} for one in (first, second))
     packages = [
@@ -134,16 +109,7 @@ def compare_environments(before: str, after: str, root: Path, reporter: Progress
 
 
 def find_dependants(package: str, text: str, root: Path) -> RequiredBy:
-    """The packages of an environment that require another one, and those that require them.
-
-    Args:
-        package: The name of the package.
-        text: An archive, a directory, or a digest of an entry of the store.
-        root: Folder of the store.
-
-    Raises:
-        ExecutionEnvironmentError: If the environment cannot be read, or lacks the package.
-    """
+    """The packages that require another one in an archive, a directory or an entry, and those that require them."""
     installed = {
         str(canonicalize_name(name)): (name, version, list(requires))
         for name, version, requires in _installed(text, root)

@@ -41,14 +41,7 @@ _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentYml:
-    """The content of an `environment.yml`.
-
-    Attributes:
-        channels: Channels, highest priority first: names or URLs.
-        specs: Conda packages, as match specs.
-        requirements: Requirements for pip.
-        variables: Environment variables for guests.
-    """
+    """The content of an `environment.yml`; channels are names or URLs, the one of highest priority first."""
 
     channels: tuple[str, ...]
     specs: tuple[str, ...]
@@ -57,11 +50,7 @@ class EnvironmentYml:
 
 
 def read_environment_yml(file: Path) -> EnvironmentYml:
-    """Read an `environment.yml`.
-
-    Raises:
-        ConfigError: If it cannot be read or is invalid.
-    """
+    """Read an `environment.yml`."""
     try:
         import yaml
     except ImportError:
@@ -128,26 +117,13 @@ class _EnvironmentYmlReader:
 
 
 def require_rattler(file: Path) -> None:
-    """Check that py-rattler is installed.
-
-    Raises:
-        ConfigError: If it is not; names the extra.
-    """
+    """Check that py-rattler is installed."""
     if importlib.util.find_spec("rattler") is None:
         raise ConfigError(f"using {file} needs packages that naiad lacks: `{install_command('conda')}`")
 
 
 def solve_packages(channels: Sequence[str], specs: Sequence[str], file: Path) -> list[RepoDataRecord]:
-    """The conda packages that satisfy specs, with those that they depend on.
-
-    Args:
-        channels: Channels, highest priority first.
-        specs: Match specs.
-        file: The file that names them, for errors.
-
-    Raises:
-        ExecutionEnvironmentError: If nothing satisfies them, or a channel cannot be read; contains the solver's reason.
-    """
+    """The conda packages that satisfy *specs*, with those that they depend on; *file* names them, for errors."""
     import rattler
 
     async def solve() -> list[RepoDataRecord]:
@@ -170,14 +146,8 @@ def install_packages(
     """Install conda packages into a new folder.
 
     Args:
-        records: The packages.
-        prefix: The folder.
-        cache: Folder of unpacked packages; their files are shared by hard links. conda-pack reads files from it.
-        file: The file that names the packages, for errors.
+        cache: Unpacked packages, whose files are shared by hard links. conda-pack reads files from it.
         final: The path to which the folder will be moved; None if it stays.
-
-    Raises:
-        ExecutionEnvironmentError: If a package cannot be downloaded or installed.
     """
     import rattler
 
@@ -206,11 +176,7 @@ def _errors(file: Path) -> Iterator[None]:
 
 
 def require_local(channels: Iterable[str], file: Path) -> None:
-    """Check that all channels are folders of this machine.
-
-    Raises:
-        ExecutionEnvironmentError: If one is not.
-    """
+    """Check that all channels are folders of this machine."""
     for channel in channels:
         if not channel.startswith("file:"):
             raise ExecutionEnvironmentError(

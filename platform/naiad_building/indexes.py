@@ -45,7 +45,6 @@ class PackageIndex:
     """One index.
 
     Attributes:
-        url: Its address.
         name: Its name; uv reads credentials from variables that have it. Empty for none.
         is_flat: Whether it is a folder, or a page, that lists files of all packages.
     """
@@ -67,7 +66,6 @@ class PackageIndexes:
     Attributes:
         default: Replaces the default index of pip's configuration; None to keep that.
         extra: Searched beside the default.
-        find_links: Folders, and addresses of pages, that list files.
         trusted_hosts: Hosts whose certificates are not checked.
         only_links: Whether no index is used, only `find_links`.
         assigned: Packages that come from one index alone, by normalized name.
@@ -131,10 +129,6 @@ NO_INDEXES = PackageIndexes()
 def indexes_of_uv(table: _Table, folder: Path) -> PackageIndexes:
     """The indexes in the table `[tool.uv]` of a script or a project.
 
-    Args:
-        table: The table.
-        folder: The folder of relative paths.
-
     Raises:
         AttributeError, InvalidMarker, KeyError, TypeError: If the table is invalid.
     """
@@ -172,11 +166,7 @@ def indexes_of_uv(table: _Table, folder: Path) -> PackageIndexes:
 
 
 def indexes_of_options(options: Iterable[tuple[str, str, Path]]) -> PackageIndexes:
-    """The indexes in the options of a requirements file.
-
-    Args:
-        options: Name, value, and the folder of relative paths, of each option.
-    """
+    """The indexes in the options of a requirements file: name, value, and the folder of relative paths, of each."""
     default: PackageIndex | None = None
     extra: list[PackageIndex] = []
     links: list[str] = []

@@ -55,11 +55,9 @@ class Pin:
     """One resolved package.
 
     Attributes:
-        name: Name of the package.
-        version: Version of the package.
         digests: SHA-256 of the files that may be installed; of a file without one, another of pip's digests, with its
             name, such as `sha512:...`.
-        files: Their names, as far as the lock has them.
+        files: Names, as far as the lock has them.
         sizes: Bytes of each; 0 if the lock does not say.
     """
 
@@ -118,13 +116,7 @@ def pin_lines(pins: Iterable[Pin]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ForeignLock:
-    """A lock of another tool, parsed.
-
-    Attributes:
-        path: The file.
-        table: Its content.
-        pylock: The same, checked by the rules of PEP 751; None for a lock of uv.
-    """
+    """A lock of another tool, parsed; *pylock* is checked by the rules of PEP 751, None for a lock of uv."""
 
     path: Path
     table: _Table
@@ -132,11 +124,7 @@ class ForeignLock:
 
     @property
     def requires_python(self) -> SpecifierSet:
-        """The versions of Python that it is for.
-
-        Raises:
-            ConfigError: If that is not a range of versions.
-        """
+        """The versions of Python that it is for."""
         if self.pylock is not None:
             return self.pylock.requires_python or SpecifierSet()
         try:
@@ -149,9 +137,6 @@ class ForeignLock:
         """The requirements that it was written for, as far as it says; None if it does not.
 
         Of a `uv.lock`, those of the project in its own folder. In a `pylock.toml`, naiad writes them itself.
-
-        Raises:
-            ConfigError: If they are invalid.
         """
         try:
             if self.pylock is not None:
@@ -166,7 +151,6 @@ class ForeignLock:
         """The packages that it selects for a version of Python, by name.
 
         Args:
-            python: Full version of Python.
             wheels: Folders with wheels that the lock names without a digest, because they were in a folder.
 
         Raises:
@@ -193,11 +177,7 @@ class ForeignLock:
 
 
 def open_foreign_lock(lock: Path) -> ForeignLock:
-    """The lock in a file: `pylock.toml`, `uv.lock`, or the lock of a script.
-
-    Raises:
-        ConfigError: If it cannot be read.
-    """
+    """The lock in a file: `pylock.toml`, `uv.lock`, or the lock of a script."""
     try:
         text = lock.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

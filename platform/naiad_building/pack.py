@@ -49,16 +49,7 @@ _SUFFIXES = {
 
 @dataclass(frozen=True)
 class PackedEnvironment:
-    """A written archive.
-
-    Attributes:
-        archive: The file.
-        format: Format, such as `tar.zst`.
-        size: Size in bytes.
-        digest: SHA-256 of the file, its name in a store.
-        manifest: Its manifest.
-        warnings: Warnings of conda-pack.
-    """
+    """A written archive; its digest, the SHA-256 of the file, is its name in a store."""
 
     archive: Path
     format: str
@@ -78,13 +69,8 @@ def pack(
     """Pack an environment: of conda, of `naiad env build`, a venv, or a Python with packages.
 
     Args:
-        prefix: The environment.
         output: The archive to write: `.tar.zst`, `.tar.gz` or `.tar`. It is renamed into place when complete.
-        force: Whether to replace an existing archive.
-        reporter: Receives progress events; the log if None.
-
-    Raises:
-        ExecutionEnvironmentError: If it cannot be packed.
+        reporter: Receives progress events; None for the log.
     """
     prefix = real_path(prefix)
     chosen = _format(output)
@@ -202,11 +188,7 @@ def _advice(message: str) -> str:
 
 
 def create_manifest(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -> Manifest:
-    """The manifest for these members of *prefix*.
-
-    Raises:
-        OSError: If a file cannot be read.
-    """
+    """The manifest for these members of *prefix*."""
     interpreter = _probe(prefix)
     recipe = _recipe(prefix)
     return Manifest(

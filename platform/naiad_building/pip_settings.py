@@ -41,12 +41,7 @@ _TRUE = frozenset({"1", "on", "t", "true", "y", "yes"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipSettings:
-    """Settings of pip that uv needs.
-
-    Attributes:
-        indexes: The indexes.
-        variables: Environment variables for uv.
-    """
+    """Settings of pip that uv needs."""
 
     indexes: PackageIndexes
     variables: Mapping[str, str]

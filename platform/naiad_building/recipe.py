@@ -71,15 +71,10 @@ class Recipe:
     """A validated recipe.
 
     Attributes:
-        folder: Folder of the recipe.
         name: Name of the environment; its files are copied to `share/<name>/`.
-        python: Supported versions of Python.
         prefer: Which of these is used if the machine has several.
         requirements: A requirements file for pip, a `pyproject.toml`, or a `pylock.toml`.
-        conda: A file of conda packages: `environment.yml` or `pixi.lock`.
         files: Files and folders to copy into the environment.
-        description: Purpose, in one line.
-        variables: Environment variables for guests.
         platform: Required platform, `linux-x86_64`; empty for any.
         glibc: Oldest glibc that the environment must run with; empty for any.
     """
@@ -111,11 +106,7 @@ class Recipe:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Read the recipe in a folder.
-
-    Raises:
-        ConfigError: If it is missing or cannot be read, or a key is invalid; names file and key.
-    """
+    """Read the recipe in a folder."""
     file = folder / RECIPE_FILE
     try:
         text = file.read_text(encoding="utf-8")
@@ -252,11 +243,7 @@ STATE_FILE = "conda-meta/state"
 
 
 def copy_recipe(recipe: Recipe, prefix: Path) -> None:
-    """Copy the recipe's files, its variables and the recipe itself into an environment.
-
-    Raises:
-        OSError: If a file cannot be copied.
-    """
+    """Copy the recipe's files, its variables and the recipe itself into an environment."""
     for source in recipe.files:
         _copy(source, prefix / "share" / recipe.name / source.relative_to(recipe.folder))
     for source in (recipe.folder / RECIPE_FILE, *recipe.sources):
@@ -273,11 +260,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def set_variables(variables: Mapping[str, str], prefix: Path) -> None:
-    """Write variables to conda's state file, and to an activation script: Triton only runs `activate`.
-
-    Raises:
-        OSError: If a file cannot be written.
-    """
+    """Write variables to conda's state file, and to an activation script: Triton only runs `activate`."""
     if not variables:
         return
     state = prefix / STATE_FILE

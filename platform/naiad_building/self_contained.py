@@ -29,12 +29,7 @@ _NOT_PACKAGES = frozenset({"_virtualenv.py", "_virtualenv.pth", "__pycache__"})
 
 
 def make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
-    """Create a self-contained copy of an environment in the empty folder *prefix*; returns its base interpreter.
-
-    Raises:
-        ExecutionEnvironmentError: If it refers to code outside of it, or its interpreter cannot be copied.
-        OSError: If a file cannot be copied.
-    """
+    """Create a self-contained copy of an environment in the empty folder *prefix*; returns its base interpreter."""
     python = find_interpreter_in(environment)
     if python is None or not python.exists():
         raise ExecutionEnvironmentError(

@@ -69,8 +69,6 @@ class Requirements:
     """Requirements to install.
 
     Attributes:
-        text: Content of the requirements file.
-        named_in: File that they come from.
         is_locked: Whether they list all dependencies, so that none are added, and each has a digest.
     """
 
@@ -81,13 +79,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """Where packages come from.
-
-    Attributes:
-        wheels: Folders with wheels.
-        offline: Whether these folders are the only source.
-        indexes: Indexes beside those of pip's configuration, unless it is offline.
-    """
+    """Where packages come from: folders of wheels, and unless *offline*, these indexes and those set for pip."""
 
     wheels: tuple[Path, ...] = ()
     offline: bool = False
@@ -97,18 +89,7 @@ class InstallOptions:
 def install(
     name: str, requirements: Requirements, python: Path, options: InstallOptions, progress: Callable[[str], None]
 ) -> None:
-    """Install requirements into the prefix of an interpreter.
-
-    Args:
-        name: Name of the recipe or model, for messages.
-        requirements: The requirements.
-        python: The interpreter in the prefix.
-        options: Where packages come from.
-        progress: Called with a line for each step.
-
-    Raises:
-        ExecutionEnvironmentError: If it fails; names the package and has uv's error.
-    """
+    """Install requirements into the prefix of an interpreter."""
     progress(f"installing {requirements.named_in}")
     with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
         file = Path(folder, "requirements.txt")
@@ -127,19 +108,7 @@ def run_uv(
     options: InstallOptions,
     progress: Callable[[str], None],
 ) -> list[str]:
-    """Run a command of uv that resolves or installs; returns the last lines of its output.
-
-    Args:
-        arguments: The command.
-        name: Name of the recipe or model, for messages.
-        named_in: The file that names the packages; relative paths are relative to its folder.
-        python: The interpreter.
-        options: Where packages come from.
-        progress: Called with a line for each step.
-
-    Raises:
-        ExecutionEnvironmentError: If it fails; names the package and has uv's error.
-    """
+    """Run a command of uv in the folder of *named_in*; returns the last lines of its output."""
     command, environ = uv_command(arguments, python, options)
     # Lock files that uv leaves in its TMPDIR are removed with that.
     with tempfile.TemporaryDirectory(prefix="naiad-uv-") as folder:
@@ -156,11 +125,7 @@ def run_uv(
 
 
 def uv_command(arguments: Sequence[str], python: Path, options: InstallOptions) -> tuple[list[str], dict[str, str]]:
-    """A command of uv with an interpreter and sources of packages, and its environment.
-
-    Raises:
-        ExecutionEnvironmentError: If there is no uv, or the settings of pip cannot be read.
-    """
+    """A command of uv with an interpreter and sources of packages, and its environment."""
     settings = read_pip_settings(os.environ)
     indexes = settings.indexes
     if options.offline:
@@ -187,11 +152,7 @@ def run_to_end(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str
 
 
 def find_uv() -> Path:
-    """The uv that was installed with naiad, else the one on PATH: a bundle has none.
-
-    Raises:
-        ExecutionEnvironmentError: If there is neither.
-    """
+    """The uv that was installed with naiad, else the one on PATH: a bundle has none."""
     try:
         with _finding_uv:
             from uv import find_uv_bin

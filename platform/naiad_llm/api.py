@@ -125,18 +125,15 @@ class OpenAiSettings:
             in chats.
         lora_separator: Separates the name of a model from that of an adapter (`MODEL<separator>ADAPTER`); "" to
             support no adapters.
-        max_json: Maximum size of a request body in bytes.
         chat_template: Renders chats as prompts for models without the input `messages`; None to reject such chats.
-        restrictions: Headers that endpoint groups require, as on KServe's paths.
         origins: Origins whose pages may call the API from a browser; `*` for any.
         adapters: Finds the adapter names of a model's version. Called only with a separator set.
         context: Finds the number of tokens that a model's version takes; 0 if unknown.
         stored_responses: How many responses of `/v1/responses` are kept; 0 to keep none.
         stored_bytes: How many bytes of them are kept.
         store: Where they are kept; None for a store of this API's own, with these bounds.
-        mcp: Whether models are tools at `/mcp`.
         mcp_models: The models that are tools; empty for all.
-        metrics: Makes the response to `GET /metrics`; None where it is not served on this port.
+        metrics: Makes the response to `GET /metrics`; None to serve none here.
         created: When the models were created, as far as clients are told: seconds since 1970.
     """
 
@@ -171,16 +168,7 @@ class OpenAiApi:
         refusals: RefusalLog | None = None,
         budget: RequestBudget | None = None,
     ) -> None:
-        """An API without requests.
-
-        Args:
-            engine: Executes the requests.
-            tracer: Selects the requests that are traced.
-            settings: Settings of the API.
-            background: Reads long requests; the caller closes it. None for one of this API's own, in tests.
-            refusals: Logs wrong keys.
-            budget: Counts what is collected of responses; None for no limit, in tests.
-        """
+        """An API without requests; the caller closes *background*."""
         self._engine = engine
         self._refusals = refusals or RefusalLog()
         self._settings = settings
@@ -485,7 +473,6 @@ async def _respond_later(exchange: HttpExchange, making: Awaitable[list[Buffer]]
 
 
 def _error_response(exchange: HttpExchange, path: str, error: ApiError) -> list[Buffer]:
-    """The response for an error, in the form of the API that the client uses."""
     is_anthropic = path in {MESSAGES_PATH, COUNT_PATH} or VERSION_HEADER in exchange.request.headers
     return anthropic_error_response(error) if is_anthropic else error.response()
 

@@ -238,11 +238,6 @@ def _print_check(checked: LockCheck, model: Path) -> None:
 
 
 def _script_of(model: Path) -> Path:
-    """The code of a model or backend: the file itself, `model.py` in it, or that of its highest version.
-
-    Raises:
-        RepositoryError: If the model or backend has no code.
-    """
     if model.is_file():
         return model
     config = _config_of(model)
@@ -258,11 +253,7 @@ def _script_of(model: Path) -> Path:
 
 
 def _editable_script(model: Path, *, removes: bool) -> Path:
-    """The script whose block declares the environment of a model or backend, whose packages are to be changed.
-
-    Raises:
-        RepositoryError: If no script exists, or something else names the environment, so that a block has no effect.
-    """
+    """The script whose block declares the environment of a model or backend, whose packages are to be changed."""
     named = _named_environment(model)
     if named is None:
         return _script_of(model)
@@ -280,11 +271,7 @@ def _editable_script(model: Path, *, removes: bool) -> Path:
 
 
 def _declaration_of(model: Path) -> Path:
-    """The file that declares the packages of a model: what is named as its environment, its code, or a file it brings.
-
-    Raises:
-        RepositoryError: If the model has neither, or a recipe declares none.
-    """
+    """The file that declares a model's packages: what is named as its environment, its code, or a file it brings."""
     if (recipe := _recipe_of(model)) is not None:
         if recipe.declaration is None:
             raise RepositoryError(f"nothing to lock in {model}: its env.toml names neither 'requirements' nor 'conda'")

@@ -59,12 +59,7 @@ class CondaDeclaration:
     """A file that declares an environment of conda packages.
 
     Attributes:
-        file: The file.
-        text: Its content.
-        channels: Channels, highest priority first; empty for a lock.
-        specs: Conda packages, as match specs; empty for a lock.
-        requirements: Requirements for PyPI.
-        variables: Environment variables for guests.
+        channels: Highest priority first; these and *specs* are empty for a lock.
     """
 
     file: Path
@@ -103,12 +98,7 @@ class CondaDeclaration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CondaPackages:
-    """What a lock selects for this platform.
-
-    Attributes:
-        records: Conda packages.
-        pins: Packages of PyPI.
-    """
+    """What a lock selects for this platform."""
 
     records: tuple[RepoDataRecord, ...]
     pins: tuple[Pin, ...] = ()
@@ -131,12 +121,7 @@ class CondaPackages:
 
 
 def read_conda_declaration(file: Path) -> CondaDeclaration:
-    """Read a file that declares conda packages.
-
-    Raises:
-        ConfigError: If it is invalid, or py-rattler is not installed.
-        ExecutionEnvironmentError: If it cannot be read.
-    """
+    """Read a file that declares conda packages."""
     require_rattler(file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -163,14 +148,8 @@ def read_conda_declaration(file: Path) -> CondaDeclaration:
 def read_conda_lock(path: Path, declaration: CondaDeclaration, python: SpecifierSet | None) -> CondaPackages:
     """What a lock selects for this platform.
 
-    Args:
-        path: The lock.
-        declaration: The declaration that it must match.
-        python: Versions of Python that the model supports.
-
     Raises:
-        StaleLockError: If it does not match the declaration or the versions.
-        ExecutionEnvironmentError: If it cannot be read, or has nothing for this platform.
+        StaleLockError: If it does not match the declaration or the versions of Python.
     """
     import rattler
 
@@ -206,15 +185,8 @@ def resolve_conda(
     """Solve a declaration, and write its lock into a folder; returns the path.
 
     Args:
-        declaration: The declaration.
-        folder: The folder; also of temporary files.
-        cache: Folder of unpacked conda packages.
-        python: Versions of Python that the model supports.
-        options: Sources of the packages of PyPI; offline, channels must be folders.
-        progress: Called with a line for each step.
-
-    Raises:
-        ExecutionEnvironmentError: If nothing satisfies it; contains the solver's reason.
+        folder: Also has temporary files.
+        cache: Unpacked conda packages.
     """
     import rattler
 
@@ -273,21 +245,7 @@ def build_conda_environment(
     options: InstallOptions,
     progress: Callable[[str], None],
 ) -> None:
-    """Build an environment of locked packages.
-
-    Args:
-        prefix: The folder to build in, which must be empty.
-        final: The path to which it will be moved.
-        declaration: The declaration.
-        packages: All packages to install.
-        cache: Folder of unpacked conda packages.
-        label: Name of the model, for errors.
-        options: Sources of the packages of PyPI; offline, conda packages must be on this machine.
-        progress: Called with a line for each step.
-
-    Raises:
-        ExecutionEnvironmentError: If a package cannot be installed.
-    """
+    """Build an environment of locked packages in the empty folder *prefix*, which will be moved to *final*."""
     if options.offline:
         _require_present(packages.records, cache, declaration)
     _install_records(packages.records, prefix, cache, declaration, progress, final)

@@ -53,10 +53,8 @@ class Declaration:
     """A file that declares an environment.
 
     Attributes:
-        file: The file: a script, `requirements.txt`, `python_env.yaml`, `pyproject.toml` or `pylock.toml`.
         text: Everything in it, and in files that it includes, that determines the environment.
         requirements: The requirements in it that are names with versions; empty for a lock.
-        requires_python: Versions of Python; empty for any.
         constraints: Versions that packages must have if something requires them.
         overrides: Requirements that replace all others of the same package.
         indexes: Indexes that it names itself.
@@ -96,15 +94,7 @@ class Declaration:
 
 
 def read_declaration(file: Path, text: str | None = None) -> Declaration:
-    """Read a file that declares an environment.
-
-    Args:
-        file: The file.
-        text: Its content; None to read it.
-
-    Raises:
-        ExecutionEnvironmentError: If it cannot be read, or is invalid, or is a script without dependencies.
-    """
+    """Read a file that declares an environment, or its text."""
     try:
         text = file.read_text(encoding="utf-8-sig") if text is None else text
         if file.name.endswith(".py"):
@@ -121,11 +111,7 @@ def read_declaration(file: Path, text: str | None = None) -> Declaration:
 
 
 def find_lock(declaration: Declaration) -> ForeignLock | None:
-    """The lock beside a declaration; None without one.
-
-    Raises:
-        ExecutionEnvironmentError: If it cannot be read.
-    """
+    """The lock beside a declaration; None without one."""
     for path in lock_candidates(declaration.file):
         if path.is_file():
             return _opened(path)
@@ -133,11 +119,7 @@ def find_lock(declaration: Declaration) -> ForeignLock | None:
 
 
 def is_locked(file: Path, python: PythonVersion) -> bool:
-    """Whether the packages of a declaration are locked for a version of Python, so that nothing has to be resolved.
-
-    Raises:
-        ExecutionEnvironmentError: If the file or its lock cannot be read.
-    """
+    """Whether the packages of a declaration are locked for a version of Python, so that nothing has to be resolved."""
     if is_conda_declaration(file):
         return any(path.is_file() for path in lock_candidates(file))
     declaration = read_declaration(file)
@@ -154,7 +136,6 @@ def locked_pins(
 
     Raises:
         StaleLockError: If the lock does not fit the declaration.
-        ExecutionEnvironmentError: If the lock is invalid.
     """
     if lock is None:
         return _pinned_requirements(declaration, python)
@@ -340,13 +321,7 @@ def _unquoted(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of a requirements file, or of a file that it includes.
-
-    Attributes:
-        text: The line, without its comment.
-        file: The file that it is in.
-        is_constraint: Whether it limits a version without requiring the package.
-    """
+    """A line of a requirements file; a constraint limits a version without requiring the package."""
 
     text: str
     file: Path

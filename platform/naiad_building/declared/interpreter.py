@@ -24,9 +24,7 @@ class ChosenPython:
     """The interpreter that an environment is built on.
 
     Attributes:
-        executable: Its executable; not that of a virtual environment.
-        prefix: Folder of its installation.
-        version: Its full version.
+        executable: Not that of a virtual environment.
         abi: Tag in names of its extension modules, which names the machine and the C library as well.
     """
 
@@ -37,11 +35,7 @@ class ChosenPython:
 
 
 def require_agreement(file: Path, asked: Mapping[str, SpecifierSet]) -> SpecifierSet:
-    """The versions of Python that all places accept.
-
-    Args:
-        file: The file that declares the environment, for the error.
-        asked: The versions by who asks for them, as the subject of a sentence.
+    """The versions of Python that all places accept; *asked* has them by the subject of a sentence, for the error.
 
     Raises:
         InterpreterNotFoundError: If no version is in two of them; names these two.
@@ -56,11 +50,7 @@ def require_agreement(file: Path, asked: Mapping[str, SpecifierSet]) -> Specifie
 
 
 def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
-    """The interpreter of a required version: the server's own, else the newest on this machine.
-
-    Raises:
-        InterpreterNotFoundError: If no interpreter matches.
-    """
+    """The interpreter of a required version: the server's own, else the newest on this machine."""
     own = sys.version_info[:3]
     if matches(required, own):
         # Of a virtual environment, the interpreter that it was made from.
@@ -71,11 +61,7 @@ def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
 
 
 def choose_or_fetch_python(required: SpecifierSet, cache: Path, progress: Callable[[str], None]) -> ChosenPython:
-    """The interpreter of a required version, which uv downloads if the machine has none.
-
-    Raises:
-        InterpreterNotFoundError: If uv has none either.
-    """
+    """The interpreter of a required version, which uv downloads if the machine has none."""
     try:
         return choose_python(required, cache)
     except InterpreterNotFoundError:
@@ -85,12 +71,7 @@ def choose_or_fetch_python(required: SpecifierSet, cache: Path, progress: Callab
 
 
 def _fetch_python(required: SpecifierSet, progress: Callable[[str], None]) -> bool:
-    """Let uv download an interpreter of a required version into its own folder; False if it has none.
-
-    Args:
-        required: The versions.
-        progress: Called with a line for each step.
-    """
+    """Let uv download an interpreter of a required version into its own folder; False if it has none."""
     from naiad_building.uv_program import find_uv, run_to_end
 
     minor = first_minor(required)

@@ -50,17 +50,7 @@ _NUMPY = "numpy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedDeclaration:
-    """A declaration that was locked just now.
-
-    Attributes:
-        file: The declaration.
-        lock: Its lock.
-        python: Version of Python that it was resolved for.
-        versions: Version of each package that the lock selects for it, by name.
-        pins: Those packages of PyPI.
-        base: The interpreter of this machine that it was resolved with; None for conda packages.
-        options: Sources of its packages.
-    """
+    """A declaration that was locked just now."""
 
     file: Path
     lock: Path
@@ -77,18 +67,7 @@ Edit = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockRequest:
-    """What is to be locked, and how.
-
-    Attributes:
-        file: The declaration.
-        cache: Folder of cached facts about interpreters, in the store.
-        python: Version of Python to resolve with, `3.12`; None for the server's own, else the newest.
-        required: Versions of Python that the model supports; None for any.
-        required_by: What names those, for errors.
-        options: Sources of packages.
-        progress: Called with a line for each step.
-        is_upgrade: Whether versions of an existing lock are forgotten.
-    """
+    """What is to be locked, and how."""
 
     file: Path
     cache: Path
@@ -102,15 +81,7 @@ class LockRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockCheck:
-    """How a lock differs from what its declaration resolves to now.
-
-    Attributes:
-        file: The declaration.
-        lock: The lock that counts; None if there is none.
-        is_current: Whether locking would change nothing.
-        resolved: What locking would write.
-        changes: Packages whose versions would change, by name.
-    """
+    """How a lock (None without one) differs from what its declaration resolves to now."""
 
     file: Path
     lock: Path | None
@@ -120,11 +91,7 @@ class LockCheck:
 
 
 def lock_declaration(request: LockRequest, edit: Edit | None = None) -> LockedDeclaration:
-    """Resolve a declaration, and write its lock beside it.
-
-    Args:
-        request: The declaration.
-        edit: Changes the text of a script first, which is written with the lock.
+    """Resolve a declaration, and write its lock beside it, and the script that *edit* makes of it.
 
     Raises:
         ConfigError: If the declaration is a lock itself.
@@ -136,11 +103,7 @@ def lock_declaration(request: LockRequest, edit: Edit | None = None) -> LockedDe
 
 
 def check_lock(request: LockRequest) -> LockCheck:
-    """Resolve a declaration, and compare the result with its lock. Nothing is written.
-
-    Raises:
-        ConfigError, ExecutionEnvironmentError: See `lock_declaration`.
-    """
+    """Resolve a declaration, and compare the result with its lock. Nothing is written."""
     lock = next((each for each in lock_candidates(request.file) if each.is_file()), None)
     with _resolved(request, None) as (path, locked, _):
         is_current = lock == locked.lock and lock.read_bytes() == path.read_bytes()
@@ -240,10 +203,6 @@ def adding(file: Path, packages: Sequence[str]) -> Edit:
     numpy is added, too, unless the script requires it: the server passes tensors as its arrays. A block without
     `requires-python` gets one: its lock is for the Python that it was resolved with, and newer ones.
 
-    Args:
-        file: The script.
-        packages: Requirements.
-
     Raises:
         ConfigError: If a package is not a requirement, or the file is not a script.
     """
@@ -257,10 +216,6 @@ def adding(file: Path, packages: Sequence[str]) -> Edit:
 
 def removing(file: Path, packages: Sequence[str]) -> Edit:
     """Removes packages from the block of a script, for `lock_declaration`. If that fails, the script stays as it was.
-
-    Args:
-        file: The script.
-        packages: Their names.
 
     Raises:
         ConfigError: If the block does not require one of them, or the file is not a script.
@@ -279,11 +234,7 @@ def _script_text(file: Path, action: str) -> str:
 
 
 def fetch_locked_wheels(locked: LockedDeclaration, folder: Path, progress: Callable[[str], None]) -> int:
-    """Download the wheels that a lock selects into a folder, for `--offline`; returns how many files it has.
-
-    Raises:
-        ExecutionEnvironmentError: If a package cannot be downloaded.
-    """
+    """Download the wheels that a lock selects into a folder, for `--offline`; returns how many files it has."""
     if locked.base is None:
         raise ConfigError(
             f"cannot download the conda packages of {locked.file}: a folder of wheels has none; name a folder with a "

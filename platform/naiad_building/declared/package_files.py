@@ -34,14 +34,7 @@ __all__ = ["PackageFile", "download_files", "locate_files"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageFile:
-    """A file of a package, in an index or a folder.
-
-    Attributes:
-        package: Name of the package.
-        version: Version of the package.
-        url: Where the file is.
-        digest: SHA-256 of it.
-    """
+    """A file of a package, in an index or a folder, with its SHA-256."""
 
     package: str
     version: str
@@ -63,18 +56,10 @@ def locate_files(
     *,
     accepted: Mapping[str, Iterable[str]] | None = None,
 ) -> list[PackageFile]:
-    """The file of each package that would be installed for a Python of this machine.
+    """The file of each package (versions by name) that would be installed for a Python of this machine.
 
     Args:
-        versions: The version of each package, by name.
-        file: The file that declares them, for errors.
-        base: The interpreter.
-        options: Where packages come from.
-        progress: Called with a line for each step.
         accepted: Digests of the files that may be taken, by package; None for any.
-
-    Raises:
-        ExecutionEnvironmentError: If a package has no such file.
     """
     if not versions:
         return []
@@ -114,11 +99,7 @@ def download_files(
     options: InstallOptions,
     progress: Callable[[str], None],
 ) -> None:
-    """Download a file of each locked package into a folder, unless it is there.
-
-    Raises:
-        ExecutionEnvironmentError: If a file cannot be found or downloaded, or is another one than the lock names.
-    """
+    """Download a file of each locked package into a folder, unless it is there."""
     versions = {pin.name: pin.version for pin in pins}
     accepted = {pin.name: pin.digests for pin in pins}
     settings = read_pip_settings(os.environ)

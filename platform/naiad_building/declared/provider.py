@@ -42,13 +42,7 @@ __all__ = ["DeclaredEnvironments"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """An environment to find in the store, or to build into it.
-
-    Attributes:
-        file: The file that declares it.
-        digest: SHA-256 of everything that determines it: the name of its entry.
-        build: Builds it in an empty folder, its first argument, for the path that is its second.
-    """
+    """An environment to find in the store, or to build into it."""
 
     file: Path
     digest: str
@@ -60,13 +54,7 @@ _NUMPY = "numpy"
 
 
 class DeclaredEnvironments:
-    """Provides store entries for declared environments; one per server. Methods are thread-safe.
-
-    Args:
-        root: Folder of the store.
-        policy: The operator's rules.
-        store: The store in that folder.
-    """
+    """Provides store entries for declared environments; one per server. Methods are thread-safe."""
 
     def __init__(self, root: Path, policy: StorePolicy, store: Store) -> None:
         self._root = root
@@ -83,11 +71,6 @@ class DeclaredEnvironments:
 
     def acquire(self, file: Path, *, python: SpecifierSet | None = None, label: str = "") -> tuple[ReadyEntry, Lease]:
         """The entry of a declared environment, with a lease on it.
-
-        Args:
-            file: The file that declares it.
-            python: Versions of Python that the model supports.
-            label: Name of the model, for the log.
 
         Raises:
             ExecutionEnvironmentError: If the policy forbids what is needed, or it cannot be resolved or built.
@@ -156,7 +139,6 @@ class DeclaredEnvironments:
         return _Plan(file=file, digest=conda_key(declaration, packages), build=build)
 
     def _select_conda(self, declaration: CondaDeclaration, python: SpecifierSet | None, label: str) -> CondaPackages:
-        """The packages to install: those of the lock, else of a resolution."""
         from naiad_building.declared.conda import read_conda_lock, resolve_conda
 
         if declaration.lock.is_file():

@@ -56,9 +56,6 @@ def resolved_lock(
     """A new lock of a declaration, in a temporary folder: for versions of Python, or for one if nothing suits them all.
 
     uv keeps versions of an existing lock where they fit, unless it *is_upgrade*.
-
-    Raises:
-        ExecutionEnvironmentError: If nothing satisfies the requirements.
     """
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
         folder = Path(scratch)
@@ -104,18 +101,7 @@ def resolve_into(
     options: InstallOptions,
     progress: Callable[[str], None],
 ) -> Path:
-    """Write the lock of a declaration into a folder, for all versions of Python that it allows; returns its path.
-
-    Args:
-        declaration: The declaration.
-        folder: The folder, which may have an earlier lock; also of temporary files.
-        base: The interpreter to resolve with.
-        options: Where packages come from.
-        progress: Called with a line for each step.
-
-    Raises:
-        ExecutionEnvironmentError: If nothing satisfies the requirements; contains the resolver's reason.
-    """
+    """Write the lock, for all versions of Python, into a folder that may have an earlier one; returns its path."""
     if declaration.is_script:
         block = _with_absolute_paths(declaration)
         return _lock_script(block, declaration, folder / declaration.file.name, base, options, progress)
@@ -240,19 +226,9 @@ def resolve_into_environment(
     options: InstallOptions,
     progress: Callable[[str], None],
 ) -> list[PackageFile]:
-    """The wheels that uv would install into an environment, beside what it has.
+    """The wheels that uv would install into the environment of *base*, beside what it has.
 
     Wheels only: building a package runs its code, and gives a different file each time.
-
-    Args:
-        file: The file that declares the requirements, for errors.
-        requirements: Lines of a requirements file.
-        base: The interpreter of the environment.
-        options: Where packages come from.
-        progress: Called with a line for each step.
-
-    Raises:
-        ExecutionEnvironmentError: If nothing satisfies the requirements; contains uv's reason.
     """
     with tempfile.TemporaryDirectory(prefix="naiad-resolve-") as folder:
         listed = Path(folder, "requirements.txt")

@@ -39,21 +39,7 @@ def build_venv(
     options: InstallOptions,
     progress: Callable[[str], None],
 ) -> None:
-    """Build a virtual environment.
-
-    Args:
-        prefix: The folder to build in, which must be empty.
-        final: The path to which it will be moved.
-        base: The interpreter to link to.
-        pins: All packages to install.
-        file: The file that declares them, for errors.
-        label: Name of the model, for errors.
-        options: Sources of packages, with the indexes of the declaration.
-        progress: Called with a line for each step.
-
-    Raises:
-        ExecutionEnvironmentError: If a package cannot be installed; contains the installer's reason.
-    """
+    """Build a virtual environment of *base* in the empty folder *prefix*, which will be moved to *final*."""
     _create(prefix, base)
     python = prefix / "bin" / "python"
     progress(f"installing {len(pins)} packages for Python {base.version}")

@@ -84,7 +84,6 @@ def _stop_reason(answer: Answer) -> str:
 
 
 def _usage(usage: Usage) -> dict[str, int]:
-    """The counts; in this API, `input_tokens` are those that were not in the model's cache."""
     cached = usage.cached or 0
     return {
         "input_tokens": (usage.prompt or 0) - cached,
@@ -95,7 +94,6 @@ def _usage(usage: Usage) -> dict[str, int]:
 
 
 def _empty(block: Block) -> dict[str, Any]:
-    """A block as it begins."""
     if block.kind is BlockKind.CALL:
         return {"type": "tool_use", "id": block.call_id, "name": block.name, "input": {}}
     if block.kind is BlockKind.REASONING:

@@ -64,11 +64,7 @@ def read_message_request(document: Mapping[str, Any], default_tokens: int | None
     """The request in the body of `POST /v1/messages`.
 
     Args:
-        document: The JSON object of the body.
         default_tokens: Not used: Anthropic's API has no default.
-
-    Raises:
-        ApiError: If a field is invalid.
     """
     given = validate_fields(document, _RULES, ("model", "max_tokens", "messages"), _UNSUPPORTED)
     stops = given.get("stop_sequences", [])
@@ -83,11 +79,7 @@ def read_message_request(document: Mapping[str, Any], default_tokens: int | None
 
 
 def read_count_request(document: Mapping[str, Any]) -> TextRequest:
-    """The request in the body of `POST /v1/messages/count_tokens`, as one that generates a single token.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /v1/messages/count_tokens`, as one that generates a single token."""
     given = validate_fields(document, _COUNT_RULES, ("model", "messages"), _UNSUPPORTED)
     return _text_request(given, {"max_tokens": 1}, stream=False)
 

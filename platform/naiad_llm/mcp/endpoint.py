@@ -68,16 +68,7 @@ class McpEndpoint:
         confirm_sent: Callable[[int, int], None],
         origins: tuple[str, ...] = (),
     ) -> None:
-        """An endpoint with *tools*.
-
-        Args:
-            tools: The tools.
-            server_metadata: Returns the version of the server.
-            submit: Submits the inference request of a call; returns its ticket.
-            cancel: Cancels a request by its ticket.
-            confirm_sent: Confirms responses of a model as sent.
-            origins: Origins whose pages may use the endpoint from a browser; `*` for any.
-        """
+        """An endpoint with *tools*; *submit* returns the ticket of a call's inference request."""
         self._tools = tools
         self._submit = submit
         self._cancel = cancel

@@ -16,13 +16,7 @@ UNSUPPORTED_VERSION = -32022
 
 
 class RpcError(Exception):
-    """An error response to a request.
-
-    Attributes:
-        code: One of the codes above.
-        message: What is wrong.
-        data: More about it; None for nothing.
-    """
+    """An error response to a request."""
 
     def __init__(self, code: int, message: str, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -40,13 +34,7 @@ class RpcError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RpcRequest:
-    """A request or a notification.
-
-    Attributes:
-        method: Its method.
-        params: Its parameters.
-        request_id: Identifies the response; None for a notification, which has none.
-    """
+    """A request or a notification, whose *request_id* is None."""
 
     method: str
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -59,11 +47,7 @@ def result_document(request_id: object, result: Mapping[str, Any]) -> bytes:
 
 
 def read_message(document: object) -> RpcRequest | None:
-    """The message in a body; None for a response, which this server never waits for.
-
-    Raises:
-        RpcError: If it is not a message.
-    """
+    """The message in a body; None for a response, which this server never waits for."""
     if isinstance(document, list):
         raise RpcError(INVALID_REQUEST, "batches are not supported: send one message")
     if not isinstance(document, dict) or document.get("jsonrpc") != "2.0":

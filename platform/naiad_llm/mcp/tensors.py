@@ -59,11 +59,7 @@ def _is_single(shape: Sequence[int]) -> bool:
 
 
 def to_tensor(tensor: TensorMetadata, value: object, *, is_batched: bool) -> InputTensor:
-    """The tensor of an argument.
-
-    Raises:
-        NaiadError: If the value does not have the tensor's shape and datatype.
-    """
+    """The tensor of an argument; raises `NaiadError` if the value does not have its shape and datatype."""
     declared = item_shape(tensor, is_batched=is_batched)
     if _is_single(declared) and not isinstance(value, list):
         shape, elements = declared, [value]

@@ -26,13 +26,7 @@ MAX_OUTPUT = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A model as a tool.
-
-    Attributes:
-        metadata: The model's inputs and outputs.
-        is_batched: Whether their first dimension is the batch.
-        description: For the agent.
-    """
+    """A model as a tool; *is_batched* if the first dimension of its tensors is the batch."""
 
     metadata: ModelMetadata
     is_batched: bool
@@ -56,11 +50,7 @@ class Tool:
         return {**schema(tensor, shape), "description": f"{tensor.datatype} {list(shape)}"}
 
     def infer_request(self, arguments: Mapping[str, Any]) -> InferRequest:
-        """The inference request of a call.
-
-        Raises:
-            NaiadError: If the arguments do not fit.
-        """
+        """The inference request of a call."""
         known = {tensor.name: tensor for tensor in self.metadata.inputs}
         for name in arguments:
             if name not in known:
@@ -76,19 +66,11 @@ class Tool:
         return InferRequest(self.metadata.name, LATEST, tensors)
 
     def encoded(self, response: InferResponse) -> bytes:
-        """The outputs of a response as JSON: an object.
-
-        Raises:
-            NaiadError: If an output has no form in JSON.
-        """
+        """The outputs of a response as JSON: an object."""
         return orjson.dumps({output.name: to_value(output, is_batched=self.is_batched) for output in response.outputs})
 
     def result(self, responses: Sequence[bytes]) -> dict[str, Any]:
-        """The result of a call: one object of outputs, or a list of them for a model with several responses.
-
-        Args:
-            responses: The responses as `encoded` returned them.
-        """
+        """The result of a call from responses as `encoded` returned them: one object, or a list of several."""
         encoded = responses[0] if len(responses) == 1 else b'{"responses":[%b]}' % b",".join(responses)
         # As it is encoded: the structure must be JSON too, without infinite numbers.
         return {

@@ -46,11 +46,8 @@ class Block:
     """A part of an answer.
 
     Attributes:
-        index: Position in the answer.
-        kind: What it contains.
         call_id: Identifies a tool call, so that its result can refer to it; "" for other kinds.
         name: Name of the called function; "" for other kinds.
-        content: The text so far; empty for a call.
         logprobs: Of each token of a text, in the form of chats; empty if they were not requested.
     """
 
@@ -80,14 +77,7 @@ class Block:
 
 
 class BlockEvent(NamedTuple):
-    """A change of an answer.
-
-    Attributes:
-        step: What happened.
-        block: To which block; it already has the new text.
-        text: The new text, where the block grew.
-        logprobs: Those of its tokens.
-    """
+    """A change of an answer."""
 
     step: Step
     block: Block
@@ -97,14 +87,7 @@ class BlockEvent(NamedTuple):
 
 @dataclass(slots=True)
 class Answer:
-    """A model's answer to one request.
-
-    Attributes:
-        blocks: Its blocks.
-        finish_reason: Why it is finished, in the words of chats: `stop`, `length`, `tool_calls`.
-        usage: Token counts.
-        stop: The stop sequence that has ended it; "" if none did, or the model does not tell.
-    """
+    """A model's answer; *finish_reason* is in the words of chats, *stop* "" unless a stop sequence has ended it."""
 
     blocks: list[Block] = field(default_factory=list)
     finish_reason: str = "stop"
@@ -137,11 +120,7 @@ class Answer:
 
 
 class BlockAssembler:
-    """Assembles the deltas of one choice into the blocks of *answer*.
-
-    Attributes:
-        size: Bytes that the blocks hold.
-    """
+    """Assembles the deltas of one choice into the blocks of *answer*."""
 
     def __init__(self, answer: Answer, top_logprobs: int | None = None) -> None:
         """No blocks yet; *top_logprobs* is the number of likely tokens to report, None for no probabilities."""
@@ -153,11 +132,7 @@ class BlockAssembler:
         self.size = 0
 
     def add(self, delta: ChoiceDelta) -> list[BlockEvent]:
-        """Append new output; return what changed.
-
-        Raises:
-            ApiError: If the model continues a tool call that has ended.
-        """
+        """Append new output; return what changed."""
         message = delta.message or {}
         events: list[BlockEvent] = []
         reasoning = next((message[name] for name in REASONING_NAMES if isinstance(message.get(name), str)), "")

@@ -24,23 +24,14 @@ _CHOICE_FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class ChatTools:
-    """The tools of a chat.
-
-    Attributes:
-        options: The members `tools` and `tool_choice` of the conversation.
-        custom: Names of the custom tools among them.
-    """
+    """The tools of a chat."""
 
     options: Mapping[str, Any]
     custom: frozenset[str]
 
 
 def read_tools(given: Mapping[str, Any], ignored: list[str]) -> ChatTools:
-    """The tools in the body of a chat; types of tools that are left out are added to *ignored*.
-
-    Raises:
-        ApiError: If a tool, or the choice among them, is invalid.
-    """
+    """The tools in the body of a chat; types of tools that are left out are added to *ignored*."""
     options: dict[str, Any] = {}
     given_tools = given.get("tools", ())
     tools = [_tool(tool, f"tools[{number}]", ignored) for number, tool in enumerate(given_tools)]
@@ -113,11 +104,7 @@ def _choice(choice: object, names: list[str]) -> object:
 
 
 def checked_calls(calls: object, where: str) -> list[dict[str, Any]]:
-    """The tool calls of a message of the assistant: each has a type and arguments that are JSON.
-
-    Raises:
-        ApiError: If one is invalid.
-    """
+    """The tool calls of a message of the assistant, checked: each has a type and arguments that are JSON."""
     if not isinstance(calls, list):
         raise ApiError(f"`{where}` must be an array", param=where, code="invalid_type")
     return [_call(call, f"{where}[{number}]") for number, call in enumerate(calls)]

@@ -99,11 +99,7 @@ class CustomInput:
 
 
 class CustomCalls:
-    """Gives the calls of custom tools in a chat's answer the form of these tools.
-
-    Args:
-        names: Of the custom tools.
-    """
+    """Gives the calls of custom tools, by their *names*, in a chat's answer the form of these tools."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = names
@@ -119,13 +115,7 @@ class CustomCalls:
         return {**rest, "type": "custom", "custom": {"name": function["name"], "input": text}}
 
     def streamed(self, choice: int, message: dict[str, Any] | None, *, is_last: bool) -> dict[str, Any] | None:
-        """A part of the message of a choice, with calls in the form of their tools.
-
-        Args:
-            choice: Number of the choice.
-            message: New members of the message; None for none.
-            is_last: Whether no part follows.
-        """
+        """The new members of a choice's message (None for none), with calls in the form of their tools."""
         calls = (message or {}).get("tool_calls") or []
         made = [part for place, call in enumerate(calls) for part in self._part(choice, place, call)]
         if is_last:

@@ -40,11 +40,7 @@ _FIXED: Mapping[str, object] = {
 
 
 def read_embedding_request(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request for embeddings.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The fields of a request for embeddings."""
     given = validate_fields(document, _RULES, ("model", "input"), fixed=_FIXED)
     if given.get("encoding_format", "float") not in {"float", "base64"}:
         raise ApiError("`encoding_format` must be float or base64", param="encoding_format")
@@ -80,11 +76,7 @@ def embedding_document(given: Mapping[str, Any]) -> str:
 
 
 def infer_request(document: str, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for a model that gets *document*.
-
-    Raises:
-        ApiError: If the model does not support embeddings.
-    """
+    """The inference request for a model that gets *document*."""
     if not can_embed(metadata):
         raise ApiError(
             f"The model `{metadata.name}` does not support embeddings: it has no string input '{EMBEDDING_REQUEST}'",
@@ -95,11 +87,7 @@ def infer_request(document: str, metadata: ModelMetadata) -> InferRequest:
 
 
 def embedding_body(outputs: Mapping[str, OutputTensor], given: Mapping[str, Any]) -> BodySteps | bytes:
-    """The response to the request *given*, from the outputs of the model; the steps that make it, where it is long.
-
-    Raises:
-        ApiError: If the model did not return vectors.
-    """
+    """The response to the request *given*, from the outputs of the model; the steps that make it, where it is long."""
     steps = _body_steps(outputs, given)
     text = outputs.get("text_output")
     return steps if text is not None and len(text.data) > _LONG_TEXT else b"".join(finish(steps))

@@ -25,23 +25,14 @@ _MODES = ("abort", "wait", "keep")
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """A request to a model's engine.
-
-    Attributes:
-        model: Name of the model; "" for the only one.
-        document: The JSON that the model gets.
-    """
+    """A request to a model's engine; the model's name is "" for the only one."""
 
     model: str
     document: str
 
 
 def read_sleep(query: bytes) -> EngineRequest:
-    """The request of `POST /sleep`.
-
-    Raises:
-        ApiError: If a parameter is invalid.
-    """
+    """The request of `POST /sleep`."""
     given = _parameters(query)
     level = _choice(given, "level", _LEVELS)
     return _request(given, {"sleep": {"level": int(level), "mode": _choice(given, "mode", _MODES)}})
@@ -64,11 +55,7 @@ def has_engine_control(metadata: ModelMetadata) -> bool:
 
 
 def engine_infer_request(request: EngineRequest, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for *request*.
-
-    Raises:
-        ApiError: If the model does not support it.
-    """
+    """The inference request for *request*."""
     if not has_engine_control(metadata):
         raise ApiError(
             f"The model `{metadata.name}` does not sleep: it has no string input '{_REQUEST}'", param="model"
@@ -77,11 +64,7 @@ def engine_infer_request(request: EngineRequest, metadata: ModelMetadata) -> Inf
 
 
 def no_body(outputs: Mapping[str, OutputTensor]) -> bytes:
-    """The empty response to a command, once the model has confirmed it.
-
-    Raises:
-        ApiError: If it has not.
-    """
+    """The empty response to a command; raises `ApiError` unless the model has confirmed it."""
     tokenizer_body(outputs)
     return b""
 
@@ -95,7 +78,6 @@ def _request(given: Mapping[str, list[str]], document: dict[str, Any]) -> Engine
 
 
 def _choice(given: Mapping[str, list[str]], name: str, values: tuple[str, ...]) -> str:
-    """The value of a parameter; the first of *values* is the default."""
     value = given.get(name, [values[0]])[-1]
     if value not in values:
         raise ApiError(f"`{name}` must be one of {', '.join(values)}, not {value!r}", param=name, code="invalid_value")

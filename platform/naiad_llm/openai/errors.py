@@ -37,8 +37,6 @@ class ApiError(Exception):
     """An error response to a request.
 
     Attributes:
-        status: HTTP status.
-        message: What is wrong and what to do.
         param: Field of the request that caused the error; None if no single field did.
         code: OpenAI's error code; None if OpenAI defines none for this case.
         wrong_secret: The wrong secret that the client sent, as `RefusalLog` names it; "" for any other error.

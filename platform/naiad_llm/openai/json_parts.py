@@ -20,11 +20,7 @@ _MARK = b"\0"
 
 
 class _Chunks:
-    """Bytes that grow.
-
-    Attributes:
-        size: How many.
-    """
+    """Bytes that grow."""
 
     __slots__ = ("_chunks", "size")
 

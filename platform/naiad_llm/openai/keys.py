@@ -67,9 +67,6 @@ def presented_key(headers: Mapping[bytes, bytes]) -> bytes:
     """The key in the headers of a request; b"" for none.
 
     OpenAI's clients send `Authorization: Bearer KEY`, Anthropic's `x-api-key: KEY`.
-
-    Raises:
-        ApiError: If a header is repeated.
     """
     for name in (b"authorization", b"x-api-key"):
         if is_repeated(headers, name):

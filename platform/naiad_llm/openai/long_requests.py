@@ -22,12 +22,7 @@ T = TypeVar("T")
 
 
 class EmbeddingRequest(NamedTuple):
-    """A request for embeddings.
-
-    Attributes:
-        given: Its fields; without the input, where the request was long.
-        document: The JSON that the model gets.
-    """
+    """A request for embeddings: *given* has its fields, without the input where the request was long."""
 
     given: Mapping[str, Any]
     document: str
@@ -57,11 +52,7 @@ def read_long_embedding(
 
 
 def read_embedding(document: dict[str, Any]) -> EmbeddingRequest:
-    """The request for embeddings in the body *document*.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request for embeddings in the body *document*."""
     given = read_embedding_request(document)
     return EmbeddingRequest(given, embedding_document(given))
 
@@ -76,11 +67,7 @@ def _parse(content: memoryview, limit: int) -> dict[str, Any]:
 
 
 def _check_count(document: Mapping[str, Any]) -> None:
-    """Reject a document with too many values.
-
-    Raises:
-        ApiError: If it has too many.
-    """
+    """Reject a document with too many values."""
     rest: list[object] = [document]
     count = 0
     while rest:

@@ -80,13 +80,7 @@ _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = {
 
 
 class FieldRule(NamedTuple):
-    """Permitted values of a field.
-
-    Attributes:
-        kind: Type of the value, a key of `_TYPE_CHECKS`; quoted in error messages.
-        low: Smallest permitted number; None for no limit.
-        high: Largest permitted number; None for no limit.
-    """
+    """Permitted values of a field; None for no limit."""
 
     kind: str
     low: float | None = None
@@ -107,11 +101,7 @@ _FREE: Mapping[str, object] = {}
 
 
 def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
-    """The JSON object in the body of a request.
-
-    Raises:
-        ApiError: If the body is not a JSON object, or is longer than *limit* bytes.
-    """
+    """The JSON object in the body of a request."""
     check_size(body, limit)
     try:
         document = orjson.loads(body)
@@ -124,11 +114,7 @@ def parse_body(body: Buffer, limit: int) -> dict[str, Any]:
 
 
 def check_size(body: Buffer, limit: int) -> None:
-    """Reject a body that is longer than *limit* bytes.
-
-    Raises:
-        ApiError: If it is longer.
-    """
+    """Reject a body that is longer than *limit* bytes."""
     if len(body) > limit:
         raise ApiError(
             f"The request has {len(body)} bytes, more than the {limit} that --http-max-input-size allows",
@@ -155,18 +141,7 @@ def validate_fields(
     unsupported: Mapping[str, str] = _NONE,
     fixed: Mapping[str, object] = _FREE,
 ) -> dict[str, Any]:
-    """The known fields of *document* whose value is not null.
-
-    Args:
-        document: Body of the request.
-        rules: Known fields and their permitted values.
-        required: Fields that must be present.
-        unsupported: Fields that must be rejected if set, because they change the response; each with an alternative.
-        fixed: Fields that must be rejected for the same reason unless they have the value here; None for any value.
-
-    Raises:
-        ApiError: If a field is unsupported, probably misspelled, missing, of the wrong type or out of range.
-    """
+    """The known fields of *document* whose value is not null."""
     given = {name: value for name, value in document.items() if value is not None}
     for name, value in fixed.items():
         if given.pop(name, value) != value:
@@ -343,13 +318,7 @@ class TextRequest:
     """A validated request to `/v1/chat/completions` or `/v1/completions`.
 
     Attributes:
-        model: Name of the model, possibly with the name of an adapter.
         prompts: Prompts of a completion, each a text or token ids; for a chat one element, its conversation as JSON.
-        is_chat: Whether it is a chat.
-        sampling: Sampling parameters of the model.
-        choices: Number of choices for each prompt (`n`).
-        stream: Whether the response is a stream of events.
-        include_usage: Whether the last event of the stream has the token counts.
         top_logprobs: Number of most likely tokens reported for each generated token; None to report no probabilities.
         echo: Whether the text of each choice starts with its prompt.
         is_empty: Whether no text is wanted, only what is told of the prompt; the model generates one token.
@@ -372,11 +341,7 @@ class TextRequest:
 
 
 def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:
-    """The request in the body of `POST /v1/completions`.
-
-    Args:
-        document: The JSON object of the body.
-        default_tokens: `max_tokens` if the request sets none; None for OpenAI's default.
+    """The request in the body of `POST /v1/completions`; None for OpenAI's default of `max_tokens`.
 
     Raises:
         ApiError: If a field is invalid.
@@ -411,11 +376,7 @@ def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> 
 
 
 def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:
-    """The request in the body of `POST /v1/chat/completions`.
-
-    Args:
-        document: The JSON object of the body.
-        default_tokens: `max_tokens` if the request sets none; None for as many as fit into the context.
+    """The request in the body of `POST /v1/chat/completions`; None for as many tokens as fit into the context.
 
     Raises:
         ApiError: If a field is invalid.
@@ -456,11 +417,7 @@ def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRe
 def sampling_of(
     given: Mapping[str, Any], max_tokens: int, rules: Collection[str] = SAMPLING_RULES.keys()
 ) -> dict[str, Any]:
-    """The sampling parameters among the fields *given*: those in *rules*, the limit of tokens, and the structure.
-
-    Raises:
-        ApiError: If `response_format` is invalid.
-    """
+    """The sampling parameters among the fields *given*: those in *rules*, the limit of tokens, and the structure."""
     sampling = {name: given[name] for name in rules if name in given}
     if "repeat_penalty" in given:  # llama.cpp's name
         sampling.setdefault("repetition_penalty", given["repeat_penalty"])
@@ -474,11 +431,7 @@ def sampling_of(
 
 
 def _limit(given: Mapping[str, Any], asked: int | None, default: int, least: int = 0) -> int:
-    """The largest number of tokens to generate; `n_predict` is llama.cpp's name, where -1 is as many as fit.
-
-    Raises:
-        ApiError: If it is less than *least*.
-    """
+    """The largest number of tokens to generate; `n_predict` is llama.cpp's name, where -1 is as many as fit."""
     predicted = given.get("n_predict")
     if asked is None and predicted is not None:
         asked = predicted if predicted >= 0 else CHAT_TOKENS
@@ -542,11 +495,7 @@ def are_token_ids(given: object) -> bool:
 
 
 def check_messages(given: list[Any], where: str) -> list[dict[str, Any]]:
-    """The messages of a chat as they are sent to a model; *where* is the name of the field that has them.
-
-    Raises:
-        ApiError: If one is invalid.
-    """
+    """The messages of a chat as they are sent to a model; *where* is the name of the field that has them."""
     return [_message(message, f"{where}[{number}]") for number, message in enumerate(given)]
 
 

@@ -40,15 +40,7 @@ _FIXED: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class RerankRequest:
-    """A validated request.
-
-    Attributes:
-        model: Name of the model.
-        document: The JSON that the model gets.
-        texts: The documents to return; None to return positions only.
-        count: How many documents there are.
-        top: How many of the best to return; 0 for all.
-    """
+    """A validated request: *texts* is None to return positions only, *top* 0 to return all."""
 
     model: str
     document: str
@@ -57,11 +49,7 @@ class RerankRequest:
     top: int
 
     def body(self, outputs: Mapping[str, OutputTensor]) -> bytes:
-        """The response for the scores that the model returned, the best first.
-
-        Raises:
-            ApiError: If these are not as many numbers as documents.
-        """
+        """The response for the scores that the model returned, the best first."""
         try:
             scores = [float(text) for text in strings(outputs.get("text_output"))]
         except ValueError as problem:
@@ -84,11 +72,7 @@ class RerankRequest:
 
 
 def read_rerank(document: Mapping[str, Any]) -> RerankRequest:
-    """The request in the body of `POST /v1/rerank`.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /v1/rerank`."""
     given = validate_fields(document, _RULES, ("model", "query", "documents"), _UNSUPPORTED, _FIXED)
     documents = given["documents"]
     if not 0 < len(documents) <= _MAX_DOCUMENTS:
@@ -113,11 +97,7 @@ def _text(document: object, where: str) -> str:
 
 
 def rerank_infer_request(request: RerankRequest, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for *request*.
-
-    Raises:
-        ApiError: If the model does not support it.
-    """
+    """The inference request for *request*."""
     if not has_string(metadata.inputs, RERANK_REQUEST):
         raise ApiError(
             f"The model `{metadata.name}` does not rank documents: it has no string input '{RERANK_REQUEST}'",

@@ -38,25 +38,14 @@ class ServedModels:
     def __init__(
         self, engine: EngineDoor, separator: str, adapters: AdapterNames, context: ContextLength = unknown_context
     ) -> None:
-        """The models of *engine*.
-
-        Args:
-            engine: Has the models.
-            separator: Separates the name of a model from that of an adapter; "" to support no adapters.
-            adapters: Finds the adapter names of a model's version. Called only with a separator.
-            context: Finds the number of tokens that a model's version takes.
-        """
+        """The models of *engine*; *separator* is "" to support no adapters, whose names *adapters* finds."""
         self._engine = engine
         self._separator = separator
         self._adapters = adapters
         self._context = context
 
     def find(self, name: str) -> tuple[ModelMetadata, str]:
-        """The model that *name* selects, and the name of its adapter or "".
-
-        Raises:
-            ApiError: If the model does not exist.
-        """
+        """The model that *name* selects, and the name of its adapter or ""."""
         try:
             return self._engine.model_metadata(name), ""
         except NaiadError as problem:
@@ -67,11 +56,7 @@ class ServedModels:
         raise to_api_error(first, name)
 
     def only(self, can: Callable[[ModelMetadata], bool], what: str) -> str:
-        """The name of the only model that can do something, for requests that name none; *what* says what, for errors.
-
-        Raises:
-            ApiError: If there is none, or several.
-        """
+        """The only model that can do something, for requests that name none; *what* says what, for errors."""
         names = [name for name in self._ready_names() if self._is(name, can)]
         if len(names) == 1:
             return names[0]

@@ -37,16 +37,7 @@ class SingleResponseSink:
         slices: SliceScheduler,
         error_response: Callable[[ApiError], list[Buffer]] = ApiError.response,
     ) -> None:
-        """Respond on *exchange*.
-
-        Args:
-            exchange: The exchange.
-            model: Name of the model, for errors.
-            make_body: Makes the response.
-            on_sent: Called for each response of the model.
-            slices: Makes long bodies.
-            error_response: Makes the response for an error.
-        """
+        """Respond on *exchange*; *on_sent* is called for each response of the model."""
         self._exchange: HttpExchange | None = exchange
         self._model = model
         self._make_body = make_body

@@ -65,11 +65,8 @@ class BodyReader:
         """Have *then* get what *read* returns for the JSON object in the body.
 
         Args:
-            exchange: Has the request.
             read: Reads the object. A function that can be pickled: for a long body it runs in another process.
-            then: Gets the result.
-            error_response: Makes the responses for errors in long bodies.
-            read_long: Called with a long body, and by name with *read* and the limit; in another process.
+            read_long: Called with a long body, in another process, with *read* and the limit.
 
         Raises:
             ApiError: If a short body is invalid, or a body too long.
@@ -100,11 +97,7 @@ class BodyReader:
 
 
 class Submitter:
-    """Submits inference requests, traced where they are selected.
-
-    Attributes:
-        engine: Executes them.
-    """
+    """Submits inference requests, traced where they are selected."""
 
     def __init__(self, engine: EngineDoor, tracer: RequestTracer, background: Background) -> None:
         self.engine = engine
@@ -112,11 +105,7 @@ class Submitter:
         self._background = background
 
     def submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> int:
-        """Submit a request that a client has sent on *exchange*; return its ticket.
-
-        Raises:
-            NaiadError: If the engine rejects it.
-        """
+        """Submit a request that a client has sent on *exchange*; return its ticket."""
         inference.propagated = propagated_headers(exchange.request.headers)
         if self._tracer.is_on:
             return self._tracer.submit(self.engine, inference, sink, "HTTP", inference.propagated)
@@ -130,11 +119,7 @@ class Submitter:
         make_body: MakeBody,
         error_response: ErrorResponse = ApiError.response,
     ) -> None:
-        """Submit a request that has a single response, and respond with what *make_body* makes of it.
-
-        Raises:
-            ApiError: If the engine rejects it.
-        """
+        """Submit a request that has a single response, and respond with what *make_body* makes of it."""
         sent = SentCount(self.engine.confirm_sent)
         sink = SingleResponseSink(exchange, model, make_body, sent.add, self._background.slices, error_response)
         try:
@@ -152,8 +137,6 @@ class TextProtocol(Generic[R]):
     Attributes:
         read: Reads the JSON object of a body, given the default of the number of tokens too. A function of a module,
             since it runs in another process for a long body.
-        begin: The request in the form that all protocols share, and the writer of its response.
-        error_response: The response for an error.
     """
 
     read: Callable[[dict[str, Any], int | None], R]
@@ -174,16 +157,7 @@ class TextSubmission:
         default_tokens: int | None,
         chat_template: ChatTemplate | None,
     ) -> None:
-        """Submit by *submitter* to *models* what *bodies* reads.
-
-        Args:
-            submitter: Submits inference requests.
-            models: The models by name.
-            bodies: Parses the requests.
-            budget: Counts what is collected of responses.
-            default_tokens: `max_tokens` of a request that sets none; None for the protocol's default.
-            chat_template: Renders chats as prompts for models without the input `messages`; None to reject them.
-        """
+        """Submit what *bodies* reads; without a *chat_template*, chats need models with the input `messages`."""
         self._submitter = submitter
         self._models = models
         self._bodies = bodies
@@ -192,11 +166,7 @@ class TextSubmission:
         self._chat_template = chat_template
 
     def handle(self, exchange: HttpExchange, protocol: TextProtocol[R]) -> None:
-        """Handle a request for text; the response may follow later.
-
-        Raises:
-            ApiError: If the request is invalid.
-        """
+        """Handle a request for text; the response may follow later."""
         read = partial(_read, protocol.read, self._default_tokens)
 
         def then(request: R) -> None:
@@ -205,11 +175,7 @@ class TextSubmission:
         self._bodies.read(exchange, read, then, protocol.error_response)
 
     def submit(self, exchange: HttpExchange, request: TextRequest, writer: ResponseWriter) -> None:
-        """Submit a request that was read; *writer* writes the response.
-
-        Raises:
-            ApiError: If the model does not exist, or it does not support the request.
-        """
+        """Submit a request that was read; *writer* writes the response."""
         for what in request.ignored:  # logged here: long requests are read in another process
             log_ignored(what)
         rank = exchange.request.headers.get(_RANK_HEADER)

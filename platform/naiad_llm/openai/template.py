@@ -46,11 +46,7 @@ class ChatTemplate:
         self._rules = TemplateRules(self._render)
 
     def prompt(self, conversation: dict[str, Any]) -> str:
-        """The prompt of a conversation, whose messages are adapted to what the template accepts.
-
-        Raises:
-            ApiError: If rendering fails.
-        """
+        """The prompt of a conversation, whose messages are adapted to what the template accepts."""
         if conversation.get("continue_final_message"):
             raise ApiError(
                 "`continue_final_message` needs a model with the input 'messages'", param="continue_final_message"

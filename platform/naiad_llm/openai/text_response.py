@@ -61,14 +61,12 @@ class Choice:
     """One generated text and its state.
 
     Attributes:
-        index: Number of the choice among those of all prompts.
         prompt: Prompt to repeat before the text (`echo`); "" for none.
         prompt_logprobs: Alternatives of each of its tokens, the first of which has none.
         text: Text so far; stays empty in a stream.
         message: Members of a chat's message besides its content, such as tool calls.
         logprobs: Members of the log probabilities so far; stay empty in a stream.
         offsets: Places of the tokens in the text, for a completion; stay empty in a stream.
-        finder: Finds the sampled tokens among the alternatives.
         finish_reason: Why the choice is finished; None while it is not.
         has_begun: Whether a chunk was sent.
         length: Characters of text before the next token, in a stream with the prompt.
@@ -97,12 +95,7 @@ class ResponseWriter(Protocol):
         """Bytes of output that are held until the end."""
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:
-        """Apply new output to its choices; return the events to send for it, in parts.
-
-        Args:
-            deltas: The new output of each choice.
-            usage: Token counts of their prompt so far.
-        """
+        """Apply new output to its choices; return the events to send for it, in parts."""
 
     def send(self, events: list[Buffer], sent: SentCount) -> None:
         """Send what `add` returned for one response of the model, and report that response as sent."""
@@ -118,12 +111,7 @@ class ResponseWriter(Protocol):
 
 
 class TextResponse:
-    """The response to one request; `PromptSink` passes it the model's responses to each prompt.
-
-    Attributes:
-        request: The request.
-        is_over: Whether the response is complete or has failed.
-    """
+    """The response to one request; `PromptSink` passes it the model's responses to each prompt."""
 
     def __init__(
         self,
@@ -133,15 +121,7 @@ class TextResponse:
         writer: ResponseWriter,
         budget: RequestBudget,
     ) -> None:
-        """Respond on *exchange* by *writer*.
-
-        Args:
-            exchange: The exchange.
-            request: The request.
-            cancel: Cancels an inference request by its ticket.
-            writer: Writes the response.
-            budget: Counts what is collected of it.
-        """
+        """Respond on *exchange* by *writer*; *cancel* gets the ticket of an inference request."""
         self.request = request
         self.is_over = False
         self._exchange = exchange
@@ -165,14 +145,7 @@ class TextResponse:
             self._exchange.on_disconnect(ticket)
 
     def on_response(self, prompt: int, response: InferResponse | None, *, final: bool, sent: SentCount) -> None:
-        """Add a response of the model.
-
-        Args:
-            prompt: Index of the prompt.
-            response: The response; None if only the end is signalled.
-            final: Whether it is the last one for this prompt.
-            sent: Reports the response as sent, so that the engine lets the model send more.
-        """
+        """Add a response of the model."""
         if response is not None:
             events: list[Buffer] = []
             is_read = self._exchange.is_connected

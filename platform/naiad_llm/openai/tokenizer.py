@@ -47,23 +47,14 @@ _DETOKENIZE: dict[str, FieldRule] = {"model": TEXT, "tokens": ARRAY}
 
 @dataclass(frozen=True, slots=True)
 class TokenizerRequest:
-    """A request to a model's tokenizer.
-
-    Attributes:
-        model: Name of the model; "" for the only one.
-        document: The JSON that the model gets.
-    """
+    """A request to a model's tokenizer; the model's name is "" for the only one."""
 
     model: str
     document: str
 
 
 def read_tokenize(document: Mapping[str, Any]) -> TokenizerRequest:
-    """The request in the body of `POST /tokenize`.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /tokenize`."""
     given = validate_fields(
         document, _TOKENIZE, (), {"chat_template": "prompts are rendered by the model's own template"}
     )
@@ -80,11 +71,7 @@ def read_tokenize(document: Mapping[str, Any]) -> TokenizerRequest:
 
 
 def read_detokenize(document: Mapping[str, Any]) -> TokenizerRequest:
-    """The request in the body of `POST /detokenize`.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /detokenize`."""
     given = validate_fields(document, _DETOKENIZE, ("tokens",))
     if given["tokens"] and not are_token_ids(given["tokens"]):
         raise ApiError("`tokens` must be an array of token ids", param="tokens")
@@ -107,11 +94,7 @@ def has_tokenizer(metadata: ModelMetadata) -> bool:
 
 
 def tokenizer_infer_request(request: TokenizerRequest, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for *request*.
-
-    Raises:
-        ApiError: If the model does not support it.
-    """
+    """The inference request for *request*."""
     if not has_tokenizer(metadata):
         raise ApiError(
             f"The model `{metadata.name}` does not tokenize: it has no string input '{TOKENIZER_REQUEST}'",
@@ -121,11 +104,7 @@ def tokenizer_infer_request(request: TokenizerRequest, metadata: ModelMetadata) 
 
 
 def tokenizer_body(outputs: Mapping[str, OutputTensor]) -> bytes:
-    """The JSON that the model returned. It is not parsed: it may have a million tokens.
-
-    Raises:
-        ApiError: If there is not exactly one string.
-    """
+    """The JSON that the model returned. It is not parsed: it may have a million tokens."""
     texts = strings(outputs.get(_TEXT_OUTPUT))
     if len(texts) != 1:
         raise ApiError(f"The model returned no single string in '{_TEXT_OUTPUT}'", status=SERVER_ERROR)
@@ -133,20 +112,12 @@ def tokenizer_body(outputs: Mapping[str, OutputTensor]) -> bytes:
 
 
 def count_body(outputs: Mapping[str, OutputTensor]) -> bytes:
-    """The response to a `counting_request`, in Anthropic's form.
-
-    Raises:
-        ApiError: If the model returned no count.
-    """
+    """The response to a `counting_request`, in Anthropic's form."""
     return orjson.dumps({"input_tokens": _count(outputs)})
 
 
 def input_tokens_body(outputs: Mapping[str, OutputTensor]) -> bytes:
-    """The response to a `counting_request`, in the form of OpenAI's Responses.
-
-    Raises:
-        ApiError: If the model returned no count.
-    """
+    """The response to a `counting_request`, in the form of OpenAI's Responses."""
     return orjson.dumps({"object": "response.input_tokens", "input_tokens": _count(outputs)})
 
 

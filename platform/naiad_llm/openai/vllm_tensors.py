@@ -52,13 +52,8 @@ def infer_requests(
     A model without the input `sampling_parameters` receives them as parameters of the inference request.
 
     Args:
-        request: The client's request.
-        metadata: Of the model.
         template: Renders chats as prompts for a model without the input `messages`; None to reject such chats.
-        lora: Name of the adapter to use; "" for none.
-
-    Raises:
-        ApiError: If the model does not support the request.
+        lora: Name of the adapter; "" for none.
     """
     if not can_generate_text(metadata):
         raise ApiError(
@@ -167,9 +162,6 @@ class ChoiceDelta:
     """New output of one choice.
 
     Attributes:
-        index: Number of the choice among those of its prompt.
-        text: New text.
-        finish_reason: Why the choice is finished; None while it is not.
         stop_reason: The text in `stop` that has ended it; "" if none did, or the model does not tell.
         logprobs: For each new token its most likely alternatives by token id, in vLLM's form.
         message: New members of a chat's message, such as tool calls; may repeat the text. None if the model sent none.
@@ -185,17 +177,7 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class ModelOutput:
-    """The outputs of one response of a model.
-
-    Attributes:
-        deltas: One for each choice.
-        prompt_tokens: Tokens of the prompt; None if the model did not report them.
-        tokens: New tokens of all choices; None if the model did not report them.
-        cached_tokens: Tokens of the prompt that were in the model's cache; None if the model did not report them.
-        prompt_text: Text of the prompt; None if it was not requested.
-        prompt_logprobs: For each token of the prompt its alternatives, as those of the text; the first has none.
-        transfer: What another server needs to continue with the model's cache; None if the model did not report it.
-    """
+    """The outputs of one response of a model, a delta for each choice; None for what the model did not report."""
 
     deltas: list[ChoiceDelta]
     prompt_tokens: int | None

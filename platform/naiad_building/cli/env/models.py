@@ -26,24 +26,13 @@ _log = logging.getLogger("naiad.cli")
 
 
 def server_options(store: Path, repositories: Sequence[str], *flags: str) -> ServerOptions:
-    """The options of a server that was started with these repositories, this store and these flags.
-
-    Raises:
-        OptionError: If a flag's value is invalid.
-    """
+    """The options of a server that was started with these repositories, this store and these flags."""
     given = [f"--env-store={store}", *(f"--model-repository={name}" for name in repositories), *flags]
     return read_options(split_arguments(given, SERVER_FLAGS, "naiad env")[0], environ=os.environ)
 
 
 class UsedEnvironment(NamedTuple):
-    """An environment that a version of a model names, and what the version requires of it.
-
-    Attributes:
-        model: The model's name.
-        source: The environment.
-        python: Versions of Python that the model requires; None for any.
-        python_origin: What requires them.
-    """
+    """An environment that a version of a model names, and the Python that the version requires (None: any)."""
 
     model: str
     source: Path | EnvironmentSource

@@ -25,16 +25,7 @@ class PinnedUri:
 
 
 def pin_repository(repository: Path, manager: EnvironmentManager, *, update: bool) -> list[PinnedUri]:
-    """Write the digests of the URIs that models of a repository name without a digest; returns all of them.
-
-    Args:
-        repository: The repository.
-        manager: Downloads what is not in its store.
-        update: Whether URIs that are pinned are pinned to their present content.
-
-    Raises:
-        NaiadError: If an archive cannot be used, or the file cannot be read or written.
-    """
+    """Write the digests of URIs that a repository's models name without one; *update* renews those written."""
     file = repository / PINS_FILE
     known = parse_pins(file.read_text(encoding="utf-8"), str(file)) if file.exists() else {}
     pins = []

@@ -31,31 +31,17 @@ _ITEMS, _CANCEL = "/input_items", "/cancel"
 
 
 class ResponsesApi:
-    """Handles requests below `/v1/responses`.
-
-    Attributes:
-        protocol: How requests for text are read and answered.
-    """
+    """Handles requests below `/v1/responses`."""
 
     def __init__(self, store: StoredResponses, max_bytes: int, owner: Callable[[Mapping[bytes, bytes]], bytes]) -> None:
-        """An API that keeps its responses.
-
-        Args:
-            store: Keeps them.
-            max_bytes: Bytes that it keeps.
-            owner: Returns the key of a client by its headers.
-        """
+        """An API that keeps its responses."""
         self._store = store
         self._max_bytes = max_bytes
         self._owner = owner
         self.protocol = TextProtocol(read=read_response_request, begin=self._begin)
 
     def handle(self, exchange: HttpExchange, response_id: str, part: str) -> None:
-        """Handle a request for a stored response, for the items of its input, or to cancel it, as *part* says.
-
-        Raises:
-            ApiError: If the response does not exist, or the method is not supported.
-        """
+        """Handle a request for a stored response, for the items of its input, or to cancel it, as *part* says."""
         method, is_input = exchange.request.method, part == _ITEMS
         if part == _CANCEL:
             self._reject_cancel(exchange, response_id)
@@ -123,11 +109,7 @@ class ResponsesApi:
         return text, block_writer(exchange, text, ResponsesForm(request.fields, request.forms, on_answer))
 
     def text_of(self, exchange: HttpExchange, request: ResponsesRequest) -> TextRequest:
-        """The request for text with the conversation that it continues.
-
-        Raises:
-            ApiError: If the response that it continues does not exist.
-        """
+        """The request for text with the conversation that it continues."""
         owner = self._owner(exchange.request.headers)
         earlier = self._earlier(request, owner)
         return request.with_items(partial(self._item, owner=owner)).with_earlier(earlier)

@@ -100,8 +100,6 @@ class ResponsesRequest:
         items: The input as items, each with an id, in JSON.
         item_ids: Their ids.
         has_references: Whether some items are references to stored ones, which `with_items` puts in their place.
-        previous: Id of the response to continue; "" for none.
-        is_stored: Whether the response can be continued and retrieved.
         fields: Members of the response that repeat the request.
         forms: How calls are written, by the name of the function.
     """
@@ -125,11 +123,7 @@ class ResponsesRequest:
         return replace(self.text, prompts=(f'{{"messages":[{messages}]{options}}}',))
 
     def with_items(self, find: Callable[[str], dict[str, Any]]) -> ResponsesRequest:
-        """The request with the items that *find* returns in place of references to their ids.
-
-        Raises:
-            ApiError: If such an item is invalid.
-        """
+        """The request with the items that *find* returns in place of references to their ids."""
         if not self.has_references:
             return self
         given = orjson.loads(self.items)
@@ -139,11 +133,7 @@ class ResponsesRequest:
 
 
 def read_response_request(document: Mapping[str, Any], default_tokens: int | None) -> ResponsesRequest:
-    """The request in the body of `POST /v1/responses`.
-
-    Args:
-        document: The JSON object of the body.
-        default_tokens: Maximum number of tokens if the request sets none; None for as many as fit into the context.
+    """The request in the body of `POST /v1/responses`; None for as many tokens as fit into the context.
 
     Raises:
         ApiError: If a field is invalid.
@@ -194,11 +184,7 @@ def read_response_request(document: Mapping[str, Any], default_tokens: int | Non
 
 
 def read_input_tokens_request(document: Mapping[str, Any]) -> ResponsesRequest:
-    """The request in the body of `POST /v1/responses/input_tokens`.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /v1/responses/input_tokens`."""
     return read_response_request(document, None)
 
 

@@ -18,8 +18,6 @@ class StoredResponse:
 
     Attributes:
         owner: The API key of its client; b"" without keys. Other clients cannot see it.
-        document: The response as JSON.
-        items: The items of its input as JSON.
         messages: The conversation up to this response, without instructions: parts of a list in JSON. Responses of one
             conversation share the parts.
         item_ids: The ids of the items of its input and output, by which later inputs may refer to them.
@@ -54,19 +52,10 @@ class StoredResponses(Protocol):
 
 
 class ResponseStore:
-    """Keeps responses within bounds: the least recently used ones are dropped.
-
-    Attributes:
-        size: Bytes of all responses.
-    """
+    """Keeps responses within bounds: the least recently used ones are dropped."""
 
     def __init__(self, max_count: int, max_bytes: int) -> None:
-        """An empty store.
-
-        Args:
-            max_count: Responses to keep; 0 for none.
-            max_bytes: Bytes to keep. A response that is larger is not kept.
-        """
+        """An empty store; a response that is larger than *max_bytes* is not kept."""
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()

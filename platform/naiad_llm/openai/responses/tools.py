@@ -22,13 +22,7 @@ _CHOICE_FORMS = (
 
 
 class CallForm(NamedTuple):
-    """How a call of one function of the chat is written.
-
-    Attributes:
-        name: The tool's own name.
-        namespace: Name of the namespace that has it; "" for none.
-        is_custom: Whether it is a custom tool, whose argument is one text.
-    """
+    """How a call of one function of the chat is written; the namespace is "" for none."""
 
     name: str
     namespace: str = ""
@@ -37,13 +31,7 @@ class CallForm(NamedTuple):
 
 @dataclass(slots=True)
 class Tools:
-    """The tools of a request.
-
-    Attributes:
-        functions: As tools of a chat.
-        forms: By the name of the function, for those that are not called by their own name with JSON.
-        ignored: Types of the tools that were left out.
-    """
+    """The tools of a request."""
 
     functions: list[dict[str, Any]] = field(default_factory=list)
     forms: dict[str, CallForm] = field(default_factory=dict)
@@ -51,11 +39,7 @@ class Tools:
 
 
 def read_tools(given: Sequence[object]) -> Tools:
-    """The tools in the field `tools`.
-
-    Raises:
-        ApiError: If one is invalid.
-    """
+    """The tools in the field `tools`."""
     tools = Tools()
     for number, tool in enumerate(given):
         _add(tools, tool, f"tools[{number}]", "")
@@ -97,11 +81,7 @@ def function_name(name: str, namespace: object) -> str:
 
 
 def apply_choice(tools: Tools, choice: object) -> object:
-    """`tool_choice` in the form of chats. With `allowed_tools`, the other tools are removed from *tools*.
-
-    Raises:
-        ApiError: If it is invalid, or names a tool that was left out.
-    """
+    """`tool_choice` in the form of chats. With `allowed_tools`, the other tools are removed from *tools*."""
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("tools")
         if not isinstance(allowed, list) or not all(isinstance(tool, dict) for tool in allowed):
