@@ -99,11 +99,7 @@ class CommandLine:
 
 
 def parse_command_line(arguments: Sequence[str], own: Sequence[Flag], program: str) -> CommandLine:
-    """The parsed command line of a command whose own flags are *own*.
-
-    Raises:
-        UsageError: If a flag is unknown or ambiguous, lacks a value or has an unexpected one.
-    """
+    """The parsed command line of a command whose own flags are *own*."""
     found, positional = split_arguments(arguments, (*own, *SERVER_FLAGS), _command_name(program))
     names = {flag.name for flag in own}
     values: dict[str, list[str]] = {}
@@ -126,19 +122,7 @@ def run_command(
     purpose: str,
     run: Callable[[CommandLine], int],
 ) -> int:
-    """Parse a command line and run the command, or print its usage; errors are printed to stderr.
-
-    Args:
-        arguments: The arguments after the command's name.
-        own: The command's own flags.
-        shown: The flags in its usage.
-        program: The program's name, with its positional arguments.
-        purpose: What the command does, as in "cannot <purpose>: the system's reason".
-        run: Runs the command; returns the exit code.
-
-    Returns:
-        The exit code.
-    """
+    """Parse a command line and run the command, or print its usage; errors go to stderr. Returns the exit code."""
     try:
         line = parse_command_line(arguments, own, program)
         if line.is_help_requested:
@@ -214,10 +198,6 @@ def usage(program: str, flags: Iterable[Flag]) -> str:
     """The usage text of a program: one line for each flag, under the heading of its group, and examples at the end.
 
     In a narrower terminal, the help of a flag is below it.
-
-    Args:
-        program: The program's name, with its positional arguments.
-        flags: The flags; those of one group must follow each other.
     """
     columns = shutil.get_terminal_size((_WIDE, 0)).columns
     line_of = _usage_line if columns >= _WIDE else partial(_usage_lines, columns=columns)

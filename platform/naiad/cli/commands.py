@@ -46,11 +46,7 @@ class _AllCommands(click.Group):
         return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The sub-command of that name.
-
-        Raises:
-            MissingPackageError: If it belongs to a package that is not installed.
-        """
+        """The sub-command of that name."""
         found = super().get_command(ctx, cmd_name)
         wing = wing_of_command(cmd_name)
         if found is None and wing is not None:
@@ -129,12 +125,7 @@ def _groups_with(name: str) -> list[str]:
 
 
 def _print_usage_error(error: click.UsageError, first: str) -> None:
-    """Print what is wrong with a command line, and as the last line what to do, as `command_line` does.
-
-    Args:
-        error: What click found.
-        first: The first argument.
-    """
+    """Print what is wrong with a command line, and as the last line what to do, as `command_line` does."""
     command = "naiad" if error.ctx is None else error.ctx.command_path
     # Newer versions of click raise the help of a group that is called without a command.
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):

@@ -34,11 +34,7 @@ class FlagCommand:
     takes_served_model: bool = False
 
     def load(self, name: str) -> Callable[[Sequence[str]], int]:
-        """Import the command of that *name*.
-
-        Raises:
-            MissingPackageError: If a package that it needs is not installed.
-        """
+        """Import the command of that *name*."""
         command: Callable[[Sequence[str]], int] = load_from_wing(self.place, f"run `naiad {name}`")
         return command
 
@@ -69,11 +65,7 @@ _OWN = {
 
 
 def find_flag_command(name: str) -> FlagCommand | None:
-    """The command of that name; None if it does not accept the server's flags.
-
-    Raises:
-        MissingPackageError: If the package that brings it is not installed.
-    """
+    """The command of that name; None if it does not accept the server's flags."""
     if name in _OWN:
         return _OWN[name]
     wing = wing_of_command(name)

@@ -38,12 +38,7 @@ class UnreachableServerError(NaiadError):
 
 
 class HttpStatusError(NaiadError):
-    """A server answered a request with an error.
-
-    Attributes:
-        status: The HTTP status.
-        detail: The text of the answer.
-    """
+    """A server answered a request with an error."""
 
     default_code = Code.UNAVAILABLE
 
@@ -54,16 +49,7 @@ class HttpStatusError(NaiadError):
 
 
 class ServerAddress:
-    """A server, by the address of its HTTP port.
-
-    Args:
-        url: Its address; `http://` may be missing.
-        headers: Headers of each request.
-        seconds: How long an answer may take.
-
-    Raises:
-        OptionError: If the address is malformed.
-    """
+    """A server, by the address of its HTTP port; `http://` may be missing. An answer may take *seconds*."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None, seconds: float = _SECONDS) -> None:
         spelled = url if "://" in url else f"http://{url}"
@@ -109,11 +95,7 @@ class ServerAddress:
 
 
 def parse_header(text: str) -> tuple[str, str]:
-    """The name and the value of a header that is given as `NAME:VALUE`.
-
-    Raises:
-        OptionError: If it is not of this form.
-    """
+    """The name and the value of a header that is given as `NAME:VALUE`."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise OptionError(f"--header={text}: not of the form NAME:VALUE")
@@ -121,11 +103,7 @@ def parse_header(text: str) -> tuple[str, str]:
 
 
 def basic_authorization(file: Path) -> dict[str, str]:
-    """The header with the password in the first line of a file, as the server's `--ui-password` reads it.
-
-    Raises:
-        OptionError: If the file cannot be read.
-    """
+    """The header with the password in the first line of a file, as the server's `--ui-password` reads it."""
     try:
         password = (file.read_text(encoding="utf-8-sig").splitlines() or [""])[0].strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -19,12 +19,7 @@ JSON_FLAG = Flag("json", Kind.NOTHING, "", "Print one JSON object.")
 
 
 def print_json(document: Any, *, is_indented: bool = True) -> None:
-    """Print dataclasses, containers, paths and numbers as one JSON document; numbers that are not finite become null.
-
-    Args:
-        document: What to print.
-        is_indented: Whether people read it, too; documents with tensors are printed on one line.
-    """
+    """Print dataclasses, containers, paths and numbers as one JSON document; numbers that are not finite are null."""
     option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_INDENT_2 if is_indented else 0)
     print(orjson.dumps(document, default=_to_json_value, option=option).decode(), flush=True)
 

@@ -83,10 +83,7 @@ class _RunArguments:
     """What the command line asks for.
 
     Attributes:
-        directory: The model's directory.
-        inputs: Texts of `--input`, in the order given.
         version: The version, -1 for the highest.
-        as_json: Whether to print JSON.
         debugger: `pdb`, `debugpy` or `debugpy:PORT`; empty for none.
     """
 
@@ -99,14 +96,7 @@ class _RunArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PrintedResponse:
-    """One response, copied out of the guest's memory.
-
-    Attributes:
-        outputs: Datatype and array by output name.
-        parameters: The response's parameters.
-        error: The response's error, or None.
-        after_ms: Milliseconds between the request and this response.
-    """
+    """One response, copied out of the guest's memory; *after_ms* are milliseconds since the request."""
 
     outputs: dict[str, tuple[str, np.ndarray[Any, Any]]]
     parameters: dict[str, Any]
@@ -116,14 +106,7 @@ class _PrintedResponse:
 
 @dataclass(slots=True, kw_only=True)
 class _RunResult:
-    """The result of one run.
-
-    Attributes:
-        model: Name of the model.
-        version: Its version.
-        responses: All responses, in order.
-        timings_ms: Milliseconds of each phase, in order.
-    """
+    """The result of one run; timings are in milliseconds, by phase in order."""
 
     model: str
     version: str
@@ -253,11 +236,7 @@ def _explain_unknown_models(unknown: Iterable[tuple[str, str]], directory: Path)
 
 
 def _reject_missing_inputs(metadata: ModelMetadata) -> None:
-    """Say what to add to a command line without inputs.
-
-    Raises:
-        OptionError: If the model has inputs that are not optional.
-    """
+    """Say what to add to a command line without inputs."""
     wanted = [tensor for tensor in metadata.inputs if tensor.required]
     if wanted:
         examples = " ".join(f"--input {shlex.quote(example_of(tensor))}" for tensor in wanted)
@@ -268,9 +247,7 @@ class _ResponseSink:
     """The engine's sink for the responses of one request.
 
     Attributes:
-        responses: The responses so far.
         ended: Done after the last response.
-        ticket: The request's ticket.
         total_ns: Nanoseconds between the request and the latest response.
     """
 

@@ -47,7 +47,6 @@ def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest
         inputs: Each is a file with the JSON of `POST /v2/models/M/infer`, `-` for standard input, or `name=value`,
             where the value is JSON, text or `@file.npy`. The JSON may be `{"inputs": {"name": value}}`, too; types and
             shapes are then those of the model.
-        metadata: The model's inputs.
 
     Raises:
         InvalidRequestError: If a text has another form, or does not match the model's inputs.
@@ -129,11 +128,7 @@ def _named_input(name: str, value: Any, metadata: ModelMetadata) -> InputTensor:
 
 
 def input_tensor(wanted: TensorMetadata, value: Any) -> InputTensor:
-    """A value as an input tensor; missing leading dimensions become 1.
-
-    Args:
-        wanted: The model's input.
-        value: An array, or a JSON value.
+    """An array or a JSON value as an input tensor; missing leading dimensions become 1.
 
     Raises:
         InvalidRequestError: If the value does not match the input's datatype, or its lists are ragged.

@@ -41,7 +41,6 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
 
     Args:
         arguments: The server's flags; for `naiad serve`, also files and directories that a framework saved.
-        program: The program's name, for errors of the command line.
         supervisor: The connection to the program that started the server; None without one.
     """
     try:
@@ -59,11 +58,7 @@ def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None 
 
 @contextmanager
 def _repository_of(positional: Sequence[str], program: str) -> Iterator[list[str]]:
-    """A temporary repository with the files of frameworks that a command line names; none if it names no file.
-
-    Raises:
-        UsageError: If an argument is no such file.
-    """
+    """A temporary repository with the files of frameworks that a command line names; none if it names no file."""
     if not positional:
         yield []
         return
@@ -118,9 +113,6 @@ def open_log(settings: LogSettings, *, is_queued: bool = False) -> ActiveLog:
     """The log, opened with these settings; close it to restore the previous one.
 
     With *is_queued*, a thread writes the lines (`logs.configure`).
-
-    Raises:
-        OptionError: If the log file cannot be opened.
     """
     try:
         return configure(settings, is_queued=is_queued)

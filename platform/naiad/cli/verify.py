@@ -50,14 +50,7 @@ class _CheckedSignature:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _CheckedLayer:
-    """A layer of an artifact in a registry.
-
-    Attributes:
-        layer: Kind and name.
-        digest: Its digest.
-        is_intact: Whether the registry has exactly this content.
-        signed_by: Names of the trusted keys that signed it; ids of other keys.
-    """
+    """A layer of an artifact in a registry; *signed_by* has names of trusted keys and ids of other keys."""
 
     layer: str
     digest: str

@@ -131,11 +131,7 @@ class LendableSlot:
         self._unwanted.set()
 
     async def wait(self, working: asyncio.Future[Any]) -> None:
-        """Wait for a function.
-
-        Raises:
-            NotReadyError: If the slot is lent and its holder is not wanted any more.
-        """
+        """Wait for a function; raises `NotReadyError` if the slot is lent and its holder is not wanted any more."""
         if not self._has_ended:
             await asyncio.wait([working], timeout=_LENT_AFTER_SECONDS)
             if working.done():
@@ -288,11 +284,7 @@ def pause(seconds: float) -> None:
 
 
 def acquire(try_acquire: Callable[[float], bool]) -> None:
-    """Acquire a lock that others may hold; raises `WorkCancelledError` if the call is cancelled meanwhile.
-
-    Args:
-        try_acquire: Waits for the lock for a number of seconds; whether it was acquired.
-    """
+    """Acquire a lock by *try_acquire*, which waits for some seconds; `WorkCancelledError` if the call is cancelled."""
     while not try_acquire(_LOCK_SECONDS):
         check_cancelled()
 

@@ -37,17 +37,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THR
 def start_own_code(
     function: str, descriptor: int, environ: Mapping[str, str], *, title: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
-    """A process of this Python that calls a function with the number of a descriptor, which it inherits.
-
-    Args:
-        function: Where the function is, `package.module:name`.
-        descriptor: The descriptor.
-        environ: Its environment variables, beside those that keep numpy from starting threads.
-        title: Words that come first in its command line, for people who list processes.
-
-    Raises:
-        OSError: If the system starts no process.
-    """
+    """A process of this Python that calls a function with the number of a descriptor, which it inherits."""
     module, _, name = function.partition(":")
     words = [*title, str(descriptor)]
     # Isolated (-I), with this process's own search path: it must import the same code, and nothing of a working folder.
@@ -69,15 +59,6 @@ def start_kept(
 
     `stdout` has what it prints, also to stderr unless *stderr* says otherwise; it reads nothing. A process between the
     two ends it, also when this one is killed, and has its exit code.
-
-    Args:
-        command: The path of the program, and its arguments.
-        environ: Its environment variables.
-        folder: Its working directory.
-        stderr: Where that goes, as of `subprocess.Popen`.
-
-    Raises:
-        OSError: If the system starts no process.
     """
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", _KEEPER, *command],

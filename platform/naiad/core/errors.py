@@ -33,7 +33,6 @@ class NaiadError(Exception):
 
     Attributes:
         message: Text for the person who can fix the cause.
-        code: The error code; by default that of the class.
     """
 
     default_code = Code.INTERNAL

@@ -79,8 +79,6 @@ class Gpu:
     """A GPU, or a MIG device: a part of a GPU that acts as a separate device.
 
     Attributes:
-        uuid: Its UUID, such as `GPU-1b2c...` or `MIG-3d4e...`.
-        handle: The library's handle of it.
         is_divided: Whether the GPU is in MIG mode: CUDA uses its MIG devices in place of it.
         parts: The MIG devices of a divided GPU.
         parent: UUID of a MIG device's GPU; empty for a GPU.
@@ -96,11 +94,7 @@ class Gpu:
 
 
 class GpuLibrary:
-    """The functions of NVML that are used here.
-
-    Args:
-        library: The loaded library; a fake in tests.
-    """
+    """The functions of NVML that are used here."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
@@ -221,11 +215,6 @@ def visible_gpus(gpus: Sequence[Gpu], environ: Mapping[str, str], *, several_mig
     CUDA_VISIBLE_DEVICES names positions or beginnings of UUIDs, but not both. The first name that is invalid ends the
     list, and a repeated one empties it. A GPU in MIG mode is replaced by its first MIG device; MIG devices follow all
     whole GPUs in the numbering.
-
-    Args:
-        gpus: All GPUs of the machine.
-        environ: The environment variables.
-        several_mig_devices: Whether a process can use several MIG devices; else the first one is all it uses.
     """
     numbered = _numbered(gpus, several_mig_devices=several_mig_devices)
     text = environ.get(_VISIBLE)

@@ -22,11 +22,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def write(path: Path, value: dict[str, Any]) -> None:
-    """Write the file atomically: readers see either the old object or the new one.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write the file atomically: readers see either the old object or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = f"{path.parent}/.{path.name}.{secrets.token_hex(8)}"
     # Not by `mkstemp`, whose files are for their owner alone: servers of other users read a store that root has filled.

@@ -44,11 +44,7 @@ class Destination(Protocol):
     """Where lines are written."""
 
     def write(self, data: memoryview) -> int:
-        """Write some of *data*, at least one byte; how many were written. May block.
-
-        Raises:
-            OSError: If nothing could be written.
-        """
+        """Write some of *data*, at least one byte; how many were written. May block."""
 
     def reopen(self) -> None:
         """Open the file of the destination's name again, which may be another file by now.
@@ -65,11 +61,7 @@ class FileDestination:
     """A file that is appended to."""
 
     def __init__(self, path: Path) -> None:
-        """Open it.
-
-        Raises:
-            OSError: If that fails.
-        """
+        """Open it."""
         self._path = path
         self._descriptor = self._open()
 
@@ -77,19 +69,11 @@ class FileDestination:
         return str(self._path)
 
     def write(self, data: memoryview) -> int:
-        """Append some of *data*.
-
-        Raises:
-            OSError: If nothing could be written.
-        """
+        """Append some of *data*."""
         return os.write(self._descriptor, data)
 
     def reopen(self) -> None:
-        """Open the file of this name, which is created if it was renamed or removed.
-
-        Raises:
-            OSError: If that fails.
-        """
+        """Open the file of this name, which is created if it was renamed or removed."""
         descriptor = self._open()
         os.close(self._descriptor)
         self._descriptor = descriptor
@@ -114,11 +98,7 @@ class StreamDestination:
         return "stderr"
 
     def write(self, data: memoryview) -> int:
-        """Write some of *data*, behind what others have printed to the stream.
-
-        Raises:
-            OSError: If nothing could be written.
-        """
+        """Write some of *data*, behind what others have printed to the stream."""
         # Another object than the interpreter's own stream was put there by a notebook or a test, and its descriptor,
         # if it has one, leads elsewhere.
         if self._stream is not sys.__stderr__:

@@ -68,15 +68,9 @@ GUEST_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: loggin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Levels, format and destination of the log.
+    """Levels, format and destination of the log: a file to append to, else stderr.
 
     Attributes:
-        verbose: Verbosity: debug messages up to this level are logged.
-        info: Log information.
-        warning: Log warnings.
-        error: Log errors.
-        iso8601: Write time stamps in ISO 8601.
-        escape: Quote and escape messages.
         file: Append to this file instead of stderr.
     """
 
@@ -297,12 +291,7 @@ class RecentLines(logging.Handler):
             self.release()
 
     def lines_about(self, model: str, after: int = 0) -> list[LogLine]:
-        """The last 200 lines of a model's guests and of the server's lines that name it, oldest first.
-
-        Args:
-            model: The model's name.
-            after: Number of the last line that is known; only later ones are returned.
-        """
+        """The last 200 lines behind number *after*: of a model's guests, and of the server about it, oldest first."""
         named = re.compile(rf"(?<![\w.-]){re.escape(model)}(_\d+)*(?![\w-])")
         self.acquire()
         try:
@@ -462,13 +451,9 @@ def configure(settings: LogSettings, *, of_libraries: bool = True, is_queued: bo
     """Configure the log until the result is closed.
 
     Args:
-        settings: The settings.
         of_libraries: Whether messages of libraries are logged, too.
         is_queued: Whether a thread writes the lines, as a server needs: then no call that logs waits for the log's
             reader. Otherwise each line is written when the call that logs it returns.
-
-    Raises:
-        OSError: If the file cannot be opened.
     """
     return ActiveLog(_LineHandler(settings, is_queued=is_queued), settings, of_libraries=of_libraries)
 
@@ -540,11 +525,7 @@ class _LineHandler(logging.Handler):
     """Formats records and hands the lines to a writer."""
 
     def __init__(self, settings: LogSettings, *, is_queued: bool) -> None:
-        """Open the destination.
-
-        Raises:
-            OSError: If the file cannot be opened.
-        """
+        """Open the destination."""
         super().__init__()
         destination = StreamDestination(sys.stderr) if settings.file is None else FileDestination(settings.file)
         writer = QueuedWriter if is_queued else DirectWriter

@@ -21,20 +21,12 @@ _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def parse_size(text: str) -> int:
-    """The number of bytes: `10GB` is 10,000,000,000, `10GiB` is 10 * 2**30.
-
-    Raises:
-        OptionError: If the text is not a size.
-    """
+    """The number of bytes: `10GB` is 10,000,000,000, `10GiB` is 10 * 2**30."""
     return int(_parse(text, _SIZES, "a size such as 10GB, 512MiB or 1000000"))
 
 
 def parse_seconds(text: str) -> float:
-    """The number of seconds of `30d`, `12h`, `90m`, `2w`; a unit is required.
-
-    Raises:
-        OptionError: If the text is not a duration with a unit.
-    """
+    """The number of seconds of `30d`, `12h`, `90m`, `2w`; a unit is required."""
     return _parse(text, _SECONDS, "a span of time such as 30d, 12h, 90m or 2w")
 
 

@@ -54,12 +54,7 @@ _SIZE_LIMIT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
-    """The content of a `.sig` file.
-
-    Attributes:
-        digest: SHA-256 of the signed archive.
-        by_key: Signatures by key id.
-    """
+    """The content of a `.sig` file."""
 
     digest: str
     by_key: Mapping[str, bytes]
@@ -74,24 +69,14 @@ class Signatures:
 
 @dataclass(frozen=True, slots=True)
 class TrustedKeys:
-    """The public keys whose signatures are accepted.
-
-    Attributes:
-        path: File that lists them.
-        keys: Public keys by id.
-        names: Names of the keys by id, for messages.
-    """
+    """The public keys whose signatures are accepted."""
 
     path: Path
     keys: Mapping[str, bytes]
     names: Mapping[str, str]
 
     def verify(self, signatures: Signatures, digest: str, where: str) -> str:
-        """The name of a trusted key with a valid signature for this digest.
-
-        Raises:
-            ExecutionEnvironmentError: If no signature is valid and trusted, or the signatures are for another digest.
-        """
+        """The name of a trusted key with a valid signature for this digest."""
         if signatures.digest != digest:
             raise ExecutionEnvironmentError(
                 f"{where} is refused: its SHA-256 is {digest}, but what was signed is {signatures.digest}; it was "
@@ -128,11 +113,7 @@ class TrustedKeys:
 
 
 def read_trusted_keys(path: Path) -> TrustedKeys:
-    """The trusted keys in a TOML file.
-
-    Raises:
-        ExecutionEnvironmentError: If the file cannot be read or has no valid key, or `cryptography` is missing.
-    """
+    """The trusted keys in a TOML file."""
     _library()
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
@@ -147,16 +128,7 @@ def read_trusted_keys(path: Path) -> TrustedKeys:
 
 
 def read_signatures(data: bytes | None, where: str, place: str) -> Signatures:
-    """Parse the content of a `.sig` file.
-
-    Args:
-        data: Content of the file, None if it does not exist.
-        where: The archive, for messages.
-        place: Path or URI of the file, for messages.
-
-    Raises:
-        ExecutionEnvironmentError: If the file is missing or invalid.
-    """
+    """Parse the content of a `.sig` file, which is None if there is none; *where* and *place* are for errors."""
     if data is None:
         raise ExecutionEnvironmentError(
             f"{where} is refused: it is not signed (there is no {place}), and this server accepts signed "
@@ -181,13 +153,7 @@ def list_signers(archive: Path, digest: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SignedMessage:
-    """A signature of a message.
-
-    Attributes:
-        key_id: Id of the key, as in a file of trusted keys.
-        public_pem: The public key as PEM.
-        signature: The signature.
-    """
+    """A signature of a message, with the public key as PEM and its id as in a file of trusted keys."""
 
     key_id: str
     public_pem: bytes
@@ -195,11 +161,7 @@ class SignedMessage:
 
 
 def sign_message(message: bytes, private: Path) -> SignedMessage:
-    """Sign any message with the private key in a file.
-
-    Raises:
-        ExecutionEnvironmentError: If the key cannot be read.
-    """
+    """Sign any message with the private key in a file."""
     _, serialization = _library()
     key = _private(private)
     public = key.public_key()
@@ -208,15 +170,7 @@ def sign_message(message: bytes, private: Path) -> SignedMessage:
 
 
 def create_key(private: Path, algorithm: str = "ed25519") -> str:
-    """Create a key pair: writes the private key to a file readable by its owner only, returns the public key.
-
-    Args:
-        private: The file.
-        algorithm: `ed25519` or `p256`.
-
-    Raises:
-        ExecutionEnvironmentError: If the file exists or cannot be written.
-    """
+    """Create keys (`ed25519` or `p256`): the private one in a file for its owner alone; returns the public one."""
     ed25519, serialization = _library()
     ec = _elliptic_curves()
     key = ec.generate_private_key(ec.SECP256R1()) if algorithm == "p256" else ed25519.Ed25519PrivateKey.generate()
@@ -239,9 +193,6 @@ def sign(archive: Path, digest: str, private: Path) -> tuple[Path, str]:
 
     Returns:
         The signature file, and the id of the key.
-
-    Raises:
-        ExecutionEnvironmentError: If the key cannot be read or the file cannot be written.
     """
     key = _private(private)
     target = archive.with_name(archive.name + SIGNATURE_SUFFIX)

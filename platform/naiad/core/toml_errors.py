@@ -11,12 +11,7 @@ _WIDEST = 160
 
 
 def explain_toml_error(error: ValueError, text: str) -> str:
-    """What is wrong in a TOML text, with its place and the line; the parser's own text where it names no place.
-
-    Args:
-        error: The parser's error.
-        text: The text.
-    """
+    """What is wrong in a TOML text, with its place and the line; the parser's own text where it names no place."""
     message = str(error)
     place = _PLACE.search(message)
     if place is None:

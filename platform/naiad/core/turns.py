@@ -56,11 +56,7 @@ def turns_of(loop: asyncio.AbstractEventLoop) -> LoopTurns:
 
 
 class LoopTurns:
-    """Resumes connections that have used up their share, in the order in which they were deferred.
-
-    Attributes:
-        loop: The event loop.
-    """
+    """Resumes connections that have used up their share, in the order in which they were deferred."""
 
     __slots__ = ("_deferred", "_is_scheduled", "loop")
 

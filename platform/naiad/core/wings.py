@@ -61,11 +61,7 @@ def wing_of_command(command: str) -> Wing | None:
 
 
 def load_from_wing(place: str, purpose: str) -> Any:
-    """Import what *place* names, as `package.module:name`.
-
-    Args:
-        place: Where it is.
-        purpose: What cannot be done without it, for the error: `serve OpenAI's API`.
+    """Import what *place* names, as `package.module:name`; *purpose* is what cannot be done without it, for the error.
 
     Raises:
         MissingPackageError: If the package is not there, or another one that it needs.

@@ -46,7 +46,6 @@ class Activation:
     Attributes:
         fixed: Variables of `env_vars.d` and `conda-meta/state`; None to remove one.
         changes: Variables that the scripts set; None for those that they remove.
-        scripts: Names of the scripts.
         problems: Scripts that failed, and effects that guests do not get, as sentences.
     """
 
@@ -84,17 +83,7 @@ NOT_ACTIVATED = Activation()
 
 
 def activate(prefix: Path, record: Path, inherited: Mapping[str, str], where: str) -> Activation:
-    """The activation of an environment. Runs its scripts unless a record has their result; without scripts no process.
-
-    Args:
-        prefix: Folder of the environment.
-        record: The file to keep the result in.
-        inherited: The variables that its guests have before it is activated.
-        where: Name of the environment, for the log.
-
-    Raises:
-        ExecutionEnvironmentError: If a file of variables is malformed.
-    """
+    """The activation of an environment. Runs its scripts, if there are any and *record* has no result of them."""
     stored = Activation(fixed=stored_variables(prefix))
     scripts = activation_scripts(prefix)
     if not scripts:
@@ -118,11 +107,7 @@ def activate(prefix: Path, record: Path, inherited: Mapping[str, str], where: st
 
 
 class Activations:
-    """The activations of the environments that a server uses. Methods are thread-safe.
-
-    Args:
-        root: Folder of the store.
-    """
+    """The activations of the environments that a server uses. Methods are thread-safe."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "activations"

@@ -37,11 +37,7 @@ def activation_scripts(prefix: Path) -> list[Path]:
 
 
 def run_scripts(scripts: Sequence[Path], variables: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Run scripts in one shell, each once, and the rest in another one after a script that ends the shell.
-
-    Args:
-        scripts: The scripts, in their order.
-        variables: The variables that the first one begins with.
+    """Run scripts in order in one shell, and the rest in another one after a script that ends the shell.
 
     Returns:
         The variables after the last script that did not end its shell; and what went wrong, as sentences.

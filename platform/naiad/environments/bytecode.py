@@ -53,13 +53,7 @@ _SKIPPED = frozenset({_CACHE, "test", "tests", "idlelib", "lib2to3", "turtledemo
 
 
 class CompileJob(NamedTuple):
-    """One file to compile.
-
-    Attributes:
-        source: The file.
-        target: Where its bytecode is written.
-        shown: The path stored in the bytecode.
-    """
+    """One file to compile; *shown* is the path stored in the bytecode."""
 
     source: Path
     target: Path
@@ -166,7 +160,6 @@ def stale_sources(
         folder: Name of the environment's folder with a slash at its end; empty if the environment is the whole entry.
         files: The files as they are now.
         unpacked: The files as they were unpacked.
-        target: Which bytecode is usable.
     """
     libraries = f"{folder}lib"  # lib64 as well
     return sorted(

@@ -45,14 +45,7 @@ def _reject_web_page(archive: Path, uri: str) -> None:
 
 
 class EntryProvider:
-    """Provides store entries for archives; one per server. Methods are thread-safe.
-
-    Args:
-        root: Folder of the store.
-        policy: The operator's rules for archives.
-        reporter: Receives progress events.
-        store: The store in that folder.
-    """
+    """Provides store entries for archives; one per server. Methods are thread-safe."""
 
     def __init__(self, root: Path, policy: StorePolicy, reporter: ProgressReporter, store: Store) -> None:
         self._store = store
@@ -64,16 +57,7 @@ class EntryProvider:
         self._compared: set[str] = set()
 
     def acquire_local(self, path: Path, *, digest: str = "", label: str = "") -> tuple[ReadyEntry, Lease]:
-        """The entry of a local archive, with a lease on it.
-
-        Args:
-            path: The archive.
-            digest: Required SHA-256, empty for any.
-            label: Name of the model, for the log.
-
-        Raises:
-            ExecutionEnvironmentError: If the policy forbids it, or it cannot be used.
-        """
+        """The entry of a local archive, of any SHA-256 if *digest* is empty, with a lease on it."""
         self.remove_leftovers()
         identity = self._store.identify(path, label)
         if digest and identity.digest != digest:
@@ -87,11 +71,7 @@ class EntryProvider:
         return self._unpack(path, identity, str(path), label)
 
     def acquire_remote(self, named: EnvironmentSource, label: str = "") -> tuple[ReadyEntry, Lease]:
-        """The entry of a remote archive, with a lease on it. Uses no network if the store has the entry.
-
-        Raises:
-            ExecutionEnvironmentError: If the policy forbids it, or it cannot be downloaded or used.
-        """
+        """The entry of a remote archive, with a lease on it. Uses no network if the store has the entry."""
         self.remove_leftovers()
         version = self._current_version(named)
         found = self._find_entry(self._expected(named, version), named.uri, label)
@@ -106,11 +86,7 @@ class EntryProvider:
             return self._find_entry(expected, named.uri, label) or self._download(named, expected, version, label)
 
     def explain_changed(self, named: EnvironmentSource) -> str:
-        """How a URI differs from the content that was seen first and is used; empty if it does not, or is pinned.
-
-        Raises:
-            ExecutionEnvironmentError: If it does not exist any more, or cannot be reached.
-        """
+        """How a URI differs from the content that was seen first and is used; empty if it does not, or is pinned."""
         if not named.uri or named.digest or named.is_mutable or self._policy.trust is not None:
             return ""
         before = self._remote.recorded_version(named.uri)

@@ -65,8 +65,6 @@ class EnvironmentManager:
 
     Args:
         store_root: Folder of the store, created when first needed.
-        reporter: Receives progress events; the log, and a bar on a terminal, if None.
-        policy: The operator's rules for archives.
         waits: Whether to wait for an environment that another process is creating; `EnvironmentBusyError` otherwise.
     """
 
@@ -113,11 +111,6 @@ class EnvironmentManager:
             source: An archive, a directory, an interpreter, or a file that declares packages; None for an interpreter
                 of the machine, preferably the host's.
             python: Versions that the model supports.
-            python_origin: The parameter or file that requires these versions, for errors.
-            label: Name of the model, for the log.
-
-        Raises:
-            ExecutionEnvironmentError: If it does not exist or cannot be used here.
         """
         with explained(self._root):
             return self._prepare(source, python, python_origin, label)
@@ -144,11 +137,7 @@ class EnvironmentManager:
         self._entries.accept_changed(uri)
 
     def explain_changed(self, source: Path | EnvironmentSource) -> str:
-        """How the content of a URI differs from the first one, which is used; empty if it does not. Blocks.
-
-        Raises:
-            ExecutionEnvironmentError: If the URI cannot be reached.
-        """
+        """How the content of a URI differs from the first one, which is used; empty if it does not. Blocks."""
         return self._entries.explain_changed(source) if isinstance(source, EnvironmentSource) else ""
 
     def _prepare_named(self, named: EnvironmentSource, label: str) -> ReadyEnvironment:

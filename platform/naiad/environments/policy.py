@@ -26,11 +26,9 @@ class StorePolicy:
         max_bytes: Size of the store above which unused entries are removed; 0 for no limit.
         trust: Keys that may sign archives; None if signatures are not required.
         require_digest: Whether remote archives must be pinned with `@sha256:`.
-        build: What may be done for environments that are declared by requirements.
         offline: Whether nothing is downloaded.
         reports_changed: Whether a warning says that a URI without a digest has another content now than at its first
             use, which is compared in the background.
-        wheels: Folders with wheels to install from.
         guest_variables: Names, or patterns, of the server's variables that guests inherit; None for all.
         signed_folders: Folders with files of signed repositories only. An archive in the hidden folder of a repository
             there needs no signature of its own: that of the repository covers it.
@@ -54,11 +52,7 @@ class StorePolicy:
 
 
 def store_policy(options: ServerOptions) -> StorePolicy:
-    """The policy for these options.
-
-    Raises:
-        ExecutionEnvironmentError: If the trusted keys cannot be read.
-    """
+    """The policy for these options."""
     trusted_keys = options.environments.trusted_keys
     return StorePolicy(
         max_bytes=options.environments.store_max_bytes,

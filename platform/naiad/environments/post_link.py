@@ -25,15 +25,7 @@ _MESSAGES = ".messages.txt"
 
 
 def run_post_link_scripts(prefix: Path, where: str) -> None:
-    """Run the post-link scripts of an environment that was just installed, those of dependencies first.
-
-    Args:
-        prefix: The environment.
-        where: Its name in errors and in the log.
-
-    Raises:
-        ExecutionEnvironmentError: If a script fails or takes too long; contains its output.
-    """
+    """Run the post-link scripts of an environment that was just installed, those of dependencies first."""
     scripts = {path.name[1 : -len("-post-link.sh")]: path for path in (prefix / "bin").glob(".*-post-link.sh")}
     if not scripts:
         return

@@ -28,18 +28,7 @@ _LOG_INTERVAL = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgressEvent:
-    """The progress of one step.
-
-    Attributes:
-        step: Name of the step, such as `downloading`, `reading`, `unpacking` or `packing`.
-        label: Name of the model, empty if none.
-        path: The archive.
-        done: Processed bytes.
-        total: Total bytes; 0 if unknown.
-        seconds: Time since the start of the step.
-        finished: Whether this is the last event of the step.
-        failed: Whether the step failed; only with `finished`.
-    """
+    """The progress of one step (`downloading`, `unpacking` ...) in bytes; *total* is 0 if unknown."""
 
     step: str
     label: str
@@ -144,11 +133,7 @@ def default_reporter(stream: TextIO | None = None) -> ProgressReporter:
 
 
 class BarReporter:
-    """Draws a bar for each running step, and removes it at the end.
-
-    Args:
-        stream: The terminal.
-    """
+    """Draws a bar for each running step, and removes it at the end."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

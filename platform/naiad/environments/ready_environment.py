@@ -64,7 +64,6 @@ def inherited_variables(base: Mapping[str, str], named: Sequence[str] | None) ->
     """The variables of *base* that guests may inherit.
 
     Args:
-        base: The server's variables.
         named: Names, or patterns such as `AWS_*`, of variables that guests inherit beside those that every process
             needs; None for all.
     """
@@ -95,14 +94,10 @@ def withheld_variables(base: Mapping[str, str]) -> Iterator[str]:
 
 
 class ActivatedEnvironment(NamedTuple):
-    """An environment that the server's shell has activated, and in which the server does not run.
+    """An environment, named by *variable*, that the server's shell has activated, and in which the server does not run.
 
     Triton's stub runs with the libraries of an activated environment that has the stub's Python version. Here, models
     run in it only where something chooses it.
-
-    Attributes:
-        variable: The variable that names it.
-        folder: Its folder.
     """
 
     variable: str
@@ -141,17 +136,14 @@ class ReadyEnvironment:
         source: Archive or directory named by the user, a string for a URI; None for an installed interpreter.
         prefix: Folder of the environment; for an archive, a folder in the store.
         python: The interpreter to start.
-        version: Its version.
         cache_tag: Tag in names of bytecode files, `cpython-310`.
         abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
-        numpy_version: Version of its numpy.
         digest: SHA-256 of the archive, None if it is not an archive.
         is_host: Whether it is the host's interpreter, with the host's packages.
         bytecode: Folder for bytecode, None if bytecode is beside the sources.
         library_path: Folder that the interpreter needs in LD_LIBRARY_PATH to find its libpython, None normally.
         libraries: Folder with its shared libraries, None if it has none of its own.
         user_site: Whether it uses the user's site-packages (host only).
-        activation: What activating it does to variables.
         lease: Lease on its store entry, None if it is not in the store.
     """
 
@@ -226,13 +218,7 @@ class ReadyEnvironment:
 
 
 def inherited_by_guests(base: Mapping[str, str], python: Path, *, is_host: bool) -> dict[str, str]:
-    """The variables of guests before their environment is activated, from those of the server.
-
-    Args:
-        base: The server's variables, without those that guests may not inherit.
-        python: The interpreter of the environment.
-        is_host: Whether it is the host's interpreter, with the host's packages.
-    """
+    """The variables of guests before activation, from those of the server that guests may inherit."""
     result = {name: value for name, value in base.items() if name not in _DROPPED}
     if is_host and (path := python_path(base)):
         # The server itself has imported with it, and this is the same interpreter with the same packages.

@@ -39,8 +39,6 @@ class Changes:
     """What to do after a poll.
 
     Attributes:
-        load: Models to load or reload, sorted by name.
-        unload: Models to unload.
         unsettled: Models that differ from the previous snapshot; poll again soon.
     """
 
@@ -50,13 +48,7 @@ class Changes:
 
 
 def plan_changes(loaded: Mapping[str, Signature], before: Snapshot, now: Snapshot) -> Changes:
-    """Decide which models to load and unload.
-
-    Args:
-        loaded: The signature with which each model was last loaded, or a load was tried.
-        before: The previous snapshot.
-        now: This snapshot.
-    """
+    """Decide which models to load and unload; *loaded* has the signatures with which loads were tried."""
     load, unload, unsettled = [], [], []
     for name in sorted({*loaded, *now, *before}):
         seen = now.get(name)
@@ -83,11 +75,7 @@ def changed_entries(before: Signature, now: Signature) -> frozenset[str]:
 def due_retries(failed: Mapping[str, int], poll: int) -> list[str]:
     """The failed models to load again at this poll, although their files are unchanged: the cause may be elsewhere.
 
-    They are retried 1, 2, 4, 8 ... polls after the failure.
-
-    Args:
-        failed: The number of the poll at which each model failed first.
-        poll: The number of this poll.
+    They are retried 1, 2, 4, 8 ... polls after the poll at which they failed first.
     """
     # A power of two has one bit set.
     return sorted(name for name, since in failed.items() if poll > since and (poll - since) & (poll - since - 1) == 0)

@@ -14,14 +14,7 @@ logger = logging.getLogger("naiad.engine")
 
 
 def send_safely(sink: Sink, response: InferResponse | None, final: bool, of: tuple[str, int, str]) -> NaiadError | None:  # noqa: FBT001 - as `Sink.send`
-    """Send a response. If the sink fails, end it with an error; return that error then.
-
-    Args:
-        sink: The sink.
-        response: See `Sink.send`.
-        final: See `Sink.send`.
-        of: Name and version of the model, and the id of the request.
-    """
+    """Send a response as `Sink.send`. If the sink fails, end it with an error; return that error then."""
     try:
         sink.send(response, final)
     except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged

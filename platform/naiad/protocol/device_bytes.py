@@ -63,10 +63,7 @@ class DeviceBytes:
     """The bytes of one tensor in GPU memory.
 
     Attributes:
-        uuid: UUID of the GPU.
-        handle: The driver's handle of the allocation.
-        offset: Where the bytes begin in the allocation.
-        exporter: Whose memory it is.
+        handle: The driver's handle of the allocation, in which the bytes begin at *offset*.
         owner: Keeps the memory in use.
         serial: Tells it from all others: handles are used again for other tensors.
     """

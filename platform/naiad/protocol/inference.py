@@ -62,8 +62,6 @@ class InputTensor:
     """One input as the client sent it; the engine checks it against the model.
 
     Attributes:
-        name: Name of the model's input.
-        datatype: Datatype that the client declared.
         shape: Dimensions, batch dimension included.
         data: The elements; where possible a view of the received body.
         strings: The elements of BYTES as they were counted up to the number that the shape has, where that was
@@ -117,9 +115,7 @@ class InferRequest:
     """One inference request.
 
     Attributes:
-        model_name: Name of the model.
         model_version: Version; -1 for the latest, the highest that is ready.
-        inputs: The inputs, in the client's order.
         request_id: The client's id; empty if it sent none.
         requested_outputs: Names of outputs to return; empty means all.
         parameters: Parameters for the model, without the reserved ones.
@@ -163,7 +159,6 @@ class OutputTensor:
     """One output.
 
     Attributes:
-        name: Name of the model's output.
         datatype: Datatype as the model produced it (the reference does not check it against the configuration).
         shape: Dimensions, batch dimension included.
         data: The elements. A memoryview may be borrowed memory of a guest's segment: it stays valid as long as
@@ -181,11 +176,7 @@ class InferResponse:
     """One response to a request; a request may have any number of them.
 
     Attributes:
-        model_name: Name of the responding model.
-        model_version: Its version.
-        request_id: The request's id.
         outputs: Outputs in the model's order.
-        parameters: Response parameters set by the model.
         error: Set where this response is an error; outputs are empty then.
         layout: The same object for all responses whose outputs differ in their bytes alone; None if unknown.
         is_on_device: Whether some outputs are in GPU memory: then their data is a `DeviceBytes`. Only in responses to

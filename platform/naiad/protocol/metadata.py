@@ -54,11 +54,7 @@ class ModelMetadata:
     """Inputs and outputs of a model.
 
     Attributes:
-        name: The model.
-        versions: Its versions as strings.
         platform: `platform` of the configuration, or its `backend` where that is empty.
-        inputs: Inputs in the configuration's order.
-        outputs: Outputs in the configuration's order.
     """
 
     name: str
@@ -82,7 +78,6 @@ class DemandStatus:
 
     Attributes:
         states: State of each such model, by its key: dormant, loading, loaded, failed.
-        sizes: Bytes that the guests of each loaded model use, by the model's key, pinned models included.
         limit: Bytes that all guests may use together; 0 for any.
         loads: Loads on demand that succeeded, by the model's key.
         failures: Loads on demand that failed, by the model's key.
@@ -137,12 +132,10 @@ class SummaryValue:
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """A histogram: for each bound, how many values were at most that, and above the bound before.
+    """A histogram: for each ascending bound, how many values were at most that, and above the bound before.
 
     Attributes:
-        bounds: The bounds, ascending.
         counts: One more than *bounds*; the last counts the values above all bounds.
-        sum: Sum of all values.
     """
 
     bounds: tuple[float, ...]
@@ -214,23 +207,16 @@ class ModelStatistics:
     """Statistics of one model version (extension_statistics).
 
     Attributes:
-        name: The model.
-        version: Its version as a string.
         last_inference: Milliseconds since the epoch of the last inference, 0 before the first one.
         inference_count: Rows inferred, over all batches.
-        execution_count: Calls of `execute`.
         success: Successful requests, from submission to response.
-        fail: Requests that failed.
         failures: Failed requests by reason, where it is known.
-        queue: Time in the queue.
         compute_input: Time to lay inputs out for the guest.
-        compute_infer: Time in the guest.
         compute_output: Time to read outputs.
         namespace: Its namespace; empty where namespaces are disabled.
         tags: Labels that its configuration adds to its metrics.
         is_cached: Whether its configuration enables the response cache.
         error_responses: Requests to which the model responded with an error; they count as successes.
-        pending_count: Requests that wait for an instance.
         load_seconds: How long loading it took.
         summaries: Quantiles of durations in microseconds, by part of the request; empty unless enabled.
         first_responses: Milliseconds to the first response of each request; None unless enabled.
@@ -285,18 +271,7 @@ class ModelStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatistics:
-    """Size and use of the response cache.
-
-    Attributes:
-        byte_size: Capacity in bytes.
-        used_byte_size: Bytes in use.
-        entries: Number of responses it has.
-        hits: Lookups that found a response.
-        misses: Lookups that found none.
-        evictions: Responses removed to make room.
-        lookup_ns: Nanoseconds of all lookups.
-        insertion_ns: Nanoseconds of all insertions.
-    """
+    """Size and use of the response cache; times are sums over all lookups and insertions."""
 
     byte_size: int
     used_byte_size: int
@@ -313,10 +288,8 @@ class InstanceStatus:
     """One instance of a model version.
 
     Attributes:
-        model: The model.
         namespace: Its namespace; empty where namespaces are disabled.
         version: Its version as a string.
-        name: The instance.
         pid: Process id of its guest; 0 while it has none.
         state: "ready", "hung", "restarting" or "given up".
         restarts: How often its guest was replaced, by the exit status of the one before.

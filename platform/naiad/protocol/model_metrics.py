@@ -23,9 +23,7 @@ class ModelMetric:
     """One series, or all series of one histogram.
 
     Attributes:
-        labels: Its labels.
         value: Value of a counter or gauge; the sum of a histogram's observations.
-        buckets: A histogram's upper bounds, ascending, without infinity.
         counts: A histogram's observations between two bounds each; one more than *buckets*.
         holders: Number of guests' families that refer to it.
     """
@@ -42,10 +40,6 @@ class ModelMetricFamily:
     """All metrics of one name.
 
     Attributes:
-        name: Name of the family.
-        description: The description given by the model that created it first.
-        kind: Kind of its metrics.
-        metrics: The metrics by their labels.
         holders: Number of guests' families that are this one.
     """
 

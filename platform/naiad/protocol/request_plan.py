@@ -49,12 +49,9 @@ class InputRule(NamedTuple):
     """What one input must look like.
 
     Attributes:
-        name: Its name.
-        datatype: Its datatype.
         dims: Its dimensions without the batch dimension; -1 is variable.
         element_size: Bytes of one element; 0 for BYTES, whose elements have any length.
         has_wildcard: Whether a dimension is variable.
-        is_optional: Whether a request may leave it out.
         reshape: Dimensions the model sees instead of `dims`; None if they are the same.
     """
 
@@ -68,12 +65,7 @@ class InputRule(NamedTuple):
 
 
 class OutputRule(NamedTuple):
-    """What an output should look like where the model returns it.
-
-    Attributes:
-        datatype: Its datatype.
-        shape: Its shape, with the batch dimension; -1 is variable.
-    """
+    """What an output should look like where the model returns it; the shape has the batch dimension, -1 is variable."""
 
     datatype: Datatype
     shape: tuple[int, ...]
@@ -106,10 +98,9 @@ class CheckedLayout(NamedTuple):
 
     Attributes:
         generation: Generation of the plan it was checked against.
-        batch_size: Its batch size; 1 for a model without batching.
+        batch_size: 1 for a model without batching.
         is_repeatable: Whether requests that differ in their tensors' bytes alone have this layout, too.
-        packed: Its packed inputs; None where the inputs that the guest gets are not the request's (see
-            `RequestPlan.packs_inputs`).
+        packed: None where the inputs that the guest gets are not the request's (see `RequestPlan.packs_inputs`).
     """
 
     generation: int
@@ -119,12 +110,7 @@ class CheckedLayout(NamedTuple):
 
 
 class CheckedRequest(NamedTuple):
-    """A request that fits its model.
-
-    Attributes:
-        request: The request; a copy with other shapes where the model reshapes an input, else the client's.
-        layout: What the check found.
-    """
+    """A request that fits its model; a copy with other shapes where the model reshapes an input, else the client's."""
 
     request: InferRequest
     layout: CheckedLayout
@@ -135,8 +121,6 @@ class RequestPlan:
     """The compiled form of what one loaded version accepts and returns.
 
     Attributes:
-        model_name: The model.
-        model_version: Its version.
         generation: Number of this load among all loads of all versions; 0 for a plan that serves no requests.
         max_batch_size: Largest batch size; 0 for a model without batching, whose shapes have no batch dimension.
         rules: What each input of a request must look like, by name, in the configuration's order.
@@ -182,7 +166,6 @@ class RequestPlan:
 
         Raises:
             InvalidRequestError: With the first thing that is wrong.
-            UnsupportedRequestError: If its correlation ID is too long.
         """
         correlation = request.correlation_id
         if isinstance(correlation, str) and len(correlation.encode("utf-8", "replace")) > _CORRELATION_ID_LIMIT:
@@ -373,15 +356,7 @@ def error_prefix(request: InferRequest) -> str:
 def check_strings(
     name: str, model: str, data: Buffer, expected: int, start: str, scan: StringScan | None = None
 ) -> None:
-    """Check that *data* holds exactly *expected* length-prefixed elements.
-
-    Args:
-        name: The input, for errors.
-        model: The model, for errors.
-        data: The tensor's bytes.
-        expected: Number of elements that its shape has.
-        start: How errors begin.
-        scan: The elements, if they were counted up to *expected* before.
+    """Check that *data* holds exactly *expected* length-prefixed elements; *scan* has an earlier count up to that.
 
     Raises:
         InvalidRequestError: With the reference's text (CORE src/infer_request.cc, `ValidateBytesInputs`).

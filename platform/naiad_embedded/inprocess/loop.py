@@ -60,11 +60,7 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """The result of a coroutine that runs on the loop; an interrupted wait (Ctrl-C) cancels the coroutine.
-
-        Raises:
-            InvalidArgumentError: If the loop is closed.
-        """
+        """The result of a coroutine that runs on the loop; an interrupted wait (Ctrl-C) cancels the coroutine."""
         with self._lock:
             if self._is_closing:
                 work.close()
@@ -79,11 +75,7 @@ class LoopThread:
             del future  # as in `call`
 
     def call(self, function: Callable[..., _T], *args: object) -> _T:
-        """The result of a function that is called on the loop's thread.
-
-        Raises:
-            InvalidArgumentError: If the loop is closed.
-        """
+        """The result of a function that is called on the loop's thread."""
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
         with self._lock:
             if self._is_closing:

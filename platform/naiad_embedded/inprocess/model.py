@@ -25,13 +25,7 @@ __all__ = ["Model", "ModelDictionary", "ServerBinding", "as_plain_dict"]
 
 
 class ServerBinding(NamedTuple):
-    """The running server of a model.
-
-    Attributes:
-        engine: Its engine.
-        loop: The thread of the engine.
-        keep_alive: See `RunningServer.keep_alive`.
-    """
+    """The running server of a model."""
 
     engine: Engine
     loop: LoopThread

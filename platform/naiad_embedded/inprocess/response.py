@@ -74,14 +74,7 @@ class SubmittedRequest:
         model: NamedModel,
         request_id: str | None,
     ) -> None:
-        """Prepare the request; `submit` submits it.
-
-        Args:
-            engine: The engine.
-            post: Calls a function on the engine's thread, without waiting.
-            model: The model.
-            request_id: The caller's id of the request.
-        """
+        """Prepare the request; `submit` submits it."""
         self.ticket = 0
         self._engine = engine
         self._post = post
@@ -95,21 +88,12 @@ class SubmittedRequest:
         self._lock = threading.Lock()
 
     def deliver_to(self, consume: _ResponseConsumer, *, counts_as_read: bool) -> None:
-        """Set the consumer of responses, before `submit`.
-
-        Args:
-            consume: Called with each response, on the engine's thread.
-            counts_as_read: Whether a delivered response counts as read, because nothing will call `confirm_read`.
-        """
+        """Set the consumer of responses, on the engine's thread, before `submit`."""
         self._consume = consume
         self._counts_as_read = counts_as_read
 
     def submit(self, request: InferRequest) -> None:
-        """Submit the request to the engine; call it on the engine's thread.
-
-        Raises:
-            NaiadError: If the engine rejects the request.
-        """
+        """Submit the request to the engine; call it on the engine's thread."""
         self.ticket = self._engine.submit(request, self)
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the protocol's signature
@@ -172,11 +156,7 @@ class SubmittedRequest:
 
 
 class _ResponseReader:
-    """The state that both iterators have: whether the last response was read, and the submitted request.
-
-    Attributes:
-        is_complete: Whether the last response was read.
-    """
+    """The state that both iterators have: whether the last response was read, and the submitted request."""
 
     def __init__(self, request: SubmittedRequest, *, raise_on_error: bool) -> None:
         self.is_complete = False
@@ -184,11 +164,7 @@ class _ResponseReader:
         self._raises = raise_on_error
 
     def read(self, response: InferenceResponse) -> InferenceResponse:
-        """The response, reported to the engine as read.
-
-        Raises:
-            TritonError: If it is an error and the caller wants errors raised.
-        """
+        """The response, reported to the engine as read."""
         self.is_complete = response.final
         if not response.final:
             self._request.confirm_read()

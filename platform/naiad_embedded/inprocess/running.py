@@ -45,11 +45,8 @@ class RunningServer:
     """A server between `Server.start` and `Server.stop`.
 
     Attributes:
-        loop: The thread of the event loop.
         engine: The engine; only the loop's thread may call it.
-        options: The server's options.
         extensions: State that all services of this server share, such as registered memory regions.
-        all_running: All running servers of this process.
     """
 
     all_running: ClassVar[set[RunningServer]] = set()
@@ -67,13 +64,7 @@ class RunningServer:
 
     @staticmethod
     def start(given: Options) -> RunningServer:
-        """A started server, with its models loaded.
-
-        Raises:
-            TypeError: If an option has the wrong type.
-            NaiadError: If a repository cannot be read.
-            TritonError: If an option is invalid, or a model cannot be loaded and the options say to exit on errors.
-        """
+        """A started server, with its models loaded."""
         options = server_options(given)
         open_standard_streams()  # or sockets of guests may get the numbers that these have as streams of the guests
         running = RunningServer(options, LoopThread("naiad-engine"), _open_log(given))
@@ -173,11 +164,7 @@ class RunningServer:
                 self.loop.run(finish())
 
     def metrics_frontend(self, address: str = "", port: int = 0) -> MetricsFrontend:
-        """The metrics endpoint, not started.
-
-        Raises:
-            UnsupportedError: If the options disable metrics.
-        """
+        """The metrics endpoint, not started."""
         if not self.options.metrics.is_enabled:
             raise UnsupportedError("metrics not supported")
         options = replace(self.options, metrics=replace(self.options.metrics, address=address, port=port))

@@ -30,15 +30,7 @@ ConfigSource = str | Mapping[str, Any] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestedModel:
-    """Where a model's code is.
-
-    Attributes:
-        message: Its configuration before the model completes it.
-        model_dir: The model's directory.
-        version: Its version.
-        model_file: Its code; None where a test gives the class itself.
-        shared: Whether the code is a shared backend's.
-    """
+    """Where a model's code is; *model_file* is None where a test gives the class itself."""
 
     message: pb.ModelConfig
     model_dir: Path
@@ -55,11 +47,7 @@ class TestedModel:
 def source_of_directory(
     directory: Path, config: ConfigSource, version: int | None, backend_directories: Sequence[Path]
 ) -> TestedModel:
-    """Read the configuration of a model's directory and find its code.
-
-    Raises:
-        NaiadError: If the model has no code, or the configuration is wrong.
-    """
+    """Read the configuration of a model's directory and find its code."""
     directory = directory.absolute()
     if not directory.is_dir():
         raise RepositoryError(f"cannot load a model from '{directory}': it is not a directory")
@@ -100,11 +88,7 @@ def source_of_directory(
 
 
 def source_of_class(model_class: type, config: ConfigSource, name: str, version: int | None) -> TestedModel:
-    """The configuration of a class without a directory: what the test says, else nothing but a name.
-
-    Raises:
-        ConfigError: If the configuration is wrong.
-    """
+    """The configuration of a class without a directory: what the test says, else nothing but a name."""
     message = pb.ModelConfig() if config is None else _parse(config)
     message.name = message.name or name
     message.backend = message.backend or "python"

@@ -12,15 +12,7 @@ from naiad_stub.runtime import ModelControl
 
 @dataclass(frozen=True, slots=True)
 class ControlAction:
-    """One `pb_utils.load_model` or `unload_model`.
-
-    Attributes:
-        action: `load` or `unload`.
-        model_name: The model.
-        config: The configuration given to `load_model`, or empty.
-        files: The files given to it, or None.
-        unload_dependents: As given to `unload_model`.
-    """
+    """One `pb_utils.load_model` or `unload_model`."""
 
     action: str
     model_name: str
@@ -31,24 +23,14 @@ class ControlAction:
 
 @dataclass
 class RecordedControl(ModelControl):
-    """What one model did to others, and which of them are ready.
-
-    Attributes:
-        models: Names of the models that the test has fakes for.
-        actions: What the model did.
-        unloaded: Models that it unloaded and did not load again.
-    """
+    """What one model did to others, and which of them are ready."""
 
     models: Collection[str]
     actions: list[ControlAction] = field(default_factory=list)
     unloaded: set[str] = field(default_factory=set)
 
     def load_model(self, model_name: str, config: str, files: dict[str, Any] | None) -> None:
-        """Record a load.
-
-        Raises:
-            TritonModelException: If the test has no fake for the model.
-        """
+        """Record a load."""
         if model_name not in self.models:
             raise TritonModelException(
                 f"Failed to load model: failed to load '{model_name}', failed to poll from model repository (the test "
@@ -63,11 +45,7 @@ class RecordedControl(ModelControl):
         self.unloaded.add(model_name)
 
     def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002 - fakes have no versions
-        """Whether the model has a fake that was not unloaded.
-
-        Raises:
-            TritonModelException: If the test has no fake for the model.
-        """
+        """Whether the model has a fake that was not unloaded."""
         if model_name not in self.models:
             raise TritonModelException(
                 f"Failed to check model readiness: Request for unknown model: '{model_name}' is not found (the test "

@@ -48,14 +48,7 @@ class _NoChannel:
 
 
 class FakeCall:
-    """One call in progress, with the attributes of `naiad_stub.calls.PendingCall` that `ResponseIterator` reads.
-
-    Attributes:
-        arrived: Responses that were not consumed.
-        is_ended: Whether no more will arrive.
-        is_cancelled: Whether the model cancelled it.
-        channel: What an event loop watches while it waits.
-    """
+    """One call in progress, with the attributes of `naiad_stub.calls.PendingCall` that `ResponseIterator` reads."""
 
     channel = _NoChannel()
 
@@ -74,13 +67,7 @@ class FakeCall:
 
 
 class FakeCalls(ModelCalls):
-    """Answers the calls of one model by fakes.
-
-    Attributes:
-        is_open: Whether the model may call: after `initialize` and before `finalize`.
-        calls: All calls so far.
-        models: The fakes by the names of the models they replace.
-    """
+    """Answers the calls of one model by fakes; it may call after `initialize` and before `finalize`."""
 
     def __init__(self, models: Mapping[str, Fake]) -> None:
         self.is_open = False

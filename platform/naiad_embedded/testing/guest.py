@@ -48,7 +48,6 @@ class RequestRun:
     """One request and its responses so far.
 
     Attributes:
-        request: The request.
         make: Makes the request that the model sees; called again if it is scheduled again.
         responses: The responses, without the final mark.
         is_rescheduled: Whether the model asked for the request to be scheduled again.
@@ -81,11 +80,7 @@ class RequestRun:
             self._changed.notify_all()
 
     def wait(self, seconds: float) -> None:
-        """Wait for the last response.
-
-        Raises:
-            ModelError: If it does not come in time.
-        """
+        """Wait for the last response; raises `ModelError` if it does not come in time."""
         with self._changed:
             if self._is_final:
                 return
@@ -100,12 +95,7 @@ class RequestRun:
 
 
 class GuestBatch(Batch):
-    """A batch with the guest that it belongs to.
-
-    Attributes:
-        guest: The model's guest.
-        runs: The runs by key.
-    """
+    """A batch with the guest that it belongs to."""
 
     __slots__ = ("guest", "runs")
 
@@ -119,10 +109,6 @@ class Guest:
     """Runs one model's `execute`.
 
     Args:
-        execute: The method; None without one.
-        instance_name: For errors.
-        model_file: For errors.
-        decoupled: Whether a request may have any number of responses.
         log: Called with level and message of what the stub logs.
         outputs: The datatypes of the outputs that a response may have, by name; None to accept any.
     """
@@ -234,11 +220,7 @@ class Guest:
 
 
 class _Channel:
-    """Replaces the guest's end of the socket.
-
-    Attributes:
-        is_gone: Whether the host has ended, which is the test itself.
-    """
+    """Replaces the guest's end of the socket."""
 
     is_gone = False
 

@@ -16,8 +16,6 @@ class RecordedMetric:
     """One metric that a model created.
 
     Attributes:
-        labels: Its labels.
-        value: Value of a counter or gauge.
         observed: Values that a histogram was given, in order.
         buckets: A histogram's upper bounds.
     """
@@ -33,10 +31,6 @@ class RecordedFamily:
     """Metrics with one name.
 
     Attributes:
-        name: Their name.
-        description: The model's description.
-        kind: Their kind.
-        metrics: The metrics, in the order of their creation.
         holders: How many `MetricFamily` objects of the model are this family.
     """
 
@@ -52,11 +46,7 @@ class RecordedFamily:
 
 
 class RecordedMetrics(MetricStore):
-    """The metrics of one model. A server shows those of all models together; here each model has its own.
-
-    Attributes:
-        families: The families that the model holds, by name.
-    """
+    """The metrics of one model. A server shows those of all models together; here each model has its own."""
 
     def __init__(self, model_name: str) -> None:
         self.instance_name = model_name
@@ -69,11 +59,7 @@ class RecordedMetrics(MetricStore):
         return metric.value if metric is not None else None
 
     def new_family(self, name: str, description: str, kind: MetricKind) -> RecordedFamily:
-        """Create a family, or find the one of that name.
-
-        Raises:
-            TritonModelException: If there is one of another kind.
-        """
+        """Create a family, or find the one of that name."""
         family = self.families.setdefault(name, RecordedFamily(name, description, kind))
         if family.kind is not kind:
             text = error_text(self.instance_name, "Family name already exists with different type")

@@ -23,18 +23,10 @@ __all__ = ["RequestState", "SequenceStates", "received_input"]
 
 
 class SequenceStates:
-    """The states of the sequences of one model.
-
-    Attributes:
-        outputs: Names of the outputs that states come from, which a model may always send.
-    """
+    """The states of the sequences of one model."""
 
     def __init__(self, config: ModelConfig, model_dir: Path) -> None:
-        """Read what sequences begin with.
-
-        Raises:
-            NaiadError: If the states contradict themselves or the model.
-        """
+        """Read what sequences begin with."""
         self._states = read_states(config, model_dir)
         self._model = config.name
         self._is_iterative = config.message.sequence_batching.iterative_sequence
@@ -44,11 +36,7 @@ class SequenceStates:
         self._decoupled = config.decoupled
 
     def state_of(self, request: Request) -> RequestState | None:
-        """What is kept for a request's sequence; None for a model without states.
-
-        Raises:
-            InvalidRequestError: If it belongs to no sequence.
-        """
+        """What is kept for a request's sequence; None for a model without states."""
         if not self._states:
             return None
         correlation_id = request.correlation_id

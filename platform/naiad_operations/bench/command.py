@@ -69,21 +69,7 @@ _UNAUTHORIZED = (401, 403)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BenchPlan:
-    """What the command line asks for.
-
-    Attributes:
-        concurrencies: Number of requests in flight of each load; empty for loads with a rate.
-        rates: Requests per second of each load; empty for loads with a number of requests in flight.
-        seconds: Length of each load.
-        warm_up: Length of the load before the first.
-        timeout: Seconds that requests have after the end of a load.
-        inputs: Texts of `--input`.
-        shapes: Shapes of generated inputs.
-        batch: Rows of a generated request.
-        version: Version of the model; empty for the highest.
-        csv: File for the figures as CSV; None for no file.
-        is_json: Whether to print JSON.
-    """
+    """What the command line asks for; *concurrencies* is empty for loads with a rate, *rates* for others."""
 
     concurrencies: tuple[int, ...]
     rates: tuple[int, ...]
@@ -157,11 +143,7 @@ def _plan(line: CommandLine) -> _BenchPlan:
 
 
 def parse_numbers(flag: Flag, text: str, largest: int = _LARGEST_NUMBER) -> tuple[int, ...]:
-    """The numbers of a flag such as `--concurrency=1,4,16`.
-
-    Raises:
-        OptionError: If one is not a number from 1 to *largest*.
-    """
+    """The numbers of a flag such as `--concurrency=1,4,16`."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and 1 <= int(part) <= largest for part in parts):
         raise OptionError(f"--{flag.name}={text}: not numbers from 1 to {largest}, such as 1,4,16")
@@ -219,7 +201,6 @@ def _request(model: BenchModel, plan: _BenchPlan) -> tuple[InferRequest, list[st
 
 
 async def _measure(target: LoadTarget, plan: _BenchPlan, report: _BenchReport) -> list[LoadResult]:
-    """Run all loads; print their figures as they are known."""
     if not plan.is_json:
         _print_head(plan, report)
     loads = [

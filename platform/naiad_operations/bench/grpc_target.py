@@ -19,11 +19,7 @@ _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class GrpcEndpoint:
-    """A channel to a server; made on a running event loop.
-
-    Raises:
-        OptionError: If grpcio is not installed.
-    """
+    """A channel to a server; made on a running event loop."""
 
     def __init__(self, address: str) -> None:
         try:
@@ -35,11 +31,7 @@ class GrpcEndpoint:
         self.channel: Any = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
 
     async def model(self, name: str, version: str) -> BenchModel:
-        """The model of that name.
-
-        Raises:
-            NaiadError: If the server cannot be reached or has no such model.
-        """
+        """The model of that name."""
         from google.protobuf.json_format import MessageToDict
 
         from naiad.frontends.kserve_grpc import service_pb2

@@ -34,14 +34,7 @@ class HttpTarget:
     """Sends one request again and again to a server."""
 
     def __init__(self, server: ServerAddress, model: BenchModel, request: InferRequest, version: str) -> None:
-        """Encode the request.
-
-        Args:
-            server: The server.
-            model: The model.
-            request: The request.
-            version: Version to name in the path; empty for none.
-        """
+        """Encode the request; *version* is named in the path unless it is empty."""
         self._server = server
         self._port = server.port or (443 if server.is_secure else 80)
         self._ssl = ssl.create_default_context() if server.is_secure else None
@@ -134,12 +127,7 @@ def _post(server: ServerAddress, path: str, body: bytes, more: dict[str, str]) -
 
 
 class _Connection(asyncio.Protocol):
-    """A connection with at most one request in flight.
-
-    Attributes:
-        is_closed: Whether no further request can be sent.
-        first_ns: When the first part of the last response's body arrived, by `time.monotonic_ns`; 0 without one.
-    """
+    """A connection with at most one request in flight; *first_ns* is when the last response's body began, or 0."""
 
     def __init__(self) -> None:
         self.is_closed = False

@@ -41,9 +41,6 @@ class LoadTarget(Protocol):
 
         Returns:
             Nanoseconds until the first response of a model with any number of responses; else 0.
-
-        Raises:
-            NaiadError: If the request fails.
         """
 
 
@@ -53,12 +50,9 @@ class LoadResult:
 
     Attributes:
         concurrency: Number of workers; of an open loop, the most requests that were in flight.
-        rate: Requests per second that were to be sent; 0 for a closed loop.
         seconds: From the first request to the last response.
         latencies_ms: Milliseconds of each successful request, in the order of their ends.
         first_ms: Milliseconds until the first response, for models with any number of responses.
-        errors: Failed requests.
-        first_error: The message of the first of them; empty for none.
     """
 
     concurrency: int
@@ -81,14 +75,7 @@ class LoadResult:
 
 
 async def run_load(target: LoadTarget, concurrency: int, seconds: float, *, timeout: float) -> LoadResult:
-    """Send requests for some seconds; those that are in flight then are waited for, and count.
-
-    Args:
-        target: Where to send them.
-        concurrency: How many are in flight.
-        seconds: How long requests are started.
-        timeout: Seconds that requests in flight have afterwards; those that take longer are errors.
-    """
+    """Send requests for some seconds; those in flight then are waited for *timeout* seconds, and count."""
     await target.open(concurrency)
     result = LoadResult(concurrency=concurrency)
     started = time.monotonic_ns()
@@ -136,9 +123,6 @@ async def run_paced_load(
     connections were late: without that, a server that stops for a second would have one slow request.
 
     Args:
-        target: Where to send them.
-        rate: Requests per second.
-        seconds: How long requests are sent.
         timeout: Seconds that requests in flight have afterwards; those that take longer are errors.
         most: Requests that may be in flight; further ones are not sent, and are errors.
     """

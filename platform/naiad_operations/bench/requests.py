@@ -25,14 +25,7 @@ _LARGEST_INTEGER = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchModel:
-    """What a load needs to know of its model.
-
-    Attributes:
-        metadata: Name, version and inputs.
-        max_batch_size: Largest batch; 0 if its tensors have no batch dimension.
-        is_decoupled: Whether it sends any number of responses to a request.
-        has_sequences: Whether each request belongs to a sequence.
-    """
+    """What a load needs to know of its model; *max_batch_size* is 0 if its tensors have no batch dimension."""
 
     metadata: ModelMetadata
     max_batch_size: int
@@ -41,11 +34,7 @@ class BenchModel:
 
 
 def model_of_config(config: Mapping[str, Any], version: str) -> BenchModel:
-    """The model that a configuration in JSON describes, as servers return it.
-
-    Raises:
-        ConfigError: If an input has an unknown datatype.
-    """
+    """The model that a configuration in JSON describes, as servers return it."""
     max_batch_size = int(config.get("max_batch_size", 0))
     batch = (-1,) if max_batch_size > 0 else ()
     inputs = tuple(
@@ -110,11 +99,7 @@ def _elements(tensor: InputTensor) -> list[Any]:
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes of `--shape NAME:2,3`, by input.
-
-    Raises:
-        OptionError: If a text has another form.
-    """
+    """The shapes of `--shape NAME:2,3`, by input."""
     shapes = {}
     for text in texts:
         name, colon, dims = text.rpartition(":")
@@ -131,12 +116,7 @@ def generated_request(
     """A request with generated values for all required inputs, and notes on what was assumed.
 
     Args:
-        model: The model.
-        batch: Rows of each input, for models with batches.
         shapes: Shapes of inputs, without the batch dimension; others have those of the configuration.
-
-    Raises:
-        OptionError: If the batch is too large, or a shape does not fit its input.
     """
     metadata = model.metadata
     if batch > max(model.max_batch_size, 1):

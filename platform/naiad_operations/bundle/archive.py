@@ -18,11 +18,7 @@ SUFFIXES = (".tar.zst", ".tar.gz")
 
 
 def write_bundle(bundle: Bundle, output: Path, reporter: ProgressReporter) -> None:
-    """Write a bundle as an archive; the file appears only when it is complete.
-
-    Raises:
-        BundleError: If the archive cannot be written, or its name has none of the suffixes.
-    """
+    """Write a bundle as an archive; the file appears only when it is complete."""
     suffix = next((suffix for suffix in SUFFIXES if output.name.endswith(suffix)), "")
     if not suffix:
         raise BundleError(f"cannot write {output}: its name shows no format; end it with {' or '.join(SUFFIXES)}")

@@ -23,15 +23,7 @@ _PURL_TYPES = {"python": "pypi", "conda": "conda"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentFacts:
-    """What the document says of an environment; texts are empty if unknown.
-
-    Attributes:
-        digest: SHA-256 of the archive.
-        python: Version of its interpreter.
-        platform: Platform that its interpreter is built for.
-        glibc: Minimum version of glibc for its compiled files.
-        packages: Installed packages.
-    """
+    """What the document says of an environment; texts are empty if unknown."""
 
     digest: str
     python: str
@@ -48,13 +40,7 @@ class EnvironmentFacts:
 def bill_of_materials(
     models: Mapping[str, Sequence[int]], environments: Mapping[str, EnvironmentFacts], uses: Mapping[str, Iterable[str]]
 ) -> bytes:
-    """The document.
-
-    Args:
-        models: Versions of each model.
-        environments: Facts about each environment, by name.
-        uses: Names of the environments of each model.
-    """
+    """The document."""
     components = [_model(name, versions) for name, versions in sorted(models.items())]
     components += [_environment(name, found) for name, found in sorted(environments.items())]
     dependencies = [

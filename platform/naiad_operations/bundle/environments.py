@@ -47,8 +47,6 @@ class BundledEnvironments:
 
     Args:
         scratch: Folder for packed and downloaded archives.
-        reporter: Receives the progress.
-        manager: Builds the environments that files declare.
         signed: Whether the server will require signatures (`--env-trust`).
         folder: Folder of the archives in the bundle.
         has_own_folders: Whether each archive is in its own folder, with its signature.
@@ -56,11 +54,8 @@ class BundledEnvironments:
         records: What earlier calls have found out; None for nothing.
 
     Attributes:
-        members: Archives and signatures, by path in the bundle.
         sources: Collected files and folders of this machine; models that contain one are copied without it.
         facts: Origin and SHA-256 of each environment, by path in the bundle.
-        manifests: Manifests of the environments that have one.
-        notes: Sentences for the person who makes the bundle.
     """
 
     def __init__(
@@ -94,16 +89,10 @@ class BundledEnvironments:
         self.notes: list[str] = []
 
     def add(self, source: Path | EnvironmentSource, origin: str, python: SpecifierSet | None = None) -> str:
-        """Collect an environment unless it is collected already; returns its path in the bundle.
-
-        Args:
-            source: The environment.
-            origin: The setting that names it, for errors.
-            python: Versions of Python that its models support, for an environment that is built here.
+        """Collect an environment unless that is done; returns its path in the bundle. *origin* is for errors.
 
         Raises:
             BundleError: If it is for another platform, or its digest or signature is not the required one.
-            ExecutionEnvironmentError: If it cannot be read, packed or downloaded.
         """
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
         if named.is_interpreter:
@@ -151,11 +140,7 @@ class BundledEnvironments:
         return path
 
     def _folder_of(self, named: EnvironmentSource, origin: str) -> Path:
-        """The folder of an environment that is named by its interpreter.
-
-        Raises:
-            BundleError: If that is the system's.
-        """
+        """The folder of an environment that is named by its interpreter."""
         prefix = self._manager.prepare(named).prefix
         if str(prefix) in _SYSTEM_FOLDERS:
             raise BundleError(
@@ -223,7 +208,6 @@ class BundledEnvironments:
 
         Raises:
             StaleRecordError: If it is another one than was known.
-            ExecutionEnvironmentError: If it cannot be packed.
         """
         later = None if archive is None else self._later.pop(archive, None)
         if archive is not None and later is not None:

@@ -45,17 +45,7 @@ _INSTALLER_FILES = frozenset({"direct_url.json", "INSTALLER", "REQUESTED"})
 
 
 def copy_host(prefix: Path, more: Iterable[str] = ()) -> tuple[list[OutputMember], Manifest]:
-    """Copy the running server into the empty folder *prefix*; returns the bundle's members and their manifest.
-
-    Args:
-        prefix: The folder.
-        more: Additional packages to copy, with their dependencies.
-
-    Raises:
-        BundleError: If a package is not installed here.
-        ExecutionEnvironmentError: If the interpreter cannot be copied.
-        OSError: If a file cannot be copied.
-    """
+    """Copy the running server, with *more* packages and their dependencies; returns the members and their manifest."""
     names = needed_packages((_NAIAD, *more))
     base = inspect_base(Path(sys.executable))
     copy_base(base, prefix)
@@ -84,14 +74,7 @@ def lock_text(manifest: Manifest) -> str:
 
 
 def needed_packages(names: Iterable[str]) -> list[str]:
-    """Sorted names of these packages and of all their dependencies.
-
-    Args:
-        names: Names of packages, with extras in brackets.
-
-    Raises:
-        BundleError: If one of them is not installed with the server.
-    """
+    """Sorted names of these packages, which may have extras in brackets, and of all their dependencies."""
     found: dict[str, None] = {}
     pending = [(name, "", frozenset[str]()) for name in names]
     while pending:

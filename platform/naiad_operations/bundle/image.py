@@ -47,13 +47,10 @@ def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: P
     """Write an image layout; returns the digest of its manifest.
 
     Args:
-        bundle: The bundle; its files are below `/naiad` in the image.
+        bundle: Its files are below `/naiad` in the image.
         options: The server's options; they determine the exposed ports.
         layout: Folder to write; an existing layout is replaced when the new one is complete.
         base: Layout with the image to build on; None for this machine's libraries.
-
-    Raises:
-        BundleError: If the layout cannot be written, or the base cannot be used.
     """
     try:
         layout.parent.mkdir(parents=True, exist_ok=True)
@@ -69,11 +66,7 @@ def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: P
 
 
 def check_base(base: Path, platform: str) -> None:
-    """Reject a base layout that has no usable image for *platform*, before the bundle is collected.
-
-    Raises:
-        BundleError: If the base cannot be used.
-    """
+    """Reject a base layout that has no usable image for *platform*, before the bundle is collected."""
     read_base(base, architecture_of(platform))
 
 
@@ -190,11 +183,7 @@ def _with_programs(path: str) -> str:
 
 
 def read_base(base: Path, architecture: str) -> tuple[dict[str, Any], list[ImageLayer]]:
-    """The configuration and the layers of a layout's image.
-
-    Raises:
-        BundleError: If the layout has no image for the architecture.
-    """
+    """The configuration and the layers of a layout's image."""
     try:
         index = read_json((base / "index.json").read_bytes())
         manifest = _chosen(base, index, architecture)

@@ -24,13 +24,7 @@ __all__ = ["ImageLayer", "write_layer"]
 
 @dataclass(frozen=True, slots=True)
 class ImageLayer:
-    """One layer.
-
-    Attributes:
-        descriptor: The manifest's entry: media type, digest and size of the blob.
-        diff_id: Digest of the uncompressed tar.
-        made_by: Text for the image's history.
-    """
+    """One layer."""
 
     descriptor: dict[str, Any]
     diff_id: str
@@ -49,16 +43,10 @@ def write_layer(
     """Write a layer into a folder of blobs; the file is named by its digest.
 
     Args:
-        blobs: The folder.
-        members: The files.
         folders: Modes of additional folders, by path.
         at: Prefix of the members' paths.
-        made_by: Text for the image's history.
         is_packed: Whether the files are compressed already. They are put into gzip's format all the same: programs that
             copy images compress other layers, and then write another manifest.
-
-    Raises:
-        OSError: If it cannot be written.
     """
     with tempfile.NamedTemporaryFile(dir=blobs, delete=False) as written:
         unpacked: IO[bytes] = cast("IO[bytes]", written)
@@ -79,14 +67,7 @@ def write_layer(
 
 
 def _write_tar(output: IO[bytes], members: Iterable[OutputMember], folders: dict[str, int], at: str) -> None:
-    """Write a tar with files of root; each folder precedes its files.
-
-    Args:
-        output: Receives the tar.
-        members: The files.
-        folders: Modes of additional folders, by path.
-        at: Prefix of the members' paths.
-    """
+    """Write a tar with files of root; each folder precedes its files."""
     written: set[str] = set()
 
     def add_folders(path: str) -> None:

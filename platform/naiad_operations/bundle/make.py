@@ -46,16 +46,7 @@ _REPLACED_FLAGS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bundle:
-    """A collected bundle, ready to be written.
-
-    Attributes:
-        manifest: The manifest.
-        host: The server's interpreter and packages.
-        environments: Archives of environments.
-        models: The manifest file, models, backends and the script `run`.
-        notes: Sentences for the person who makes the bundle.
-        collected: The models; their files may be copies that exist as long as this object.
-    """
+    """A collected bundle; its models' files may be copies that exist as long as this object."""
 
     manifest: BundleManifest
     host: tuple[OutputMember, ...]
@@ -83,17 +74,10 @@ def make_bundle(
     """The bundle of a server with these options.
 
     Args:
-        name: Name of the bundle.
-        options: The server's options.
-        flags: The flags that the options come from.
-        packages: Additional packages of the server's interpreter.
         scratch: An empty folder for members that are made here; it must exist until the bundle is written.
-        reporter: Receives the progress.
 
     Raises:
         BundleError: If a model would not run from the bundle, or a package is not installed here.
-        NaiadError: If a model or an environment cannot be read or packed.
-        OSError: If a file cannot be copied.
     """
     if options.models.is_namespaced:
         raise BundleError(

@@ -30,13 +30,8 @@ class BundleManifest:
     """The manifest of a bundle.
 
     Attributes:
-        name: Name of the bundle.
-        naiad: Version of the server in it.
-        python: Version of the server's interpreter.
-        platform: System and machine that it runs on, such as `linux-x86_64`.
         glibc: Oldest version of glibc that all files run with; empty if no file needs glibc.
         flags: The server's flags, with `{bundle}` in the place of the bundle's folder.
-        models: Versions of each model.
         environments: Origin and SHA-256 of each environment, by path.
         files: SHA-256 of every file by path; the target of a link, after `link:`.
     """
@@ -61,11 +56,7 @@ class BundleManifest:
 
 
 def read_manifest(folder: Path) -> BundleManifest:
-    """The manifest of the bundle that is unpacked in a folder.
-
-    Raises:
-        BundleError: If the manifest is missing, malformed or of another format.
-    """
+    """The manifest of the bundle that is unpacked in a folder."""
     path = folder / MANIFEST_NAME
     try:
         value: dict[str, Any] = read_json(path.read_bytes())

@@ -55,13 +55,7 @@ _CONFIGURATION = "config.pbtxt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedLayout:
-    """Folders of the result.
-
-    Attributes:
-        models: Folder of the first repository.
-        backends: Folder of the first folder of backends.
-        has_one_backends_folder: Whether all backends are in that folder, wherever they come from.
-    """
+    """Folders of the result: those of the first repository and of the first backends, or of all backends."""
 
     models: str = "models"
     backends: str = "backends"
@@ -73,11 +67,7 @@ class CollectedModels:
     """The models and backends of a bundle.
 
     Attributes:
-        members: Files, by path in the bundle.
         uses: Paths of the environments and folders of the backends that each model needs, by its folder.
-        repositories: Folders of model repositories in the bundle, in the order of the server's flags.
-        backends: Folders of backends in the bundle.
-        models: Versions of each model.
         on_host: Models without an environment; the bundle's own interpreter runs them.
         sources: The repositories. Those that are copies on this machine exist as long as this object.
     """
@@ -97,18 +87,7 @@ def collect_models(
     host_python: PythonVersion | None,
     layout: CollectedLayout | None = None,
 ) -> CollectedModels:
-    """All models of a server's repositories and the backends they use; their environments go into *environments*.
-
-    Args:
-        options: The server's options.
-        environments: Receives the environments.
-        host_python: The Python that runs models without an environment; None if it is not known here.
-        layout: Folders of the result.
-
-    Raises:
-        BundleError: If a model would not run from the bundle.
-        NaiadError: If a model cannot be read; the server would report the same error.
-    """
+    """All models of a server's repositories and the backends they use; their environments go into *environments*."""
     settings = resolution_settings(options)
     collector = _ModelCollector(options, settings, environments, host_python, layout or CollectedLayout())
     repositories = collector.collected.sources = open_repositories_of(options)
@@ -335,17 +314,7 @@ _VERSION_DIRECTORY = "$$NAIAD_VERSION_DIRECTORY"
 
 
 def rewrite_config(text: str, source: str, versions: Iterable[int], place: Callable[[str, str, int], str]) -> str:
-    """A configuration with replaced environments; the same text, comments included, if it names none.
-
-    Args:
-        text: The configuration, as protobuf text.
-        source: Its path, for errors.
-        versions: The model's versions.
-        place: Returns the new value for a parameter's name, its value and a version.
-
-    Raises:
-        ConfigError: If the configuration is malformed.
-    """
+    """A configuration with replaced environments; the same text, comments included, if it names none."""
     message = parse_text(text, source)
     named = {
         key: value.string_value

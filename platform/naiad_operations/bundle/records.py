@@ -37,9 +37,6 @@ class PushRecords:
     Args:
         folder: The folder; None to know nothing and to keep nothing.
         is_read: Whether to use what is there; it is replaced in any case.
-
-    Attributes:
-        folder: The folder.
     """
 
     def __init__(self, folder: Path | None, *, is_read: bool = True) -> None:
@@ -68,15 +65,7 @@ def _of_this_version(state: str) -> str:
 
 
 def state_of_members(members: Iterable[OutputMember], digests: Mapping[str, str]) -> str:
-    """The state of the files that a layer is written from.
-
-    Args:
-        members: The files.
-        digests: SHA-256 of those whose content is known by it, by name in the archive.
-
-    Raises:
-        ExecutionEnvironmentError: If one does not exist.
-    """
+    """The state of the files that a layer is written from."""
     digest = hashlib.sha256()
     for member in members:
         state: object = member.link
@@ -107,11 +96,7 @@ def state_of_environment(prefix: Path) -> str:
 
 
 def _base_of(venv: Path) -> Path:
-    """The folder with the interpreter that a venv was made from; of a system's, its standard library.
-
-    Raises:
-        ExecutionEnvironmentError: If it has no interpreter, or takes packages from the system's, which are many.
-    """
+    """The folder with the interpreter that a venv was made from; of a system's, its standard library."""
     python = find_interpreter_in(venv)
     settings = (venv / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").lower().replace(" ", "")
     if python is None or "include-system-site-packages=true" in settings:

@@ -62,8 +62,6 @@ class Blob:
     """A blob of an image.
 
     Attributes:
-        name: What it is.
-        size: Its bytes.
         file: The file with its content, which the call writes if that was left out. Raises StaleRecordError if the
             content is not what an earlier push had.
     """
@@ -75,15 +73,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryImage:
-    """A repository, ready to be sent.
-
-    Attributes:
-        manifest: The image's manifest.
-        config: The image's configuration.
-        layers: The layers of the repository.
-        blobs: All blobs but the configuration, by digest.
-        notes: Sentences for the person who pushes.
-    """
+    """A repository, ready to be sent; *blobs*, by digest, lacks the configuration."""
 
     manifest: bytes
     config: bytes
@@ -110,18 +100,10 @@ def write_repository(
     """Write the layers of the repository that the options name.
 
     Args:
-        options: The options of a server of that repository.
         scratch: An empty folder for the layers; it must exist until they are sent.
-        reporter: Receives the progress.
         reference: Where it is sent to, for the signed statement.
         keys: Private keys to sign with.
         base: OCI image layout to put the layers on, for engines that start a shell in the image; None for none.
-        records: What earlier pushes have found out: layers that they wrote are written only if they are sent.
-
-    Raises:
-        BundleError: If there are several repositories, a model would not load, or the base cannot be used.
-        NaiadError: If a model, an environment or a key cannot be read.
-        OSError: If a layer cannot be written.
     """
     if len(options.models.repositories) != 1:
         raise BundleError("cannot push several repositories as one: push each under a name of its own")

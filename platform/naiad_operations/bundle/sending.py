@@ -40,17 +40,8 @@ def send_image(
 ) -> str:
     """Send an image and move the tag to it, unless the tag is there already; returns the digest of the manifest.
 
-    Args:
-        client: A client for the repository.
-        image: The image.
-        store: The store of environments, which remembers in which repositories of the registry blobs are.
-        reporter: Receives the progress.
-        report: Receives name, size and transfer of each blob.
-
     Raises:
-        RegistryError: If the registry cannot be reached or rejects something.
         StaleRecordError: If files are not as an earlier push found them.
-        OSError: If a blob cannot be read.
     """
     places = _BlobPlaces(store, client)
 

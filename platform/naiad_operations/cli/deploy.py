@@ -150,11 +150,7 @@ def deploy(arguments: Sequence[str]) -> int:
 
 
 def _reject_unused(line: CommandLine, target: str) -> None:
-    """Reject flags of other targets, and flags without the one whose work they adjust.
-
-    Raises:
-        UsageError: If a flag would have no effect.
-    """
+    """Reject flags of other targets, and flags without the one whose work they adjust."""
     for flag in OWN_FLAGS:
         if not line.has(flag):
             continue
@@ -265,11 +261,7 @@ def _kserve(line: CommandLine) -> str:
 
 
 def _in_namespace(objects: list[dict[str, Any]], namespace: str) -> list[dict[str, Any]]:
-    """The objects in a namespace, as far as they have one; empty: the namespace into which they will be applied.
-
-    Raises:
-        DeploymentError: If Kubernetes would reject the name.
-    """
+    """The objects in a namespace, as far as they have one; empty: the namespace into which they will be applied."""
     if not namespace:
         return objects
     if not is_label(namespace):
@@ -392,11 +384,7 @@ def with_absolute_path(flag: str) -> str:
 
 
 def write_output(text: str, output: str, *, replace: bool) -> None:
-    """Write to a file, or to standard output if *output* is empty; *replace* allows that the file exists.
-
-    Raises:
-        DeploymentError: If the file cannot be written.
-    """
+    """Write to a file, or to standard output if *output* is empty; *replace* allows that the file exists."""
     if not output:
         print(text, end="")
         return

@@ -43,9 +43,7 @@ class Targets:
     """The load at which the autoscaler adds pods.
 
     Attributes:
-        queue_milliseconds: Mean time that requests are queued.
-        pending: Pending requests of each pod.
-        prometheus: URL of Prometheus, which KEDA queries; empty if nothing does.
+        prometheus: URL that KEDA queries; empty if nothing does.
         namespace: Namespace of the pods, by which KEDA's queries select them; empty if nothing queries.
     """
 
@@ -55,11 +53,7 @@ class Targets:
     namespace: str = ""
 
     def __post_init__(self) -> None:
-        """Reject an address that is not a URL.
-
-        Raises:
-            DeploymentError: If it is not.
-        """
+        """Reject an address that is not a URL."""
         if self.prometheus and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", self.prometheus):
             raise DeploymentError(
                 f"cannot use --prometheus-url={self.prometheus}: expected a URL, such as "
@@ -68,11 +62,7 @@ class Targets:
 
 
 def pod_monitor(server: DeployedServer) -> dict[str, Any]:
-    """The PodMonitor, by which the Prometheus operator finds the metrics of the pods.
-
-    Raises:
-        DeploymentError: If the server has no port for metrics.
-    """
+    """The PodMonitor, by which the Prometheus operator finds the metrics of the pods."""
     if "metrics" not in server.ports:
         raise DeploymentError("cannot monitor the pods with --allow-metrics=false: enable metrics")
     return {
@@ -91,7 +81,6 @@ def prometheus_rule(server: DeployedServer, namespace: str = "", *, records: boo
     """The PrometheusRule with alerts, and with the two series of each pod that adapters offer to autoscalers.
 
     Args:
-        server: The server.
         namespace: Namespace of the pods; empty for those of all namespaces.
         records: Whether to write the two series.
     """
@@ -167,11 +156,7 @@ def horizontal_pod_autoscaler(server: DeployedServer, pod: Pod, targets: Targets
 
 
 def scaled_object(server: DeployedServer, pod: Pod, targets: Targets) -> dict[str, Any]:
-    """KEDA's ScaledObject, which replaces the HorizontalPodAutoscaler and needs no adapter of Prometheus.
-
-    Raises:
-        DeploymentError: If the address of Prometheus or the namespace is missing.
-    """
+    """KEDA's ScaledObject, which replaces the HorizontalPodAutoscaler and needs no adapter of Prometheus."""
     _require_source(targets)
     selected = _selector(server.name, targets.namespace)
     triggers = [
@@ -197,15 +182,7 @@ def scaled_object(server: DeployedServer, pod: Pod, targets: Targets) -> dict[st
 
 
 def kserve_metrics(service: str, targets: Targets) -> list[dict[str, Any]]:
-    """The `autoScaling.metrics` of a predictor that KServe scales with KEDA.
-
-    Args:
-        service: Name of the InferenceService; KServe labels its pods with it.
-        targets: When pods are added. KServe divides the number of pending requests by the pods.
-
-    Raises:
-        DeploymentError: If the address of Prometheus or the namespace is missing.
-    """
+    """The `autoScaling.metrics` of a predictor that KServe scales with KEDA: it divides pending requests by pods."""
     _require_source(targets)
     query = f'sum({_PENDING_COUNT}{{namespace="{targets.namespace}", pod=~"{service}-predictor-.*"}})'
     metric = {"backend": "prometheus", "serverAddress": targets.prometheus, "query": query}

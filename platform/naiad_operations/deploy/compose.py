@@ -31,16 +31,11 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComposeSettings:
-    """The settings of the service.
+    """The settings of the service; empty texts set nothing.
 
     Attributes:
-        image: Image of the container; empty for one that the Dockerfile in *context* makes.
-        context: Folder of the Dockerfile.
+        context: Folder of the Dockerfile that makes the image, where *image* is empty.
         file: The file to write; its folder is where relative paths begin. None for one in the current folder.
-        memory: Memory limit, such as `8G`; empty for none.
-        cpus: Number of processors; empty for no limit.
-        gpus: Number of NVIDIA GPUs.
-        uid: User id to run as; None for the image's user.
     """
 
     image: str = ""
@@ -53,11 +48,7 @@ class ComposeSettings:
 
 
 def compose(server: DeployedServer, settings: ComposeSettings) -> str:
-    """The text of the file.
-
-    Raises:
-        DeploymentError: If a limit is not a quantity of Compose.
-    """
+    """The text of the file."""
     folder = settings.context if settings.file is None else settings.file.absolute().parent
     flags, placed = place_files(server.flags)
     # An image that the Dockerfile makes has the flags and the folders; secrets are mounted in either case.

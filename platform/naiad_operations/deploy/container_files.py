@@ -24,8 +24,7 @@ class PlacedFile:
     """A file or folder of this machine, and its place in the container.
 
     Attributes:
-        source: Its absolute path here.
-        target: Its path there.
+        target: Path in the container.
         is_secret: Whether it is a key, a certificate or a password, which an image must not contain.
     """
 

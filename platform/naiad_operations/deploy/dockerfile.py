@@ -55,14 +55,8 @@ def dockerfile(
     """The text of the Dockerfile.
 
     Args:
-        server: The server.
         base: The image to build on: a Debian with Python and pip.
         package: What pip installs: a requirement, or the path of a wheel in the build context, with extras.
-        system_packages: Packages of Debian to install.
-        context: The build context.
-
-    Raises:
-        DeploymentError: If a file is outside of the build context.
     """
     flags, placed = place_files(server.flags)
     copies = [each for each in placed if not each.is_secret]

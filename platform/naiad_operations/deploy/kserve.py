@@ -54,12 +54,9 @@ def inference_service(
     """An InferenceService that serves the models at *storage*, such as `s3://bucket/models`, with this runtime.
 
     Args:
-        server: The server.
         pod: Its pod; of it the numbers of replicas count here.
-        storage: URI of the models.
         is_standard: Whether KServe uses Deployments (`RawDeployment`) instead of Knative.
         canary_percent: Share of the requests for the newest revision; None for all.
-        targets: When KEDA adds pods; None to leave scaling to KServe's default.
 
     Raises:
         DeploymentError: If the mode of deployment lacks one of these, or KEDA has no metrics to query.

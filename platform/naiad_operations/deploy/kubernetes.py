@@ -40,12 +40,9 @@ class Pod:
     """The settings of a pod.
 
     Attributes:
-        image: Image of the container.
         command: Command of the container; empty for the image's own.
-        args: The server's flags; empty if the image has them.
         cpus: CPU request and limit, `2` or `500m`.
         memory: Memory request and limit, `8Gi`.
-        gpus: Number of NVIDIA GPUs.
         replicas: Number of pods; with *max_replicas* the smallest number.
         max_replicas: Largest number of pods that an autoscaler may start; 0 without an autoscaler.
         is_monitored: Whether a PodMonitor names the metrics port, so that annotations need not.
@@ -71,11 +68,7 @@ class Pod:
     uid: int | None = None
 
     def __post_init__(self) -> None:
-        """Reject quantities that Kubernetes would reject when the file is applied.
-
-        Raises:
-            DeploymentError: If a quantity is malformed.
-        """
+        """Reject quantities that Kubernetes would reject when the file is applied."""
         if not _CPUS.fullmatch(self.cpus):
             raise DeploymentError(f"cannot use --cpus={self.cpus}: expected a number of processors, such as 2 or 500m")
         check_memory(self.memory)
@@ -86,11 +79,7 @@ class Pod:
 
 
 def check_memory(memory: str) -> None:
-    """Reject an amount of memory that Kubernetes would reject.
-
-    Raises:
-        DeploymentError: If it is malformed.
-    """
+    """Reject an amount of memory that Kubernetes would reject."""
     if not _MEMORY.fullmatch(memory):
         raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of Kubernetes, such as 8Gi or 8G")
 
@@ -161,12 +150,7 @@ def disruption_budget(server: DeployedServer) -> dict[str, Any]:
 
 
 def network_policy(server: DeployedServer, namespaces: Sequence[str]) -> dict[str, Any]:
-    """The NetworkPolicy: who may connect to the server.
-
-    Args:
-        server: The server. Its metrics may be read from all namespaces, because Prometheus usually has its own.
-        namespaces: Namespaces that may connect to the other ports, beside the server's own.
-    """
+    """The NetworkPolicy: the server's and these namespaces may connect, and all to the metrics, for Prometheus."""
     own: dict[str, Any] = {"podSelector": {}}
     others = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}} for name in namespaces]
     clients = [{"port": name, "protocol": "TCP"} for name in server.ports if name != "metrics"]
@@ -252,11 +236,7 @@ def model_volume(claim: str) -> dict[str, Any]:
 
 
 def model_mounts(folders: Iterable[Path]) -> list[dict[str, Any]]:
-    """The mounts of the models' folders: each is the folder of the claim that has the last part of its path as a name.
-
-    Raises:
-        DeploymentError: If a path is relative.
-    """
+    """The mounts of the models' folders: each is the claim's folder that is named as the last part of its path."""
     mounts = []
     for folder in folders:
         if not folder.is_absolute():

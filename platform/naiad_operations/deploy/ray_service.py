@@ -64,18 +64,14 @@ class RayServing:
 
     Attributes:
         name: Name of the Serve application and of the RayService.
-        flags: All flags of each server.
         route: The path under which Serve's HTTP port has the list of servers and the redirects; each application needs
             a different one.
         min_replicas: Smallest number of servers; at least 1.
-        max_replicas: Largest number of servers.
         target_requests: Requests of a model, queued or executing, on each server at which another one is added.
-        cpus: CPUs that Ray reserves for each server.
         gpus: GPUs that Ray reserves for each server, and makes visible to it.
         surge: Servers that may be added while all are replaced, in percent of their number, rounded up. With 0, old
             ones stop first, so they need no further room.
         revision: Any text; a new one has the servers load what has changed in their repositories.
-        grace: Seconds that a server may take to stop.
         folders: Folders that a server reads: repositories, backends, environments.
     """
 
@@ -93,11 +89,7 @@ class RayServing:
     folders: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        """Reject numbers that Serve would reject, or with which no request could ever start a server.
-
-        Raises:
-            DeploymentError: If a number is out of its range.
-        """
+        """Reject numbers that Serve would reject, or with which no request could ever start a server."""
         if not self.route.startswith("/") or (self.route != "/" and self.route.endswith("/")):
             raise DeploymentError(f"cannot serve at the route '{self.route}': expected / or a path such as /shop")
         if self.min_replicas < 1:
@@ -118,13 +110,7 @@ class RayServing:
 def describe_serving(
     name: str, repositories: Iterable[str | Path], flags: Sequence[str], **settings: Any
 ) -> RayServing:
-    """The settings of servers with these repositories, flags and other fields of `RayServing`.
-
-    Raises:
-        OptionError: If a flag is unknown or its value is invalid.
-        DeploymentError: If a number is out of its range, no repository is named, or the servers could not load
-            revisions.
-    """
+    """The settings of servers with these repositories, flags and other fields of `RayServing`."""
     places = [f"--model-repository={place}" for place in repositories]
     found, others = split_arguments((*_FIRST_FLAGS, *places, *flags), SERVER_FLAGS, "naiad ray")
     if others:
@@ -196,15 +182,10 @@ def ray_service(
     """The RayService: a head without servers, and workers that each have room for one server.
 
     Args:
-        serving: The servers.
-        image: Image of all pods, with Ray and naiad.
         memory: Memory request and limit of a worker.
         config: The text of `serve_config` as YAML.
-        version: The version of Ray in the image.
+        version: Version of Ray in the image.
         models_claim: PersistentVolumeClaim that is mounted at the servers' folders; empty for none.
-
-    Raises:
-        DeploymentError: If Kubernetes or the operator would reject a value.
     """
     if not _NAME.fullmatch(serving.name):
         raise DeploymentError(

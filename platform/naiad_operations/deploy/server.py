@@ -27,12 +27,7 @@ class DeployedServer:
     """A server that systemd, Kubernetes or KServe starts.
 
     Attributes:
-        name: Name of the unit or of the Kubernetes objects.
         flags: The server's flags, except `--env-store`: the deployment chooses the store.
-        ports: Port numbers by name: `http`, `grpc`, `metrics`, `openai`.
-        uses_tls: Whether the HTTP port uses TLS.
-        grace: Seconds that the server may take to stop.
-        folders: Folders that the server reads: repositories, backends, environments.
     """
 
     name: str
@@ -66,11 +61,7 @@ def is_label(name: str) -> bool:
 
 
 def describe_server(name: str, options: ServerOptions, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
-    """The deployed server with these options, which come from these flags.
-
-    Raises:
-        DeploymentError: If the name is not valid in Kubernetes, or the server's health cannot be probed.
-    """
+    """The deployed server with these options, which come from these flags."""
     if not is_label(name):
         raise DeploymentError(
             f"cannot use --name={name}: a name has 1 to 63 lowercase letters, digits and '-'; the first and last are "

@@ -61,18 +61,7 @@ _MEMORY = re.compile(r"\d+(\.\d+)?[KMGTPE]?|\d+(\.\d+)?%|infinity")
 def unit(
     server: DeployedServer, command: Sequence[str], *, memory: str = "", cpus: str = "", gpus: bool = False
 ) -> str:
-    """The text of the unit.
-
-    Args:
-        server: The server.
-        command: The program, with its full path, and arguments that precede the server's flags.
-        memory: Memory limit of the server and its guests together, such as `8G`; empty for none.
-        cpus: Number of processors; empty for no limit.
-        gpus: Whether guests use devices.
-
-    Raises:
-        DeploymentError: If *cpus* or *memory* is not a quantity of systemd.
-    """
+    """The text of the unit."""
     if memory and not _MEMORY.fullmatch(memory):
         raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of systemd, such as 8G or 50%")
     needs_capability = any(port < _UNPRIVILEGED_PORT for port in server.ports.values())

@@ -22,16 +22,7 @@ _MODULE = "examine_model.py"
 def examine_by_backend(
     resolution: Resolution, environment: ReadyEnvironment, parameters: Mapping[str, str]
 ) -> Iterator[Finding]:
-    """Findings of the model's backend; none if it has no rules.
-
-    Args:
-        resolution: What runs the model.
-        environment: Where.
-        parameters: The parameters of the model's configuration.
-
-    Raises:
-        ExecutionEnvironmentError: If the interpreter does not run the backend's module.
-    """
+    """Findings of the model's backend; none if it has no rules."""
     folder = resolution.model_file.parent
     if not resolution.is_shared or not (folder / _MODULE).is_file():
         return

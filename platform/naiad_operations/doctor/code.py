@@ -59,18 +59,7 @@ def examine_code(
     prewarmed: Sequence[str] = (),
     config: ModelConfig | None = None,
 ) -> Iterator[Finding]:
-    """Findings about the code of a model's version: syntax, the class, its methods, tensors, missing imports.
-
-    Args:
-        resolution: What runs the version.
-        environment: Its environment.
-        prewarmed: The modules that are imported once for all its instances.
-        config: The configuration that its tensors are compared with; None if they are not: the code may complete it, or
-            serves models of any configuration.
-
-    Raises:
-        ExecutionEnvironmentError: If the interpreter does not run the script.
-    """
+    """Findings about the code of a version: syntax, class, methods, missing imports, and with *config* tensors."""
     request = {
         "file": str(resolution.model_file),
         "folders": [str(folder) for folder in _folders(resolution)],

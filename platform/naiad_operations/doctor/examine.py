@@ -50,9 +50,6 @@ def examine(
     """The findings about a server with these options: its models, its store, its ports and its memory.
 
     Args:
-        options: The server's options.
-        reporter: Receives the progress.
-        only: Names of models; empty for all models.
         can_unpack: Whether archives may be unpacked into the store, as a server would do.
         assumed_gpus: How many GPUs the server's machine has; None for those of this machine.
         on_waiting: Called with the names of unfinished models after some seconds in which none was finished, and

@@ -26,12 +26,9 @@ class Finding:
     """One problem.
 
     Attributes:
-        severity: The severity.
         code: The kind of problem; scripts may rely on these words (docs/reference/doctor.md).
-        message: What is wrong.
-        advice: What to do.
-        model: The model; empty for the server or the machine.
-        version: The model's version, None for all versions.
+        model: Empty for the server or the machine.
+        version: None for all versions.
         where: Path of a file, with a line number if there is one; empty for none.
     """
 
@@ -63,11 +60,6 @@ class MigrationItem:
 
     Attributes:
         kind: The kind of models; scripts may rely on these words (docs/reference/doctor.md).
-        state: Whether these models can be served.
-        title: The kind in words.
-        message: What naiad does with such models.
-        advice: What to do.
-        models: Names of the models.
     """
 
     kind: str
@@ -80,14 +72,7 @@ class MigrationItem:
 
 @dataclass(slots=True)
 class Examination:
-    """The result of one examination.
-
-    Attributes:
-        repositories: The examined repositories.
-        models: Number of examined models.
-        findings: The findings, in the order of the models; those about the machine are last.
-        migration: What each kind of model needs if the repository was served by the reference.
-    """
+    """The result of one examination: findings in the order of the models, those about the machine last."""
 
     repositories: tuple[str, ...]
     models: int = 0

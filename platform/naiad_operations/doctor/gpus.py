@@ -64,12 +64,7 @@ def _is_gvisor(proc: Path) -> bool:
 
 
 def examine_gpus(library: Path, surroundings: Surroundings | None = None) -> Iterator[Finding]:
-    """Findings about the GPUs; none on a machine without NVIDIA's driver.
-
-    Args:
-        library: Folder of the guest's library.
-        surroundings: What of the machine this process shares.
-    """
+    """Findings about the GPUs; none on a machine without NVIDIA's driver."""
     found = surroundings or read_surroundings()
     try:
         ctypes.CDLL(_DRIVER)

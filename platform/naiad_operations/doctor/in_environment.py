@@ -17,16 +17,7 @@ _TIME_LIMIT = 60.0
 
 
 def run_in_environment(environment: ReadyEnvironment, script: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON object that a script of this folder prints.
-
-    Args:
-        environment: Whose interpreter runs it, isolated as far as guests in it are.
-        script: The script's file name.
-        request: Its only argument, as JSON.
-
-    Raises:
-        ExecutionEnvironmentError: If the interpreter does not run the script.
-    """
+    """The JSON object that a script of this folder prints; the interpreter is isolated as far as guests are."""
     return run_script(
         environment.python,
         Path(__file__).with_name(script),

@@ -89,17 +89,7 @@ def examine_store(root: Path) -> Iterator[Finding]:
 
 
 def missing_room(archive: Path, root: Path, reporter: ProgressReporter, *, evicts: bool) -> Finding | None:
-    """A finding if the store's disk has no room to unpack an archive; None if it has, or has the archive unpacked.
-
-    Args:
-        archive: The file.
-        root: Folder of the store.
-        reporter: Receives the progress.
-        evicts: Whether the server removes unused environments for a new one.
-
-    Raises:
-        ExecutionEnvironmentError: If the archive cannot be read.
-    """
+    """A finding if the store's disk has no room to unpack an archive; None if it has, or has the archive unpacked."""
     store = Store(root, reporter)
     if store.get(store.identify(archive).digest) is not None:
         return None

@@ -71,10 +71,6 @@ class ExaminationContext:
     """What the examinations of all models share; thread-safe.
 
     Attributes:
-        options: The server's options.
-        resolution: The settings of resolution.
-        environments: Prepares environments as the server does.
-        reporter: Receives the progress.
         can_unpack: Whether archives may be unpacked; if not, checks that need their files are skipped.
         loads_libraries: Whether libraries of native backends are loaded.
         assumed_gpus: How many GPUs the server's machine has; None for those of this machine.
@@ -103,10 +99,6 @@ class ExaminedModel:
     """The result of examining one model.
 
     Attributes:
-        files: The model's files.
-        message: The configuration, None if it cannot be read.
-        versions: The versions that a server would load.
-        findings: The findings.
         resolution: What runs the last of these versions; None if nothing does, and for ensembles.
         guests_each: The number of processes that would serve a version at the same time, at most; 0 for a model that is
             loaded on demand, since the server limits how many of these are loaded, and for ensembles.

@@ -42,7 +42,6 @@ def app(
         flags: More flags of `naiad serve`.
 
     Raises:
-        ImportError: If Ray Serve is not installed.
         OptionError: If a flag is unknown or its value is invalid.
         DeploymentError: If a number is out of its range.
     """

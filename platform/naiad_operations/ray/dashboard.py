@@ -29,15 +29,7 @@ _DEFAULT_PORT = 8000
 
 
 def deploy_application(dashboard: str, application: Mapping[str, Any]) -> None:
-    """Deploy an application, or change the one with this name; other applications stay.
-
-    Args:
-        dashboard: URL of Ray's dashboard, such as `http://127.0.0.1:8265`.
-        application: Its configuration, one of `applications` in Serve's configuration file.
-
-    Raises:
-        DeploymentError: If the dashboard cannot be reached, or rejects the configuration.
-    """
+    """Deploy an application, or change the one with this name; other applications stay."""
     # The API replaces all applications that it deployed before.
     running = _request(dashboard).get("applications", {})
     others = [each["deployed_app_config"] for name, each in running.items() if name != application["name"]]
@@ -45,11 +37,7 @@ def deploy_application(dashboard: str, application: Mapping[str, Any]) -> None:
 
 
 def wait_until_running(dashboard: str, name: str, seconds: float) -> None:
-    """Wait until the application runs with the configuration that was deployed last.
-
-    Raises:
-        DeploymentError: If it fails, or does not run in time.
-    """
+    """Wait until the application runs with the configuration that was deployed last."""
     deadline = time.monotonic() + seconds
     while True:
         state = _request(dashboard).get("applications", {}).get(name, {})

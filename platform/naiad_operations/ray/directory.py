@@ -28,12 +28,7 @@ class Report:
     """What a server reports.
 
     Attributes:
-        replica: Serve's id of the replica.
-        node: Ray's id of its node.
-        pid: Process id of the server.
         addresses: Address of each port by name: URLs, and `host:port` for gRPC.
-        ready: Whether the server accepts requests.
-        requests: Requests that are queued or executing.
         revision: The last revision that it has loaded completely or with problems.
         problems: What could not be loaded of that revision.
     """
@@ -96,11 +91,7 @@ class Directory:
     """
 
     def __init__(self, server: object) -> None:
-        """Make an empty directory.
-
-        Args:
-            server: The handle of the servers. It is not called: Serve deploys what a deployment refers to.
-        """
+        """Make an empty directory; *server* is not called: Serve deploys what a deployment refers to."""
         self._table = ReplicaTable()
         self._server = server
 

@@ -34,15 +34,7 @@ class ServerReplica:
     """The deployment of servers. The methods without underscore are those that Serve calls."""
 
     def __init__(self, flags: Sequence[str], stop_seconds: float) -> None:
-        """Start the server; Serve counts the replica as running when its models are loaded.
-
-        Args:
-            flags: The server's flags.
-            stop_seconds: Seconds that the server may take to stop.
-
-        Raises:
-            DeploymentError: If the server exits before it is ready.
-        """
+        """Start the server; Serve counts the replica as running when its models are loaded."""
         context = serve.get_replica_context()
         self._stop_seconds = stop_seconds
         self._is_stopping = threading.Event()

@@ -27,22 +27,10 @@ _LOOK_SECONDS = 0.2
 
 
 class SupervisedServer:
-    """A server and the socket over which it answers. All methods may be called from any thread.
-
-    Attributes:
-        ports: The number of each open port by name.
-    """
+    """A server and the socket over which it answers. All methods may be called from any thread."""
 
     def __init__(self, flags: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
-        """Start a server with these flags, and wait until its models are loaded and its ports open.
-
-        Args:
-            flags: The server's flags.
-            environ: Variables that are added to those of this process.
-
-        Raises:
-            DeploymentError: If the server exits before that.
-        """
+        """Start a server with these flags, and wait until its models are loaded and its ports open."""
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -65,19 +53,11 @@ class SupervisedServer:
         return self._process.pid
 
     def report(self) -> Mapping[str, Any]:
-        """Whether the server is ready, and the number of requests of each model.
-
-        Raises:
-            DeploymentError: If the server has exited, or does not answer in time.
-        """
+        """Whether the server is ready, and the number of requests of each model."""
         return self._ask("report")
 
     def poll(self) -> Sequence[str]:
-        """Have the server load what has changed in its repositories; what could not be loaded, one text each.
-
-        Raises:
-            DeploymentError: If the server has exited, or does not answer in time.
-        """
+        """Have the server load what has changed in its repositories; what could not be loaded, one text each."""
         number = self._ask("poll")["poll"]
         # Loading may take long. Meanwhile, other threads ask for reports.
         while (report := self.report())["polls"] < number:

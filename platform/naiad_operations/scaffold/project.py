@@ -21,8 +21,6 @@ class Scaffold:
 
     Attributes:
         files: Contents, by path below the project's folder; a path is that of a file or folder of this machine.
-        commands: Commands to run next, in order.
-        notes: Assumptions, to be checked by the author.
     """
 
     files: Mapping[str, str | bytes | Path]
@@ -31,11 +29,7 @@ class Scaffold:
 
 
 def check_name(name: str, what: str) -> None:
-    """Reject a name that is not a valid folder name of a repository.
-
-    Raises:
-        ScaffoldError: If the name is invalid.
-    """
+    """Reject a name that is not a valid folder name of a repository."""
     if not _NAME.fullmatch(name):
         raise ScaffoldError(
             f"cannot create a {what} named '{name}': a name has letters, digits, '_', '-' and '.', and does not start "
@@ -49,16 +43,7 @@ def identifier(name: str) -> str:
 
 
 def write(scaffold: Scaffold, root: Path, *, links: bool = False) -> list[Path]:
-    """Write all files, or none if one of them exists; returns their paths.
-
-    Args:
-        scaffold: The files.
-        root: The project's folder.
-        links: Whether to link to files of this machine, instead of copying them.
-
-    Raises:
-        ScaffoldError: If a file exists or cannot be written.
-    """
+    """Write all files, or none if one of them exists; returns their paths."""
     targets = {root / name: content for name, content in scaffold.files.items()}
     existing = [str(path) for path in targets if path.exists() or path.is_symlink()]
     if existing:

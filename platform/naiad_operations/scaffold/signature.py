@@ -57,7 +57,6 @@ class TensorType:
     """The type of a tensor.
 
     Attributes:
-        datatype: Datatype of the elements.
         dims: The shape as in `config.pbtxt`, with -1 for any size.
         form: The type as which the function takes or returns it.
     """
@@ -178,14 +177,7 @@ _RECORDS = {"TypedDict": "[{name!r}]", "NamedTuple": ".{name}"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One parameter of the function.
-
-    Attributes:
-        name: Name of the parameter and of the input.
-        tensor: Type of the input.
-        optional: Whether the parameter has a default value.
-        positional: Whether the parameter is positional-only.
-    """
+    """One parameter of the function, and the input of the same name."""
 
     name: str
     tensor: TensorType
@@ -195,13 +187,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One output.
-
-    Attributes:
-        name: Name of the output.
-        tensor: Type of the output.
-        part: Code that selects it from the returned value, such as `[0]` or `.total`; empty for the whole value.
-    """
+    """One output; *part* selects it from the returned value (`[0]`, `.total`) and is empty for the whole value."""
 
     name: str
     tensor: TensorType
@@ -210,13 +196,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """The inputs and outputs of a function.
-
-    Attributes:
-        parameters: The inputs.
-        results: The outputs.
-        notes: Assumptions, as sentences for the author.
-    """
+    """The inputs and outputs of a function."""
 
     parameters: tuple[Parameter, ...]
     results: tuple[Result, ...]
@@ -224,11 +204,7 @@ class Signature:
 
 
 def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = None) -> Signature:
-    """The inputs and outputs of a function.
-
-    Args:
-        source: The function.
-        ask: Returns the number of dimensions of an array, by its name; None to assume one and add a note.
+    """The inputs and outputs of a function; *ask* returns an array's dimensions (None: assume one, with a note).
 
     Raises:
         ScaffoldError: If a parameter or result cannot be a tensor, or the function has no parameter.

@@ -20,10 +20,6 @@ class FunctionSource:
     """The source of a function.
 
     Attributes:
-        module: Name of the module, as it is imported.
-        function: Syntax tree of the function.
-        tree: Syntax tree of the module.
-        path: File of the module.
         files: Contents of the files to copy beside the model's code, by path there; empty for an installed module.
     """
 
@@ -36,10 +32,6 @@ class FunctionSource:
 
 def find_function(named: str, search: Sequence[str]) -> FunctionSource:
     """The source of `package.module:function`.
-
-    Args:
-        named: Module and function.
-        search: Folders to search, as in `sys.path`.
 
     Raises:
         ScaffoldError: If the function does not exist, or its source is missing, or one call cannot serve a request.

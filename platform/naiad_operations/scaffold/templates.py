@@ -211,18 +211,7 @@ def plain_model(name: str, repository: str) -> Scaffold:
 def function_model(
     name: str, repository: str, named: str, search: Sequence[str], ask: Callable[[str], int] | None = None
 ) -> Scaffold:
-    """The files of a model that calls `package.module:function`.
-
-    Args:
-        name: Name of the model.
-        repository: Folder of the model repository in the project.
-        named: The function.
-        search: Folders to search for its module.
-        ask: Returns the number of dimensions of an array, by its name; None to assume one.
-
-    Raises:
-        ScaffoldError: If the name is invalid, or the function does not exist or cannot serve requests.
-    """
+    """The files of a model that calls `package.module:function`; *ask* returns an array's dimensions, None assumes."""
     check_name(name, "model")
     source = find_function(named, search)
     taken = {"model.py", "triton_python_backend_utils.py"} & set(source.files)
@@ -239,16 +228,7 @@ def function_model(
 
 
 def saved_model(name: str, repository: str, file: SavedFile) -> Scaffold:
-    """The files of a model that is a file or directory of a framework.
-
-    Args:
-        name: Name of the model.
-        repository: Folder of the model repository in the project.
-        file: The file.
-
-    Raises:
-        ScaffoldError: If the name is invalid.
-    """
+    """The files of a model that is a file or directory of a framework."""
     check_name(name, "model")
     folder = f"{repository}/{name}"
     allowed = "" if file.has_lock else " --env-build=allowed"
@@ -370,11 +350,7 @@ requires-python = ">=3.8"
 
 
 def backend(name: str, repository: str, backends: str) -> Scaffold:
-    """The files of a shared backend, a model that uses it, a client and a test.
-
-    Raises:
-        ScaffoldError: If the name is invalid.
-    """
+    """The files of a shared backend, a model that uses it, a client and a test."""
     check_name(name, "backend")
     model = f"{name}_example"
     texts = TensorType(datatype=Datatype.BYTES, dims=(-1,), form=PythonForm.TEXTS)
@@ -397,11 +373,7 @@ def backend(name: str, repository: str, backends: str) -> Scaffold:
 
 
 def native_backend(name: str, repository: str, backends: str) -> Scaffold:
-    """The files of a backend in C, with the declarations of what it calls, and a model that uses it.
-
-    Raises:
-        ScaffoldError: If the name is invalid.
-    """
+    """The files of a backend in C, with the declarations of what it calls, and a model that uses it."""
     check_name(name, "backend")
     folder = resources.files("naiad_operations.scaffold")
     model = f"{name}_example"

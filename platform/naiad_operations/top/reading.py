@@ -28,19 +28,10 @@ _OTHER_SERVER = "it is not a server of naiad or Triton"
 
 
 class TopReader:
-    """Reads snapshots of one server.
-
-    Attributes:
-        has_page: Whether its page is on, so that one reading has rates.
-    """
+    """Reads snapshots of one server; *has_page* if its page is on, so that one reading has rates."""
 
     def __init__(self, server: ServerAddress, metrics: str = "") -> None:
-        """Read nothing yet.
-
-        Args:
-            server: The server.
-            metrics: Address of its metrics; default: port 8002 of the same host.
-        """
+        """Read nothing yet; *metrics* are by default on port 8002 of the same host."""
         self._server = server
         self._metrics = ServerAddress(metrics or self._default_metrics())
         self._before: Scrape | None = None
@@ -48,11 +39,7 @@ class TopReader:
         self.has_page = False
 
     def read(self) -> Snapshot:
-        """The server now; rates from metrics are since the reading before.
-
-        Raises:
-            NaiadError: If the server cannot be reached, or rejects the request.
-        """
+        """The server now; rates from metrics are since the reading before."""
         try:
             state = self._server.get("/ui/data/state")
             guests = self._server.get("/ui/data/guests")

@@ -30,8 +30,6 @@ class Column:
     """A column of the table of models.
 
     Attributes:
-        title: Its header.
-        cell: What it shows of a model.
         order: By what it sorts models; None is last.
         is_text: Whether it is left-aligned, and sorted from the beginning of the alphabet.
         is_shown: Whether a table of these models has it.
@@ -97,14 +95,7 @@ MODEL_COLUMNS = (
 
 
 def draw(snapshot: Snapshot, problem: str = "", *, width: int, fills_width: bool = True) -> RenderableType:
-    """The snapshot as a header and two tables.
-
-    Args:
-        snapshot: What to draw.
-        problem: Why the snapshot is not newer.
-        width: Columns of the terminal; what has no room is left out.
-        fills_width: Whether the tables are as wide as the screen, not only as wide as their contents.
-    """
+    """The snapshot as a header and two tables; what has no room in *width* columns is left out."""
     parts: list[RenderableType] = [draw_head(snapshot, problem)]
     tables = [draw_models(snapshot.models, width)]
     parts += [*tables, *draw_reasons(snapshot.models)]

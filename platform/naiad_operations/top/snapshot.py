@@ -39,16 +39,8 @@ class ServerRow:
     """The server as a whole; None is unknown.
 
     Attributes:
-        url: Its address.
         source: `console` or `metrics`: where the figures are from.
-        version: Version of the server.
         state: `ready`, `not ready` or `draining`.
-        uptime_seconds: Since its start.
-        requests_per_second: Successful requests.
-        failures_per_second: Failed requests.
-        tokens_per_second: Generated tokens.
-        waiting: Queued requests.
-        running: Requests that models execute.
         memory: Resident bytes of the server and its guests.
         total_memory: Bytes that they may use.
         note: What the source does not have, and how to get it.
@@ -74,23 +66,11 @@ class ModelRow:
     """One version of a model; None is unknown. The page's rates and latencies are those of all versions together.
 
     Attributes:
-        name: Its name.
         version: The version; empty if none could be loaded.
         state: `READY`, `LOADING`, `UNAVAILABLE` and so on, as in the index of the repository.
         condition: What a model that is `READY` can do now: `ready`, `degraded`, `no progress` and so
             on; empty where the server does not tell.
         demand: State of a model on demand: `dormant`, `loading`, `loaded`, `failed`; empty for another model.
-        reason: Why it is not ready.
-        requests_per_second: Successful requests.
-        failures_per_second: Failed requests.
-        p50_ms: Median duration of requests.
-        p95_ms: 95th percentile of the durations.
-        mean_ms: Mean duration.
-        waiting: Queued requests.
-        running: Requests that it executes.
-        tokens_per_second: Generated tokens.
-        guests: Running guest processes.
-        restarts: How often guests were restarted.
         memory: Resident bytes of its guests.
         warning: What went wrong in the last minutes, of a server with its page; empty for nothing.
     """
@@ -139,14 +119,9 @@ class GuestRow:
     """One process: a guest, or a process of the server itself; None is unknown.
 
     Attributes:
-        model: Its model; empty for a process of the server.
-        version: The version; empty for a process of the server.
-        name: The instance, or what the process does.
-        pid: Its process id.
+        model: Its model; this and the version are empty for a process of the server.
         state: `ready`, `no progress`, `hung`, `restarting`, `given up`.
         cpu: Cores that it keeps busy.
-        memory: Resident bytes.
-        restarts: How often it was restarted.
         connections: Connections of clients; None for a process that accepts none.
         requests: Requests that it has received; None for a process that receives none.
     """
@@ -303,14 +278,7 @@ def parse_metrics(text: str, seconds: float) -> Scrape:
 def snapshot_of_metrics(
     server: ServerRow, index: Iterable[Mapping[str, str]], before: Scrape | None, now: Scrape | None
 ) -> Snapshot:
-    """The snapshot of a server without a page.
-
-    Args:
-        server: What is known of the server without metrics.
-        index: The index of its repository.
-        before: An earlier scrape; rates are unknown without it.
-        now: The scrape; None if metrics cannot be reached.
-    """
+    """The snapshot of a server without a page; rates need an earlier scrape, and *now* is None without metrics."""
     demand = {} if now is None else {labels["model"]: labels["state"] for labels, _ in now.values(_DEMAND)}
     models = [_model_of_metrics(entry, demand.get(entry.get("name", ""), ""), before, now) for entry in index]
     if now is None:

@@ -30,12 +30,7 @@ class _Section:
 
 
 class View:
-    """A snapshot on a screen.
-
-    Attributes:
-        snapshot: The last reading.
-        problem: Why it is not newer.
-    """
+    """A snapshot on a screen."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

@@ -74,21 +74,7 @@ _OWN_SERVER_FLAGS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TunePlan:
-    """What the command line asks for.
-
-    Attributes:
-        name: Name of the model.
-        repository: Its repository.
-        flags: Further flags of the server.
-        limits: Limits of latency.
-        folder: Folder to write.
-        concurrencies: Numbers of requests in flight, ascending.
-        seconds: Length of each load.
-        instances: Largest number of instances.
-        trials: Number of configurations to try at most.
-        make_request: Makes the request for the model.
-        is_json: Whether to print JSON.
-    """
+    """What the command line asks for."""
 
     name: str
     repository: Path

@@ -17,11 +17,7 @@ _BATCHING, _DELAY, _PREFERRED = "dynamic_batching", "max_queue_delay_microsecond
 
 
 def check_tunable(config: Mapping[str, Any]) -> None:
-    """Reject a model that has none of the settings.
-
-    Raises:
-        ConfigError: If it is an ensemble.
-    """
+    """Reject a model that has none of the settings."""
     if config.get("platform") == "ensemble" or "ensemble_scheduling" in config:
         raise ConfigError(
             f"cannot tune model '{config['name']}': it is an ensemble, which has no instances; tune the models of its "

@@ -19,12 +19,7 @@ _LIMIT = re.compile(r"(\w+)\s*<=?\s*(\d+(?:\.\d+)?)\s*(us|ms|s)?")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """An upper bound of a figure.
-
-    Attributes:
-        figure: One of `FIGURES`.
-        milliseconds: What it may be at most.
-    """
+    """An upper bound of a figure."""
 
     figure: str
     milliseconds: float
@@ -35,15 +30,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One load of a candidate.
-
-    Attributes:
-        concurrency: Requests in flight.
-        rate: Requests per second that succeeded.
-        milliseconds: Its latencies, by figure; empty if no request succeeded.
-        errors: Requests that failed.
-        first_error: The message of the first of them; empty for none.
-    """
+    """One load of a candidate; *milliseconds* has its latencies by figure, none if no request succeeded."""
 
     concurrency: int
     rate: float
@@ -71,11 +58,7 @@ def measured_of(result: LoadResult) -> Measured:
 
 
 def parse_objective(text: str) -> tuple[Limit, ...]:
-    """The limits of `p95<20ms,max<1s`; none of an empty text, which means the highest rate at any latency.
-
-    Raises:
-        OptionError: If a limit has another form.
-    """
+    """The limits of `p95<20ms,max<1s`; none of an empty text, which means the highest rate at any latency."""
     limits = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         match = _LIMIT.fullmatch(part)

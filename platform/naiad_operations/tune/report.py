@@ -44,16 +44,7 @@ def as_csv(trials: Trials) -> str:
 def as_markdown(
     model: str, trials: Trials, limits: Sequence[Limit], start: Candidate, best: Candidate, conditions: Sequence[str]
 ) -> str:
-    """The report.
-
-    Args:
-        model: Name of the model.
-        trials: The loads of each candidate, in the order of the search.
-        limits: The limits.
-        start: The model's own configuration.
-        best: The one that was found.
-        conditions: Sentences about how it was measured.
-    """
+    """The report: trials in the order of the search, and sentences about how they were measured."""
     figure = limits[0].figure if limits else "p95"
     objective = " and ".join(map(str, limits)) or "any latency"
     rows = []

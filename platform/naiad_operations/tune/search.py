@@ -28,13 +28,7 @@ model, and a delay is latency of requests that come alone."""
 
 
 class Candidate(NamedTuple):
-    """A configuration.
-
-    Attributes:
-        instances: Instances of each instance group.
-        batch: Largest batch of the dynamic batcher; 0 without it.
-        delay_us: Microseconds that it waits for a batch to fill.
-    """
+    """A configuration; *batch* is 0 without the dynamic batcher."""
 
     instances: int
     batch: int
@@ -43,13 +37,7 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The values of each setting, in ascending order.
-
-    Attributes:
-        instances: Numbers of instances.
-        batches: Sizes of batches; 0 is no dynamic batching.
-        delays_us: Delays in microseconds.
-    """
+    """The values of each setting, in ascending order; a batch of 0 is no dynamic batching."""
 
     instances: Sequence[int]
     batches: Sequence[int]
@@ -90,13 +78,7 @@ def score(loads: Sequence[Measured], limits: Sequence[Limit]) -> float:
 
 
 def search(start: Candidate, space: Space, most: int) -> Generator[Candidate, float, Candidate]:
-    """Yields candidates, gets the score of each, and returns the best one.
-
-    Args:
-        start: The first candidate: the model's own configuration.
-        space: The values to try.
-        most: Number of candidates to try at most.
-    """
+    """Yields candidates, gets the score of each, and returns the best one."""
     scores = {start: (yield start)}
     best = start
     is_improved = True

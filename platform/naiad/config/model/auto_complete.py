@@ -23,11 +23,8 @@ def merge_auto_completed(message: pb.ModelConfig, completed: Mapping[str, Any]) 
     The caller checks the result with `validate(..., with_io=True)`.
 
     Args:
-        message: The normalised configuration the model was given.
+        message: The normalised configuration that the model was given.
         completed: The JSON form of the configuration the model returned.
-
-    Raises:
-        ConfigError: If the model returned an invalid configuration, or another scheduler than the configured one.
     """
     returned = parse_mapping(completed, f"auto-completed configuration of model '{message.name}'")
     result = pb.ModelConfig()

@@ -61,12 +61,8 @@ def fill_backend(message: pb.ModelConfig, model_name: str, listing: Mapping[str,
     """Fill in `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be inferred.
 
     Args:
-        message: The configuration, changed in place.
-        model_name: Name of the model's directory.
+        message: Changed in place.
         listing: Entries of the first version directory, with whether each is a directory; None without a version.
-
-    Raises:
-        ConfigError: If the backend cannot be inferred.
     """
     if not message.name:
         message.name = model_name

@@ -54,13 +54,7 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptBlock:
-    """The block of a script.
-
-    Attributes:
-        dependencies: Requirements, as written.
-        requires_python: Versions of Python; empty for any.
-        content: The TOML of the block.
-    """
+    """The block of a script."""
 
     dependencies: tuple[str, ...]
     requires_python: SpecifierSet
@@ -95,15 +89,7 @@ def lock_candidates(path: Path) -> tuple[Path, ...]:
 
 
 def read_script_block(text: str, where: str) -> ScriptBlock | None:
-    """The block of a script; None without one.
-
-    Args:
-        text: The script.
-        where: Its name in error messages.
-
-    Raises:
-        ConfigError: If it has two blocks, or the block is invalid.
-    """
+    """The block of a script; None without one. *where* names it in errors, as below."""
     found = [match for match in _BLOCK.finditer(_with_newlines(text)) if match["type"] == _SCRIPT]
     if not found:
         return None
@@ -143,13 +129,7 @@ def add_dependencies(text: str, requirements: Iterable[str], where: str, *, requ
     A requirement replaces an earlier one of the same package.
 
     Args:
-        text: The script.
-        requirements: The requirements.
-        where: Its name in error messages.
         requires_python: Versions of Python to write if the block names none; empty to leave it so.
-
-    Raises:
-        ConfigError: If the block or a requirement is invalid.
     """
     block = read_script_block(text, where)
     chosen = {_key(line, where): line for line in (block.dependencies if block else ())}
@@ -166,11 +146,6 @@ def add_dependencies(text: str, requirements: Iterable[str], where: str, *, requ
 
 def remove_dependencies(text: str, packages: Iterable[str], where: str) -> str:
     """The script without these packages in its block, whatever version and condition it requires them with.
-
-    Args:
-        text: The script.
-        packages: Their names.
-        where: Its name in error messages.
 
     Raises:
         ConfigError: If the block does not require one of them, or no other package; or is invalid.

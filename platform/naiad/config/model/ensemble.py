@@ -29,11 +29,7 @@ class _DataFlow:
 
 
 def validate_ensemble(message: pb.ModelConfig) -> None:
-    """Check that every step is complete and that data flows from every input to every output.
-
-    Raises:
-        ConfigError: At the first contradiction.
-    """
+    """Check that every step is complete and that data flows from every input to every output."""
     _reject_model_settings(message)
     if not message.ensemble_scheduling.step:
         raise ConfigError(f"must specify 'step' for ensemble '{message.name}'")
@@ -131,8 +127,6 @@ class _TensorType:
     """Datatype and shape of a tensor of the ensemble, as its first use declares them.
 
     Attributes:
-        model: The model of that use.
-        datatype: Its datatype.
         dims: Its shape without the batch dimension.
         full_dims: Its shape with the batch dimension.
         origin: Number of the last decoupled step before it; 0 for none, None while unknown.
@@ -168,17 +162,10 @@ class _TensorTypes:
 
 
 def check_ensemble_members(message: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]) -> bool:
-    """Check an ensemble against the models of its steps.
-
-    Args:
-        message: The ensemble's configuration, which passed `validate_ensemble`.
-        members: Effective configurations of all models of its steps.
+    """Check an ensemble that passed `validate_ensemble` against the effective configurations of its steps' models.
 
     Returns:
         Whether the ensemble is decoupled.
-
-    Raises:
-        ConfigError: At the first mismatch.
     """
     types = _TensorTypes(message.name)
     for given in message.input:
@@ -233,9 +220,6 @@ def _is_decoupled(message: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]
     """Whether some step is decoupled, found by following the data.
 
     Responses of two decoupled steps cannot be matched with each other, so a step must not have inputs of both.
-
-    Raises:
-        ConfigError: If a step has.
     """
     tensors = types.tensors
     for given in message.input:

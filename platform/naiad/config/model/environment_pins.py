@@ -20,11 +20,7 @@ _HEAD = "# Written by `naiad env pin`: the content of each remote environment wi
 
 
 def parse_pins(text: str, where: str) -> dict[str, str]:
-    """The digests by URI.
-
-    Raises:
-        ConfigError: If a line is malformed.
-    """
+    """The digests by URI."""
     pins = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.startswith("#"):

@@ -34,7 +34,6 @@ class EnvironmentSource:
         uri: URI of a remote one; empty for a path.
         digest: Required SHA-256 of the archive; empty if none was given.
         is_mutable: Whether the content of the URI may change between loads, because it is in the model's repository.
-        is_interpreter: Whether the path is that of an interpreter.
     """
 
     path: Path | None = None
@@ -63,11 +62,7 @@ def is_uri(text: str) -> bool:
 
 
 def split_digest(text: str) -> tuple[str, str]:
-    """Split `NAME@sha256:<64 digits>` into name and digest; the digest is empty if the text has none.
-
-    Raises:
-        ConfigError: If the digest is not a SHA-256.
-    """
+    """Split `NAME@sha256:<64 digits>` into name and digest; the digest is empty if the text has none."""
     match = _PIN.fullmatch(text)
     if match is None:
         return text, ""

@@ -37,8 +37,6 @@ def prepare(value: Any, descriptor: Descriptor, path: str = "") -> dict[str, Any
     """Check the JSON form of a message; return a copy in the form that protobuf's parser in Python accepts.
 
     Args:
-        value: The decoded JSON.
-        descriptor: The type of the message.
         path: Its path in the configuration, such as `input[0]`; empty for the configuration itself.
 
     Raises:

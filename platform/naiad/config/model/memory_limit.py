@@ -16,12 +16,7 @@ _LEAST = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
-    """A limit.
-
-    Attributes:
-        size: Bytes; 0 for no limit.
-        text: As it was written.
-    """
+    """A limit, as it was written and in bytes; 0 for no limit."""
 
     size: int
     text: str
@@ -34,11 +29,7 @@ NO_MEMORY_LIMIT = MemoryLimit(0, "")
 
 
 def parse_memory_limit(model: str, text: str) -> MemoryLimit:
-    """The limit of *model*, whose parameter is *text*; "" without one.
-
-    Raises:
-        ParameterError: If *text* is not a size, or too small for any guest.
-    """
+    """The limit of *model*, whose parameter is *text*; "" without one."""
     text = text.strip()
     if not text:
         return NO_MEMORY_LIMIT

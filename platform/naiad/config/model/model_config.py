@@ -68,8 +68,6 @@ class TensorConfig:
     """One input or output.
 
     Attributes:
-        name: Its name.
-        datatype: Type of its elements.
         dims: Its shape without the batch dimension; -1 is a variable dimension.
         reshape: The shape that the model receives or returns; None if it is `dims`.
         optional: Whether a request may leave this input out.
@@ -91,9 +89,6 @@ class InstanceGroup:
     """A group of identical instances.
 
     Attributes:
-        name: Prefix of the instances' names.
-        kind: Where they run.
-        count: Number of instances.
         passive: Whether they are loaded and receive no requests.
         host_policy: Name of their host policy; empty for the default of their kind.
         gpus: Devices of a GPU group.
@@ -112,17 +107,10 @@ class ModelConfig:
     """The effective configuration of a model.
 
     Attributes:
-        name: The model's name.
         platform: `ensemble`, a native backend's platform, or empty.
-        backend: Name of the backend; empty for an ensemble.
         runtime: Library or `model.py` that runs the model; empty for the default.
         max_batch_size: Most rows of a batch; 0 for a model without a batch dimension.
-        inputs: Inputs in order.
-        outputs: Outputs in order.
-        instance_groups: Groups of instances in order.
-        version_policy: The versions to serve.
         default_model_filename: Name of the model's file in the version directory; may be empty.
-        parameters: All parameters, as they are written.
         settings: What the server itself reads of them.
         decoupled: Whether a request may have any number of responses.
         message: The complete configuration; do not modify it.
@@ -155,11 +143,7 @@ class ModelConfig:
 
 
 def freeze(message: pb.ModelConfig) -> ModelConfig:
-    """Return the frozen values of a normalised and validated message, which is copied.
-
-    Raises:
-        ParameterError: If one of the server's own parameters is invalid.
-    """
+    """Return the frozen values of a normalised and validated message, which is copied."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
     return ModelConfig(
@@ -192,13 +176,7 @@ def freeze_version_policy(policy: pb.ModelVersionPolicy) -> VersionPolicy:
 
 
 class InstancePlacement(NamedTuple):
-    """One instance: its name, and where it runs.
-
-    Attributes:
-        name: Its name.
-        kind: Where it runs.
-        device_id: The GPU of a KIND_GPU instance, 0 for others.
-    """
+    """One instance: its name, and where it runs; the device of one that is not KIND_GPU is 0."""
 
     name: str
     kind: InstanceKind

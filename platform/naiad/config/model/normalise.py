@@ -36,10 +36,6 @@ def normalise_instance_groups(message: pb.ModelConfig, gpu_count: Callable[[], i
 
     The default group has the name of the model, an unnamed configured one `<model>_<index>`. Their instances are called
     `m_0` and `m_0_0`, as clients and logs of the reference expect.
-
-    Args:
-        message: The configuration.
-        gpu_count: How many GPUs models may use; called only if that matters.
     """
     if message.HasField("ensemble_scheduling"):
         return

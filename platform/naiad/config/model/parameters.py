@@ -89,11 +89,7 @@ def or_default(given: T | None, default: T) -> T:
 
 
 def parse_parameters(message: pb.ModelConfig) -> ModelParameters:
-    """The server's own parameters in a configuration. An ensemble has none: no guest runs it.
-
-    Raises:
-        ParameterError: If one is invalid.
-    """
+    """The server's own parameters in a configuration. An ensemble has none: no guest runs it."""
     if message.HasField("ensemble_scheduling"):
         return NO_PARAMETERS_GIVEN
     model = message.name

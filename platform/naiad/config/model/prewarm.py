@@ -15,15 +15,7 @@ _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def parse_prewarmed_modules(model: str, parameter: str) -> tuple[str, ...] | None:
-    """The modules; empty for none, None if the server's option decides.
-
-    Args:
-        model: The model's name.
-        parameter: Its parameter: `true`, `false`, or modules separated by commas; "" without one.
-
-    Raises:
-        ParameterError: If the parameter contains an invalid module name.
-    """
+    """The modules of `true`, `false`, or names with commas; empty for none, None if the server's option decides."""
     text = parameter.strip()
     if not text:
         return None
@@ -41,12 +33,7 @@ def parse_prewarmed_modules(model: str, parameter: str) -> tuple[str, ...] | Non
 
 
 def modules_to_prewarm(given: tuple[str, ...] | None, *, by_default: bool) -> tuple[str, ...]:
-    """The modules to import once for all instances of a model; empty where it is not prewarmed.
-
-    Args:
-        given: Those that its parameter names, as parsed; None without the parameter.
-        by_default: Whether models without the parameter are prewarmed (`--prewarm`).
-    """
+    """The modules to import once for all instances; *by_default* (`--prewarm`) for models without the parameter."""
     if given is not None:
         return given
     return _DEFAULT_MODULES if by_default else ()

@@ -47,15 +47,7 @@ class ScalingPolicy:
 
 
 def parse_scaling(message: pb.ModelConfig, given: Mapping[str, str]) -> ScalingPolicy | None:
-    """The policy that a model's parameters state; None if its number of instances is fixed.
-
-    Args:
-        message: The model's configuration.
-        given: Its parameters.
-
-    Raises:
-        ParameterError: If a parameter is invalid, or the instances of such a configuration cannot be changed.
-    """
+    """The policy that a model's parameters state; None if its number of instances is fixed."""
     model = message.name
     texts = {name: given.get(name, "").strip() for name in (MIN, MAX, SCALE_WAIT, SCALE_IDLE)}
     if not texts[MAX]:

@@ -43,15 +43,7 @@ _JSON_FIELD = re.compile(r"Failed to parse (\w+) field: ")
 
 
 def parse_text(text: str, source: str | Path) -> pb.ModelConfig:
-    """Parse `config.pbtxt`.
-
-    Args:
-        text: The configuration in protobuf's text format.
-        source: File or description of the origin; errors begin with it.
-
-    Raises:
-        ConfigError: With file, line and column, and what to write instead.
-    """
+    """Parse `config.pbtxt`; errors begin with *source*, and have line, column and what to write instead."""
     message = pb.ModelConfig()
     try:
         text_format.Parse(text.removeprefix(_MARK), message)
@@ -83,19 +75,12 @@ def parse_json(text: str, source: str | Path) -> pb.ModelConfig:
 
     As protobuf's parser in C++, by which the reference reads it, this accepts strings in single quotes, keys without
     quotes and commas before a closing bracket. Unknown fields are errors; names of enum values may be in any case.
-
-    Raises:
-        ConfigError: With the path of the invalid field, or line and column for malformed JSON.
     """
     return parse_mapping(decode_json(text, source), source)
 
 
 def decode_json(text: str, source: str | Path) -> Any:
-    """Decode the JSON of a configuration, as `parse_json` does.
-
-    Raises:
-        ConfigError: If it is not JSON, with line and column where they are known.
-    """
+    """Decode the JSON of a configuration, as `parse_json` does."""
     try:
         return _decode(text)
     except json.JSONDecodeError as error:
@@ -120,11 +105,7 @@ def _decode(text: str) -> Any:
 
 
 def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConfig:
-    """Parse a configuration from decoded JSON.
-
-    Raises:
-        ConfigError: For unknown fields and values of the wrong type.
-    """
+    """Parse a configuration from decoded JSON."""
     message = pb.ModelConfig()
     try:
         json_format.ParseDict(prepare(fields, pb.ModelConfig.DESCRIPTOR), message)
@@ -139,11 +120,7 @@ def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConf
 
 
 def _reject_nul(message: Message, source: str | Path) -> None:
-    """Reject a text with a NUL: names, paths and variables of the system end there.
-
-    Raises:
-        ConfigError: With the path of the first such field.
-    """
+    """Reject a text with a NUL: names, paths and variables of the system end there."""
     path = _path_to_nul(message)
     if path:
         raise ConfigError(f"{source}: {path} contains a NUL character; remove it")

@@ -36,11 +36,7 @@ _RULE = f"must be integer >= 1, or {_VARIABLE} to indicate a variable-size dimen
 
 
 def validate_name(message: pb.ModelConfig, directory_name: str) -> None:
-    """Check that the model has the name of its directory.
-
-    Raises:
-        ConfigError: If it has another name.
-    """
+    """Check that the model has the name of its directory."""
     if message.name != directory_name:
         raise ConfigError(
             f"unexpected directory name '{directory_name}' for model '{message.name}', directory name must equal "
@@ -49,15 +45,7 @@ def validate_name(message: pb.ModelConfig, directory_name: str) -> None:
 
 
 def validate(message: pb.ModelConfig, *, with_io: bool) -> None:
-    """Check a normalised configuration.
-
-    Args:
-        message: The configuration.
-        with_io: Whether to check inputs and outputs, too.
-
-    Raises:
-        ConfigError: At the first contradiction.
-    """
+    """Check a normalised configuration."""
     _validate_backend(message)
     if message.max_batch_size < 0:
         raise ConfigError(f"'max_batch_size' must be non-negative value for {message.name}")
@@ -83,9 +71,6 @@ def validate_response_cache(message: pb.ModelConfig) -> None:
     """Check that a model with a response cache is not decoupled: only a single response can be cached.
 
     Whether an ensemble is decoupled is known once the models of its steps are loaded.
-
-    Raises:
-        ConfigError: If it is decoupled.
     """
     if message.model_transaction_policy.decoupled and message.response_cache.enable:
         raise ConfigError(
@@ -98,11 +83,7 @@ def validate_instance_groups(message: pb.ModelConfig, gpu_count: Callable[[], in
     """Check normalised instance groups: kinds, devices and the number of instances.
 
     Args:
-        message: The configuration.
         gpu_count: How many GPUs models may use; called only if a group is for GPUs.
-
-    Raises:
-        ConfigError: At the first invalid group.
     """
     if message.HasField("ensemble_scheduling"):
         return
@@ -180,11 +161,7 @@ def _validate_metric_control(control: pb.ModelMetrics.MetricControl) -> None:
 
 
 def _validate_dynamic_batching(message: pb.ModelConfig) -> None:
-    """Check preferred sizes, priority levels and queue policies.
-
-    Raises:
-        ConfigError: At the first contradiction.
-    """
+    """Check preferred sizes, priority levels and queue policies."""
     batching = message.dynamic_batching
     _validate_sizes(batching.preferred_batch_size, "dynamic batching preferred size", message)
     if batching.priority_levels:
@@ -194,11 +171,7 @@ def _validate_dynamic_batching(message: pb.ModelConfig) -> None:
 
 
 def _validate_sequence_batching(message: pb.ModelConfig) -> None:
-    """Check control tensors and strategy.
-
-    Raises:
-        ConfigError: At the first contradiction.
-    """
+    """Check control tensors and strategy."""
     if message.response_cache.enable:
         raise ConfigError(
             f"Response Cache does not currently support model {message.name} with sequence batching scheduler. "
@@ -311,11 +284,7 @@ def _pairs(control: pb.ModelSequenceBatching.Control) -> dict[str, int]:
 
 
 def _validate_inputs_and_outputs(message: pb.ModelConfig) -> None:
-    """Check name, datatype, dims and reshape of every input and output.
-
-    Raises:
-        ConfigError: At the first contradiction.
-    """
+    """Check name, datatype, dims and reshape of every input and output."""
     try:
         for tensor in message.input:
             _validate_tensor(tensor, "model input ", message)
@@ -330,11 +299,7 @@ def _validate_inputs_and_outputs(message: pb.ModelConfig) -> None:
 
 
 def _validate_batch_tensors(message: pb.ModelConfig) -> None:
-    """Check `batch_input` and `batch_output` against inputs and outputs.
-
-    Raises:
-        ConfigError: At the first contradiction.
-    """
+    """Check `batch_input` and `batch_output` against inputs and outputs."""
     inputs = {tensor.name for tensor in message.input}
     outputs = {tensor.name for tensor in message.output}
     try:

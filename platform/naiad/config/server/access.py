@@ -59,10 +59,7 @@ class TlsFiles:
     """The PEM files of a TLS service.
 
     Attributes:
-        certificate: The server's certificate, followed by its intermediate certificates.
-        key: The server's private key.
         root: Root certificates that client certificates are verified against.
-        is_mutual: Whether clients must present a certificate.
     """
 
     certificate: Path
@@ -72,11 +69,7 @@ class TlsFiles:
 
 
 def parse_tls(values: FlagValues, service: str) -> TlsFiles | None:
-    """The TLS files of service `grpc` or `http`; None where the service uses no TLS.
-
-    Raises:
-        UsageError: If a required file is not named.
-    """
+    """The TLS files of service `grpc` or `http`; None where the service uses no TLS."""
     flag = f"{service}-use-ssl"
     is_mutual = values.switch(f"{flag}-mutual")
     if not is_mutual and not values.switch(flag):
@@ -95,11 +88,7 @@ def parse_tls(values: FlagValues, service: str) -> TlsFiles | None:
 
 
 def parse_restrictions(values: FlagValues, flag: str) -> Restrictions:
-    """The restrictions of a repeatable flag with values `<api>,<api>:<header>=<value>`.
-
-    Raises:
-        UsageError: If a value has another form, or an API is unknown or named twice.
-    """
+    """The restrictions of a repeatable flag with values `<api>,<api>:<header>=<value>`."""
     found: Restrictions = {}
     kind = "protocol" if flag.startswith("grpc") else "api"  # the reference's words, also below
     for text in values.texts(flag):
@@ -120,11 +109,7 @@ def parse_restrictions(values: FlagValues, flag: str) -> Restrictions:
 
 
 def parse_pattern(values: FlagValues, flag: str) -> re.Pattern[str] | None:
-    """The pattern of the headers that become request parameters; None without the flag.
-
-    Raises:
-        UsageError: If the value is not a regular expression.
-    """
+    """The pattern of the headers that become request parameters; None without the flag."""
     text = values.text(flag)
     if not text:
         return None
@@ -135,11 +120,7 @@ def parse_pattern(values: FlagValues, flag: str) -> re.Pattern[str] | None:
 
 
 def header_pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern of header names, case-insensitive unless it starts with `(?-i)`.
-
-    Raises:
-        re.error: If the text is not a regular expression.
-    """
+    """Compile a pattern of header names, case-insensitive unless it starts with `(?-i)`."""
     # RE2, the reference's library, accepts `(?-i)` at the start for the rest of the pattern. Python's `re` accepts it
     # only for a group, so `(?-i)x` becomes `(?-i:x)`.
     return re.compile(_SWITCHED_OFF.sub(r"(?\1:\2)", text), re.IGNORECASE)
@@ -147,12 +128,7 @@ def header_pattern(text: str) -> re.Pattern[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKeySources:
-    """Where the API keys of the OpenAI API come from. Without any source, no key is required.
-
-    Attributes:
-        variable: The keys of the environment variable.
-        file: The file that contains further keys, one on each line; None for no file.
-    """
+    """Where the API keys of the OpenAI API come from. Without any source, no key is required."""
 
     variable: tuple[str, ...] = ()
     file: Path | None = None
@@ -162,9 +138,6 @@ def api_key_sources(values: FlagValues, flag: str) -> ApiKeySources:
     """The sources of API keys: the environment, and the file that *flag* names.
 
     Not the command line, which every local user can read in /proc.
-
-    Raises:
-        OptionError: If the file cannot be read or contains no key.
     """
     if not values.has("openai-port"):
         return ApiKeySources()
@@ -176,11 +149,7 @@ def api_key_sources(values: FlagValues, flag: str) -> ApiKeySources:
 
 
 def read_api_keys(file: Path) -> tuple[str, ...]:
-    """The API keys in a file: its lines without empty ones and comments.
-
-    Raises:
-        OptionError: If the file cannot be read or contains no key.
-    """
+    """The API keys in a file: its lines without empty ones and comments."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:

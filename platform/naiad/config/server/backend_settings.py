@@ -82,11 +82,7 @@ def shipped_backends() -> Path:
 
 
 def parse_backend_configs(values: FlagValues, flag: str) -> BackendConfigs:
-    """The settings of `<backend>,<key>=<value>` and `<key>=<value>` by backend; the last value of a key counts.
-
-    Raises:
-        UsageError: If a value of the flag has another form.
-    """
+    """The settings of `<backend>,<key>=<value>` and `<key>=<value>` by backend; the last value of a key counts."""
     configs: dict[str, dict[str, str]] = {}
     for text in values.texts(flag):
         left, equals, value = text.partition("=")
@@ -103,11 +99,7 @@ def parse_backend_configs(values: FlagValues, flag: str) -> BackendConfigs:
 
 
 def parse_python_settings(values: FlagValues) -> PythonSettings:
-    """The settings of backend `python`, checked.
-
-    Raises:
-        UsageError: If a value is not a number or too small.
-    """
+    """The settings of backend `python`, checked."""
     try:
         return PythonSettings.parse(effective_settings(parse_backend_configs(values, _FLAG), "python"))
     except OptionError as error:
@@ -139,11 +131,7 @@ class PythonSettings:
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> PythonSettings:
-        """Check the settings of `python`; texts are the reference's (PB src/python_be.cc).
-
-        Raises:
-            OptionError: If a value is not a number or too small.
-        """
+        """Check the settings of `python`; texts are the reference's (PB src/python_be.cc)."""
         if settings.get("shm-region-prefix-name") == "":
             raise OptionError("shm-region-prefix-name must at least contain one character.")
         default = cls()

@@ -15,12 +15,7 @@ _MIN_SIZE = 1
 
 
 def parse_cache_size(values: FlagValues, flag: str) -> int:
-    """The size of the response cache in bytes; 0 for no cache.
-
-    Raises:
-        UsageError: If a setting is malformed.
-        OptionError: If the cache is unknown or cannot have that size.
-    """
+    """The size of the response cache in bytes; 0 for no cache."""
     if values.has("response-cache-byte-size"):
         return _parse_size(values.text("response-cache-byte-size"))
     caches: dict[str, dict[str, str]] = {}

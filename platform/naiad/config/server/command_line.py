@@ -48,12 +48,7 @@ _THERE_ARE = f"there are {', '.join(KNOWN_SETTINGS)}"
 
 
 def read_options(given: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str]) -> ServerOptions:
-    """The options of a server that is started with these flags and their texts.
-
-    Raises:
-        UsageError: If a flag has an invalid value.
-        OptionError: If flags exclude each other, or ask for a feature that this version lacks.
-    """
+    """The options of a server that is started with these flags and their texts."""
     values = FlagValues(given, SERVER_FLAGS, environ)
     command_line = values.as_written()
     hardening = hardening_of(values)

@@ -23,9 +23,6 @@ def parse_ui_address(values: FlagValues, name: str) -> str:
 
     `127.0.0.1` stands for all loopback addresses and is the default without a password, since the page shows paths,
     log lines and configurations. `0.0.0.0` stands for all addresses and is the default with one.
-
-    Raises:
-        UsageError: If the page is not served, the value is not an address, or HTTP does not listen there.
     """
     if not values.has(name):
         return EVERYWHERE if values.has(_PASSWORD) else LOOPBACK
@@ -76,10 +73,6 @@ def parse_ui_password(values: FlagValues, name: str) -> str:
     """The password of the page: the first line of the file that the flag names; empty without the flag.
 
     Not from the command line, which every local user can read in /proc.
-
-    Raises:
-        UsageError: If the page is not served.
-        OptionError: If the file cannot be read, or is empty.
     """
     file = values.path(name)
     if file is None:
@@ -98,12 +91,7 @@ def parse_ui_password(values: FlagValues, name: str) -> str:
 
 
 def parse_ui_control(values: FlagValues, name: str) -> bool:
-    """Whether the page may load and unload models.
-
-    Raises:
-        UsageError: If the page is not served, or models cannot be loaded on request, or that is restricted to clients
-            with a header, which browsers do not send.
-    """
+    """Whether the page may load and unload models; an error if no browser can: they send no header for it."""
     if not values.switch(name):
         return False
     _require_page(values, name)

@@ -110,19 +110,11 @@ class Flag:
     """One flag.
 
     Attributes:
-        name: Name without the dashes.
-        kind: Type of its value.
         default: Default as written on a command line; empty for no default.
-        help: One line for the usage.
-        low: Lowest allowed number.
-        high: Highest allowed number.
-        choices: Allowed values; empty for any.
-        support: Whether the server does what the flag asks for.
         repeatable: Every use adds a value; otherwise the last use counts.
         same_as: Name of the flag that this is an alias of, or empty.
         own: Triton has no such flag. A prefix that is unique among Triton's flags stays unique despite it.
         deprecated: What to use instead, or empty.
-        group: Heading in the usage.
         bad_choice: Text of the error about a value outside `choices`, where it is not the usual one.
     """
 
@@ -159,11 +151,7 @@ def is_truth_value(text: str) -> bool:
 
 
 def parse_value(flag: Flag, text: str) -> Value:
-    """Return the typed value of a flag.
-
-    Raises:
-        UsageError: If the text is not a value of that flag.
-    """
+    """Return the typed value of a flag."""
     return _PARSERS[flag.kind](flag, text)
 
 
@@ -193,14 +181,7 @@ def format_flag(flag: Flag, text: str) -> str:
 
 
 def invalid_value(flag: Flag, detail: str, *, cause: str = "", hint: str = "") -> UsageError:
-    """Return the error about a flag's value, for the caller to raise.
-
-    Args:
-        flag: The flag.
-        detail: What is wrong, in the reference's words.
-        cause: The same for naiad's commands, after the flag's name; default: the detail.
-        hint: What to do, for naiad's commands.
-    """
+    """The error about a flag's value: *cause* and *hint* for naiad's commands, *detail* in the reference's words."""
     message = f'Bad option: "--{flag.name}".\n{detail}'
     return UsageError(message, cause=f"--{flag.name}{cause}" if cause else detail, hint=hint)
 

@@ -26,16 +26,7 @@ _FILE_URI = "file://"
 
 
 class FlagValues:
-    """Values of flags by name; a flag that was not given has its default.
-
-    Args:
-        given: Flags with their texts, in the order of the command line.
-        flags: All flags of the program, for their defaults.
-        environ: Environment variables, for options that also read one.
-
-    Raises:
-        UsageError: If a text is not a value of its flag.
-    """
+    """Values of flags by name; a flag that was not given has its default, or that of its environment variable."""
 
     def __init__(self, given: Sequence[tuple[Flag, str]], flags: Iterable[Flag], environ: Mapping[str, str]) -> None:
         self.environ = environ
@@ -93,11 +84,7 @@ class FlagValues:
         return tuple(format_flag(flag, text) for flag, text in self._given)
 
     def reject_unsupported(self) -> None:
-        """Check that no flag asks for a feature that this version lacks.
-
-        Raises:
-            OptionError: With the flag and the reason.
-        """
+        """Check that no flag asks for a feature that this version lacks."""
         for flag, text in self._given:
             if isinstance(flag.support, Unsupported) and not flag.support.is_harmless(text):
                 raise OptionError(f"--{flag.name}={text} is refused: {flag.support.reason}")

@@ -22,11 +22,7 @@ HELP = "help"
 def split_arguments(
     arguments: Sequence[str], flags: Iterable[Flag], program: str
 ) -> tuple[list[tuple[Flag, str]], list[str]]:
-    """Split a command line into flags with their texts and positional arguments, both in order.
-
-    Raises:
-        UsageError: If a flag is unknown or ambiguous, lacks its value, or has a value and takes none.
-    """
+    """Split a command line into flags with their texts and positional arguments, both in order."""
     by_name = {flag.name: flag for flag in flags}
     found: list[tuple[Flag, str]] = []
     others: list[str] = []

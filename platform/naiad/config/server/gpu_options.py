@@ -11,11 +11,7 @@ __all__ = ["parse_gpu_pools"]
 
 
 def parse_gpu_pools(values: FlagValues, name: str) -> Mapping[int, int]:
-    """Bytes by the number of a GPU; the last value for a GPU counts.
-
-    Raises:
-        UsageError: If a value is malformed.
-    """
+    """Bytes by the number of a GPU; the last value for a GPU counts."""
     found: dict[int, int] = {}
     for text in values.texts(name):
         gpu, colon, size = text.partition(":")

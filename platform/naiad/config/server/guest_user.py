@@ -32,7 +32,6 @@ class GuestUser:
     """A user and a group.
 
     Attributes:
-        uid: Its user id.
         gid: Its group id; guests have no other groups.
         name: Its name; "" if the system has no name for it.
         home: Its home directory; "/" if the system knows none.
@@ -49,12 +48,7 @@ class GuestUser:
 
 @dataclass(frozen=True, slots=True)
 class GuestUserRange:
-    """Numbers of users and groups, one for each model.
-
-    Attributes:
-        first: The first.
-        last: The last, inclusive.
-    """
+    """Numbers of users and groups, one for each model; *last* is inclusive."""
 
     first: int
     last: int
@@ -65,9 +59,6 @@ class GuestUserRange:
 
 def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | GuestUserRange | None:
     """The value of a flag `NAME|UID[:GROUP|GID]` or `auto[:FIRST-LAST]`; None without one.
-
-    Raises:
-        UsageError: If the user or group does not exist, or this process may not switch to it.
 
     Without the rights to switch, the server's own user is accepted and gives None: nothing is to be switched.
     """

@@ -30,11 +30,7 @@ class MetricsConfig:
 
 
 def parse_metrics_config(values: FlagValues, _flag: str) -> MetricsConfig:
-    """The settings of all `--metrics-config`.
-
-    Raises:
-        UsageError: If one is not of the form `<setting>=<value>`.
-    """
+    """The settings of all `--metrics-config`."""
     settings = _settings(values)
     return MetricsConfig(
         counters=settings.get("counter_latencies") != "false",

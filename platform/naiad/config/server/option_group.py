@@ -40,7 +40,6 @@ def option(
 
     Args:
         name: The flag's name; this and the next three are `Flag`'s.
-        kind: Type of the flag's value.
         default: Default as written on a command line.
         help: One line for the usage.
         read: Returns the field's value from the values of all flags and this flag's name; by default the flag's value.
@@ -68,12 +67,7 @@ def flags_of(heading: str, *sources: type[DataclassInstance] | Sequence[Flag]) -
 
 
 def read_group(group: type[Group], values: FlagValues) -> Group:
-    """The group with all its fields read from the values of flags.
-
-    Raises:
-        UsageError: If a value cannot be parsed.
-        OptionError: If a value cannot be used.
-    """
+    """The group with all its fields read from the values of flags."""
     return group(**{each.name: each.metadata[_READ](values) for each in fields(group)})
 
 

@@ -18,11 +18,7 @@ _MOST = 64
 
 
 def parse_processes(values: FlagValues, name: str) -> int:
-    """The number of processes that serve the ports; 1 where one process does everything.
-
-    Raises:
-        UsageError: If it is not a number up to 64, or `auto`.
-    """
+    """The number of processes that serve the ports; 1 where one process does everything."""
     is_former = values.has(FORMER_NAME) and not values.has(name)
     given = FORMER_NAME if is_former else name
     least, text = 0 if is_former else 1, values.text(given)

@@ -22,11 +22,7 @@ class ResourceLimit:
 
 
 def parse_resource_limits(values: FlagValues) -> tuple[ResourceLimit, ...] | None:
-    """The values of `--rate-limit-resource`; None where the rate limiter is off.
-
-    Raises:
-        UsageError: If one is malformed.
-    """
+    """The values of `--rate-limit-resource`; None where the rate limiter is off."""
     limits = tuple(_parse_limit(values, text) for text in values.texts("rate-limit-resource"))
     return None if values.text("rate-limit") == "off" else limits
 

@@ -27,12 +27,7 @@ _ADVICE = "name a directory that can be written with --env-store or NAIAD_STORE"
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """The directory of the environment store.
-
-    Attributes:
-        path: The directory; it need not exist yet.
-        warning: A sentence to log about it, or empty.
-    """
+    """The directory of the environment store."""
 
     path: Path
     warning: str = ""
@@ -99,21 +94,12 @@ def _fallback() -> Path | None:
 
 
 def private_store() -> Path:
-    """The store of this user among temporary files; its parent is for this user alone.
-
-    Raises:
-        OSError: If there is no folder for temporary files.
-    """
+    """The store of this user among temporary files; its parent is for this user alone."""
     return Path(tempfile.gettempdir()) / f"naiad-{os.geteuid()}" / "environments"
 
 
 def require_private(folder: Path) -> None:
-    """Check that a folder belongs to this user alone.
-
-    Raises:
-        OptionError: If it does not.
-        OSError: If it does not exist, or cannot be read.
-    """
+    """Check that a folder belongs to this user alone."""
     status = folder.lstat()  # `stat` would follow a link that another user made
     if not stat.S_ISDIR(status.st_mode):
         flaw = "is not a directory"

@@ -57,7 +57,6 @@ class TraceConfig:
         rate: One of so many requests is traced.
         count: Most requests to trace; -1 for no limit.
         log_frequency: Traces per file; 0 for all in one file.
-        file: Path of the trace file.
         open_telemetry: Export settings; None to write files.
     """
 
@@ -81,11 +80,7 @@ def levels_of(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def parse_trace_config(values: FlagValues, _flag: str) -> TraceConfig:
-    """The trace settings of `--trace-config`, of the flags it replaces, and of OpenTelemetry's variables.
-
-    Raises:
-        UsageError: If a setting is unknown or has an invalid value.
-    """
+    """The trace settings of `--trace-config`, of the flags it replaces, and of OpenTelemetry's variables."""
     settings: dict[str, list[str]] = {key: values.texts(flag) for key, flag in _OLD_FLAGS.items() if values.has(flag)}
     found: dict[str, list[str]] = {}
     for text in values.texts("trace-config"):

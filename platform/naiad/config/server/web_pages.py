@@ -15,11 +15,7 @@ _ORIGIN = re.compile(r"file://|[a-z][a-z0-9+.-]*://[^/?#@*\s]+")
 
 
 def parse_allowed_hosts(values: FlagValues, flag: str) -> tuple[str, ...] | None:
-    """The names of a flag, in lower case; None without the flag.
-
-    Raises:
-        UsageError: If one is not a name.
-    """
+    """The names of a flag, in lower case; None without the flag."""
     if not values.has(flag):
         return None
     try:
@@ -29,11 +25,7 @@ def parse_allowed_hosts(values: FlagValues, flag: str) -> tuple[str, ...] | None
 
 
 def parse_allowed_origins(values: FlagValues, flag: str) -> tuple[str, ...]:
-    """The origins of a flag, in lower case as browsers send them.
-
-    Raises:
-        UsageError: If one is not an origin.
-    """
+    """The origins of a flag, in lower case as browsers send them."""
     try:
         return read_origins(values.text(flag))
     except OptionError as error:
@@ -41,11 +33,7 @@ def parse_allowed_origins(values: FlagValues, flag: str) -> tuple[str, ...]:
 
 
 def read_hosts(text: str) -> tuple[str, ...]:
-    """The names in a list with commas, in lower case.
-
-    Raises:
-        OptionError: If one is not a name.
-    """
+    """The names in a list with commas, in lower case."""
     hosts = tuple(each.lower().rstrip(".") for each in _items(text))
     for host in hosts:
         if host != _ANY and _HOST.fullmatch(host) is None:
@@ -56,11 +44,7 @@ def read_hosts(text: str) -> tuple[str, ...]:
 
 
 def read_origins(text: str) -> tuple[str, ...]:
-    """The origins in a list with commas, in lower case.
-
-    Raises:
-        OptionError: If one is not an origin.
-    """
+    """The origins in a list with commas, in lower case."""
     # A page in a file has the origin `file://` or `null`, by browser.
     origins = tuple(each.lower() if each.endswith("://") else each.lower().rstrip("/") for each in _items(text))
     for origin in origins:

@@ -37,11 +37,7 @@ class OutputMember:
     """One member to write: a symbolic link, or a file.
 
     Attributes:
-        name: Path in the archive.
         source: File with the content, unless `data` is given.
-        data: Content of the file.
-        link: Target of a symbolic link.
-        executable: Whether the file is executable.
     """
 
     name: str
@@ -68,11 +64,7 @@ def write_archive(
     members: Iterable[OutputMember],
     advance: Callable[[int], None],
 ) -> None:
-    """Write members in their order into a new archive; *advance* receives the size of each.
-
-    Raises:
-        OSError: If the archive cannot be written or a source cannot be read.
-    """
+    """Write members in their order into a new archive; *advance* receives the size of each."""
     with (
         output.open("wb") as raw,
         _compressing(raw, format) as stream,

@@ -93,12 +93,7 @@ def unpack(
     """Unpack into an existing, empty folder. After an error the caller removes the folder.
 
     Args:
-        archive: The file.
-        into: The folder.
-        reporter: Receives progress events.
-        label: Name of the model, for progress.
-        limits: How much it may unpack to.
-        size: Size of the content if its manifest states it.
+        size: Size of the content; None if no manifest states it.
         what: Name of the archive in errors; "the execution environment" and its path unless given.
 
     Raises:
@@ -205,12 +200,7 @@ class _Unpacker:
         self._interpreters: set[str] = set()
 
     def add(self, member: Member, content: MemberContent | None) -> None:
-        """Write one member.
-
-        Raises:
-            ExecutionEnvironmentError: If it is unsafe, exceeds a limit, or cannot be read.
-            OSError: If it cannot be written.
-        """
+        """Write one member."""
         self.entries += 1
         self._check_limits(member)
         path = self._inside(member, member.name)

@@ -77,11 +77,7 @@ class FileWriters:
     def add(
         self, path: str, name: str, pieces: Sequence[bytes | memoryview], size: int, mode: int, mtime: float
     ) -> None:
-        """Queue a file for writing.
-
-        Raises:
-            OSError: If an earlier file could not be written.
-        """
+        """Queue a file for writing."""
         self._batch.append(_File(path, name, pieces, mode, mtime))
         self._batch_bytes += size
         if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_FILES:
@@ -90,11 +86,7 @@ class FileWriters:
     def write(
         self, path: str, name: str, pieces: Iterable[bytes | memoryview], mode: int, mtime: float
     ) -> UnpackedFile:
-        """Write a new file in the calling thread.
-
-        Raises:
-            OSError: If it cannot be written, or a file or link of that name exists.
-        """
+        """Write a new file in the calling thread."""
         # Keeps the executable bits; drops setuid, setgid, and write permission for group and others.
         wanted = (mode & 0o755) | 0o600
         descriptor = os.open(path, _NEW, wanted)
@@ -123,11 +115,7 @@ class FileWriters:
             os.fchmod(descriptor, wanted)
 
     def drain(self) -> None:
-        """Wait until all queued files are written.
-
-        Raises:
-            OSError: If one could not be written.
-        """
+        """Wait until all queued files are written."""
         self._queue_batch()
         self._queue.join()
         self._raise_error()
@@ -164,11 +152,7 @@ def _write_all(descriptor: int, piece: bytes | memoryview) -> None:
 
 
 def set_mtime(path: str | int, mtime: float) -> int:
-    """Set a file's mtime to the archive's: bytecode is valid only while its source keeps its mtime.
-
-    Returns:
-        The time that was set, in nanoseconds.
-    """
+    """Set a file's mtime to the archive's: bytecode needs that of its source. Returns it in nanoseconds."""
     # In this order NaN becomes 0 too.
     nanoseconds = int(min(max(0, mtime), _LATEST) * 1_000_000_000)
     os.utime(path, ns=(nanoseconds, nanoseconds))

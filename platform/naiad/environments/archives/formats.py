@@ -80,11 +80,7 @@ _KNOWN_OTHERS = (
 
 
 def detect_format(path: Path) -> ArchiveFormat:
-    """The format of an archive.
-
-    Raises:
-        ExecutionEnvironmentError: If the file cannot be read or has none of the formats.
-    """
+    """The format of an archive."""
     try:
         with path.open("rb") as file:
             head = file.read(_TAR_BLOCK)
@@ -169,8 +165,6 @@ def iterate_members(
     """All members with their contents, in the archive's order. A content is valid until the next member is requested.
 
     Args:
-        path: The archive.
-        packed_with: Its format.
         advance: Called with the number of bytes read; with `ahead`, from another thread.
         ahead: Whether to decompress in a separate thread. Use it to read the whole archive.
 

@@ -46,8 +46,6 @@ class Package:
     """One installed package.
 
     Attributes:
-        name: Name of the package.
-        version: Version of the package.
         digest: SHA-256 of conda's package archive, or of a wheel's RECORD, which lists files with digests. Empty if
             neither is known.
         source: `python` or `conda`.
@@ -80,11 +78,7 @@ class Manifest:
         made_from: `recipe`, `conda`, `venv` or `directory`.
         platform: Operating system and processor, `linux-x86_64`.
         glibc: Minimum version of glibc for its compiled files, empty if none needs glibc.
-        python: Version of its interpreter.
         abi: As in names of extension modules, `cpython-312-x86_64-linux-gnu`.
-        packages: All installed packages, sorted by name.
-        files: Number of members of the archive.
-        size: Size of the unpacked content in bytes.
         recipe: SHA-256 of the recipe's files by name; empty without a recipe.
         content: What `content_digest` returns for its files but the manifest; empty in archives of earlier versions.
     """
@@ -118,11 +112,7 @@ class Manifest:
 
 
 def read_manifest(archive: Path) -> Manifest | None:
-    """The manifest of an archive; None if it has none, such as archives of conda-pack.
-
-    Raises:
-        ExecutionEnvironmentError: If the archive cannot be read, or the manifest is invalid or has another version.
-    """
+    """The manifest of an archive; None if it has none, such as archives of conda-pack."""
     packed_with = detect_format(archive)
     if packed_with is ArchiveFormat.SQUASHFS:
         return None  # naiad writes none, and to look into an image is to unpack it
@@ -143,16 +133,7 @@ def content_digest(files: Mapping[str, str]) -> str:
 
 
 def require_content(manifest: Manifest, files: Mapping[str, str], archive: Path) -> None:
-    """Reject an archive whose files are not those that were packed. Not every format has checksums: tar has none.
-
-    Args:
-        manifest: Its manifest.
-        files: SHA-256 of each file that was unpacked, by its path in the archive.
-        archive: The archive.
-
-    Raises:
-        ExecutionEnvironmentError: If a file differs, is missing or was added.
-    """
+    """Reject an archive whose files (SHA-256 by path) are not those that were packed: tar has no checksums."""
     packed = {name: digest for name, digest in files.items() if name != MANIFEST_NAME}
     if manifest.content and content_digest(packed) != manifest.content:
         raise ExecutionEnvironmentError(
@@ -162,11 +143,7 @@ def require_content(manifest: Manifest, files: Mapping[str, str], archive: Path)
 
 
 def require_compatible_host(requirement: PlatformRequirement, *, where: str) -> None:
-    """Reject an environment that cannot run on this machine.
-
-    Raises:
-        ExecutionEnvironmentError: If the platform differs or glibc is too old.
-    """
+    """Reject an environment that cannot run on this machine."""
     here = host_platform()
     if requirement.platform != here:
         raise ExecutionEnvironmentError(

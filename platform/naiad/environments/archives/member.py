@@ -25,12 +25,7 @@ class Member(NamedTuple):
     """One member as the archive describes it. The values are untrusted and unchecked.
 
     Attributes:
-        name: Path in the archive.
-        kind: Type of the member.
-        size: Bytes of its content.
-        mode: Permission bits.
-        mtime: Modification time, in seconds since the epoch.
-        target: Target of a link.
+        mtime: In seconds since the epoch.
     """
 
     name: str

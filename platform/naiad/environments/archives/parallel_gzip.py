@@ -55,11 +55,7 @@ class GzipWriter:
         raw.write(_HEADER)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Queue data for compression; returns its length.
-
-        Raises:
-            OSError: If an earlier block cannot be written.
-        """
+        """Queue data for compression; returns its length."""
         self._checksum = zlib.crc32(data, self._checksum)
         self._size += len(data)
         self._block += data
@@ -69,11 +65,7 @@ class GzipWriter:
         return len(data)
 
     def finish(self) -> None:
-        """Write the remaining blocks and the trailer.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
+        """Write the remaining blocks and the trailer."""
         self._submit(bytes(self._block))
         for part in self._compressed:
             self._raw.write(part.result())

@@ -30,11 +30,7 @@ _TIME = re.compile(r"\d{1,12}(\.\d*)?")
 
 
 def tar_members(reader: ForwardReader) -> Iterator[MemberAndContent]:
-    """All members with their contents. A content is valid until the next member is requested.
-
-    Raises:
-        tarfile.TarError, EOFError: If the archive is damaged or incomplete.
-    """
+    """All members with their contents. A content is valid until the next member is requested."""
     with tarfile.open(fileobj=cast("IO[bytes]", reader), mode="r:") as archive:
         # Opening reads the first header. Without one, Python 3.10 would seek to a place before the archive's start.
         while archive.offset and (info := archive.next()) is not None:

@@ -14,9 +14,6 @@ class UnpackedFile(NamedTuple):
     """A file as it was written during unpacking.
 
     Attributes:
-        size: Size in bytes.
-        mtime_ns: Modification time.
-        digest: SHA-256.
         head: First bytes of a bytecode file, empty for other files.
     """
 

@@ -54,14 +54,7 @@ class _InterruptedError(Exception):
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A remote file, opened for reading.
-
-    Attributes:
-        stream: The bytes from `offset` on.
-        offset: Position of the first byte in the file.
-        total: Size of the whole file, None if unknown.
-        version: Value that changes with the file, such as an ETag; empty if unknown.
-    """
+    """A remote file, opened at *offset*; *total* is None, and *version* (such as an ETag) empty, if unknown."""
 
     stream: IO[bytes]
     offset: int
@@ -75,10 +68,7 @@ def download(
     """Download a file. Concurrent calls must not have the same *into*.
 
     Args:
-        uri: The remote file.
         into: The file to write. An earlier attempt in it is resumed if the remote file is unchanged.
-        reporter: Receives progress events.
-        label: Name of the model, for progress.
         pauses: Seconds before new attempts; `PAUSES` unless given.
 
     Raises:
@@ -109,11 +99,7 @@ def download(
 
 
 def read_small_file(uri: str) -> bytes | None:
-    """The content of a small remote file, None if it does not exist.
-
-    Raises:
-        ExecutionEnvironmentError: If the file cannot be read.
-    """
+    """The content of a small remote file, None if it does not exist."""
     try:
         with _open(uri, 0, "") as opened:
             return opened.stream.read(_SMALL)
@@ -129,11 +115,7 @@ def read_version(uri: str, *, or_size: bool = False) -> str:
     """A value that changes with a remote file, such as an ETag; empty if unknown.
 
     Args:
-        uri: The remote file.
         or_size: Whether the file's size will do, which most changes of an archive change.
-
-    Raises:
-        ExecutionEnvironmentError: If the file does not exist or cannot be reached.
     """
     try:
         if not _is_http(uri):  # the metadata suffices; no need to open the file

@@ -35,8 +35,6 @@ class RemoteArchives:
     """The records and downloads of remote archives of one store.
 
     Args:
-        root: Folder of the store.
-        reporter: Receives progress events.
         waits: Whether to wait for a download of another process; `EnvironmentBusyError` otherwise.
     """
 
@@ -67,11 +65,7 @@ class RemoteArchives:
         return version_or_size(str(known.get("version", "")), part.stat().st_size)
 
     def record(self, uri: str, digest: str, version: str = "") -> None:
-        """Record the digest of a URI, optionally of one version of it.
-
-        Raises:
-            OSError: If the record cannot be written.
-        """
+        """Record the digest of a URI, optionally of one version of it."""
         record = {"uri": redact(uri), "digest": digest, "version": version, "time": time.time()}
         json_cache.write(self._record(uri), record)
 
@@ -80,11 +74,7 @@ class RemoteArchives:
         self._record(uri).unlink(missing_ok=True)
 
     def read_signatures_file(self, uri: str) -> bytes | None:
-        """The `.sig` file of a URI, None if it does not exist. A copy is kept, so that later starts need no network.
-
-        Raises:
-            ExecutionEnvironmentError: If the file cannot be read.
-        """
+        """The `.sig` file of a URI, None if it does not exist. A copy is kept, so that later starts need no network."""
         copy = self._record(uri).with_suffix(SIGNATURE_SUFFIX)
         try:
             return copy.read_bytes()

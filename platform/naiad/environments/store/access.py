@@ -20,15 +20,7 @@ __all__ = ["denial", "explained", "may_not_write", "require_readable", "store_er
 
 
 def require_readable(path: Path, root: Path) -> None:
-    """Reject a path that this user may not read; one that does not exist is accepted.
-
-    Args:
-        path: A file or folder of the store, or one that an environment in it uses.
-        root: Folder of the store.
-
-    Raises:
-        ExecutionEnvironmentError: If this user may not read it.
-    """
+    """Reject a path that this user may not read; one that does not exist is accepted."""
     if (denied := denial(path, root)) is not None:
         raise denied
 
@@ -46,12 +38,7 @@ def explained(root: Path) -> Iterator[None]:
 
 
 def store_error(root: Path, error: OSError) -> ExecutionEnvironmentError:
-    """The error for a failure of the system in a store: what may not be read, or cannot be written.
-
-    Args:
-        root: Folder of the store.
-        error: The failure.
-    """
+    """The error for a failure of the system in a store: what may not be read, or cannot be written."""
     is_denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
     place = Path(error.filename) if isinstance(error.filename, (str, Path)) else root
     if is_denied and (denied := denial(place, root)) is not None:

@@ -23,12 +23,7 @@ _CHUNK = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ArchiveIdentity:
-    """The content of a file at one point in time.
-
-    Attributes:
-        digest: SHA-256 in hexadecimal digits.
-        fingerprint: State of the file that has this digest.
-    """
+    """The SHA-256 of a file, and the state of the file that has it."""
 
     digest: str
     fingerprint: list[int]
@@ -39,9 +34,6 @@ def fingerprint(path: Path) -> list[int]:
 
     Times are in nanoseconds, because two builds fit into one second. ctime is included because, unlike mtime, a program
     cannot set it back.
-
-    Raises:
-        ExecutionEnvironmentError: If the file does not exist.
     """
     try:
         facts = path.stat()
@@ -58,11 +50,7 @@ def digest_of(path: Path, index: Path, *, reporter: ProgressReporter, label: str
 
 
 def identify_archive(path: Path, index: Path, *, reporter: ProgressReporter, label: str = "") -> ArchiveIdentity:
-    """The SHA-256 of a file and the state that has it; reads the file only if the cache *index* does not know it.
-
-    Raises:
-        ExecutionEnvironmentError: If the file cannot be read, or changes while it is read.
-    """
+    """The SHA-256 of a file and the state that has it; reads the file only if the cache *index* does not know it."""
     before = fingerprint(path)
     file = index / json_cache.name_for(str(path))
     known = json_cache.read(file)

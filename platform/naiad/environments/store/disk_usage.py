@@ -17,11 +17,7 @@ class DiskUsage:
     """The bytes that parts take together; parts are removed from it one by one.
 
     Args:
-        sizes: Size of each part by its name, with all its files.
         linked: Sizes of the files of each part that have several links, as `linked_files` returns them.
-
-    Attributes:
-        total: The bytes of all parts that are left.
     """
 
     def __init__(self, sizes: Mapping[str, int], linked: Mapping[str, Mapping[_Inode, int]]) -> None:

@@ -39,17 +39,12 @@ class StoreEntry:
 
     Attributes:
         digest: SHA-256 of the archive, the name of the entry.
-        folder: Folder of the entry.
         archive: Path or URI of the archive.
-        python: Version of its interpreter.
-        numpy: Version of its numpy.
         platform: As of `sysconfig.get_platform()`.
         size: Bytes of all its files.
-        files: Number of its files.
         made: Time of unpacking, in seconds since the epoch.
         last_used: Time of the last lease, in seconds since the epoch.
         in_use: Whether a running process has a lease on it.
-        models: Models that used it.
     """
 
     digest: str
@@ -72,11 +67,7 @@ class StoreEntry:
 
 
 def read_entries(root: Path) -> list[StoreEntry]:
-    """The complete entries of a store, sorted by their archive.
-
-    Raises:
-        ExecutionEnvironmentError: If this user may not read the folder.
-    """
+    """The complete entries of a store, sorted by their archive."""
     leases = EntryLeases(root)
     found = [_read(path, leases) for path in _records(root)]
     return sorted(filter(None, found), key=lambda entry: (entry.archive, entry.digest))
@@ -117,11 +108,7 @@ def begins_with(digest: str, text: str) -> bool:
 
 
 def find_entry(root: Path, text: str) -> StoreEntry:
-    """The entry for a command-line argument: a digest, the start of a digest, or an archive.
-
-    Raises:
-        ExecutionEnvironmentError: If no entry matches, or more than one, or this user may not read it.
-    """
+    """The entry for a command-line argument: a digest, the start of a digest, or an archive."""
     entries = read_entries(root)
     found = [entry for entry in entries if begins_with(entry.digest, text)]
     for record in _records(root) if not found else ():

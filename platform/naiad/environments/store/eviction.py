@@ -39,8 +39,6 @@ class Removal:
     """An entry, or another part of a store, chosen for removal or not.
 
     Attributes:
-        entry: The entry.
-        reason: Why it was chosen, or why it stays.
         freed: Bytes that its removal frees: without files that it shares with what stays.
     """
 
@@ -89,13 +87,9 @@ def read_parts(root: Path) -> list[StorePart]:
 def choose_removals(
     entries: Iterable[StorePart], *, now: float, older_than: float | None = None, keep_bytes: int | None = None
 ) -> list[Removal]:
-    """The entries to remove, least recently used first.
+    """The entries to remove, least recently used first; those unused for *older_than* seconds in any case.
 
-    Args:
-        entries: All entries.
-        now: Current time, in seconds since the epoch.
-        older_than: Entries unused for longer are removed, in seconds.
-        keep_bytes: Target size of the store; entries in use may keep it larger.
+    Entries in use may keep the store larger than *keep_bytes*.
     """
     if older_than is None and keep_bytes is None:
         return []
@@ -124,11 +118,7 @@ def disk_usage(entries: Iterable[StorePart]) -> DiskUsage:
 
 
 def remove_entry(store: Store, leases: EntryLeases, digest: str) -> bool:
-    """Remove an entry unless a process uses it; False if it stays.
-
-    Raises:
-        OSError: If its files cannot be removed.
-    """
+    """Remove an entry unless a process uses it; False if it stays."""
     with leases.exclusive(digest) as is_unused:
         removed = is_unused and store.remove(digest)
         if removed:

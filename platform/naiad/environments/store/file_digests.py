@@ -42,10 +42,7 @@ class FileState(NamedTuple):
     """A file or link as it is on disk now.
 
     Attributes:
-        path: Absolute path.
         mode: File type and permissions, `st_mode`.
-        size: Size in bytes.
-        mtime_ns: Modification time.
         is_folder: Whether it is a link to a folder.
     """
 
@@ -67,9 +64,6 @@ class FileChanges:
     Attributes:
         changed: Files with other content or more permissions, links with another target. Less permission to write is
             no change: a file is read-only for all entries that share it since the newest of them was created.
-        missing: Recorded files that no longer exist.
-        added: Files that were not recorded.
-        files: Number of recorded files and links.
     """
 
     changed: tuple[str, ...]
@@ -84,11 +78,7 @@ class FileChanges:
 
 
 def scan_files(entry: Path) -> dict[str, FileState]:
-    """All files and links of an entry by path relative to `env`; links are not followed.
-
-    Raises:
-        OSError: If a folder cannot be read.
-    """
+    """All files and links of an entry by path relative to `env`; links are not followed."""
     found: dict[str, FileState] = {}
     waiting = [(str(entry / _FOLDER), "")]
     while waiting:
@@ -112,14 +102,7 @@ def stat_file(path: Path) -> FileState | None:
 
 
 def make_read_only(files: Mapping[str, FileState]) -> dict[str, FileState]:
-    """Take the permission to write from all files; returns their states afterwards.
-
-    Args:
-        files: Files of an entry by path relative to `env`.
-
-    Raises:
-        OSError: If permissions cannot be changed.
-    """
+    """Take the permission to write from all files (by path relative to `env`); returns their states afterwards."""
     found = dict(files)
     for name, state in files.items():
         if stat.S_ISREG(state.mode) and state.mode & _WRITABLE:
@@ -135,12 +118,7 @@ def record_files(
     """Write the digests of an entry's files to its `files.json`; returns its content.
 
     Args:
-        entry: Folder of the entry.
-        files: Files in it now.
         unpacked: Files that unpacking wrote, by path relative to `env`; their digests are reused while unchanged.
-
-    Raises:
-        OSError: If a file cannot be read or `files.json` cannot be written.
     """
     content = {name: _describe(state, unpacked.get(name)) for name, state in files.items()}
     (entry / _NAME).write_text(json.dumps({"format": _FORMAT, "content": content}), encoding="utf-8")
@@ -157,11 +135,7 @@ def read_digests(entry: Path) -> dict[str, list[str]] | None:
 
 
 def compare_files(entry: Path) -> FileChanges | None:
-    """Read every file of an entry and compare it with the record; None without a record.
-
-    Raises:
-        OSError: If a file cannot be read.
-    """
+    """Read every file of an entry and compare it with the record; None without a record."""
     recorded = read_digests(entry)
     if recorded is None:
         return None

@@ -34,16 +34,10 @@ class CreationLocks:
 
     @contextmanager
     def hold(self, lock: FileLock, subject: str, on_waiting: Callable[[], None]) -> Iterator[None]:
-        """Hold a lock, whose file's folder exists.
-
-        Args:
-            lock: The lock, which is the caller's own.
-            subject: What is created, for the error.
-            on_waiting: Called before this waits.
+        """Hold a lock, whose file's folder exists; *subject* is what is created, for the error.
 
         Raises:
             EnvironmentBusyError: If another process has the lock, and this does not wait.
-            OSError: If the file cannot be opened.
         """
         own = self._threads[str(lock.lock_file)]
         has_waited = not own.acquire(blocking=False)

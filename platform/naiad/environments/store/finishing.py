@@ -58,14 +58,7 @@ def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, Unpack
     """Complete an entry: fix prefixes, compile, probe the interpreter, and write `files.json` and the record.
 
     Args:
-        entry: Folder of the entry.
-        prefix: Folder of the environment in it.
-        origin: Path or URI of the archive.
         unpacked: Files that unpacking wrote, by path relative to the entry's `env`.
-
-    Raises:
-        ExecutionEnvironmentError: If the environment cannot be used.
-        OSError: If a file cannot be read or unpacked.
     """
     where = f"the execution environment {origin}"
     python = require_interpreter(prefix, where=where)
@@ -104,12 +97,7 @@ def _numpy_advice(prefix: Path) -> str:
 
 
 def finish_built(entry: Path, prefix: Path, origin: str) -> None:
-    """Complete an entry that was built in place, with its bytecode: probe the interpreter, and write the record.
-
-    Raises:
-        ExecutionEnvironmentError: If the environment cannot be used.
-        OSError: If a file cannot be read.
-    """
+    """Complete an entry that was built in place, with its bytecode: probe the interpreter, and write the record."""
     where = f"the environment of {origin}"
     python = require_interpreter(prefix, where=where)
     run_post_link_scripts(prefix, where)

@@ -38,25 +38,14 @@ class Inspection:
     """Facts about an environment; texts are empty if unknown.
 
     Attributes:
-        source: The archive or directory.
         kind: Format of the archive such as `tar.gz`, `directory`, or `entry` of the store.
-        name: Name of its recipe.
         made_from: `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest.
-        digest: SHA-256 of the archive.
         packed_size: Size of the archive in bytes, 0 if it is not an archive.
-        size: Size of the content in bytes.
-        files: Number of files.
-        python: Version of its interpreter.
         abi: As in names of extension modules.
-        platform: Platform that its interpreter is built for.
         glibc: Minimum version of glibc for its compiled files.
-        numpy: Version of its numpy.
-        packages: Installed packages.
-        recipe: Names and SHA-256 of its recipe's files.
         signed_by: Ids of the keys in the `.sig` file beside it. The signatures are not verified.
         entry: Its entry in the store, None if it is not unpacked there.
         problems: What is wrong with the archive, so that a server may refuse it.
-        activation: Names of the scripts that activating it runs.
     """
 
     source: str
@@ -81,16 +70,7 @@ class Inspection:
 
 
 def inspect_environment(text: str, root: Path, reporter: ProgressReporter) -> Inspection:
-    """Facts about the environment named on the command line: an archive, a directory, or a digest of an entry.
-
-    Args:
-        text: A path or a digest.
-        root: Folder of the store.
-        reporter: Receives progress events.
-
-    Raises:
-        ExecutionEnvironmentError: If it does not exist, or is not an environment.
-    """
+    """Facts about the environment named on the command line: an archive, a directory, or a digest of an entry."""
     path = Path(text)
     if path.is_dir():
         return _directory(path)
@@ -229,14 +209,10 @@ class ArchiveFacts:
     """Facts collected from the members of an archive.
 
     Attributes:
-        members: Number of members.
-        size: Size of the content in bytes.
         python: Version of the interpreter, possibly without the third number; empty if none was found.
         executable: Header of its interpreter, None if none was found.
         is_conda_packed: Whether conda-pack created the archive.
-        packages: Installed packages by normalized name.
         problems: Members that would be written outside the folder, at most a few.
-        activation: Names of the scripts that activating it runs.
     """
 
     members: int = 0
@@ -297,11 +273,7 @@ class ArchiveFacts:
 
 
 def read_facts(archive: Path, packed_with: ArchiveFormat) -> ArchiveFacts:
-    """Collect the facts of an archive by reading it completely.
-
-    Raises:
-        ExecutionEnvironmentError: If the archive is damaged.
-    """
+    """Collect the facts of an archive by reading it completely."""
     facts = ArchiveFacts()
     try:
         for member, content in iterate_members(archive, packed_with, lambda _: None):

@@ -53,13 +53,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelUse:
-    """The last use of an entry by one model.
-
-    Attributes:
-        model: Name of the model.
-        source: Environment named in its configuration.
-        time: Time of its last load, in seconds since the epoch.
-    """
+    """The last use of an entry by one model; the source is the environment named in its configuration."""
 
     model: str
     source: str
@@ -80,13 +74,10 @@ class EntryLeases:
         self._root = root
 
     def acquire(self, digest: str, *, counts: bool = True) -> Lease:
-        """Take a lease on an entry; blocks while a removal of it is in progress.
+        """Take a lease on an entry, which need not exist yet; blocks while a removal of it is in progress.
 
-        In a read-only store the lease is empty: nothing can be removed from it here either.
-
-        Args:
-            digest: Name of the entry; it need not exist yet.
-            counts: Whether this updates the time of the last use.
+        In a read-only store the lease is empty: nothing can be removed from it here either. With *counts*, this is the
+        time of its last use.
         """
         descriptor = self._open(digest)
         if descriptor is None:

@@ -40,11 +40,7 @@ def open_store(store: Path) -> Path:
 
 
 def open_store_of(named: str, environ: Mapping[str, str]) -> Path:
-    """The store that `find_store` finds, opened, for programs without a log: the warning is printed to stderr.
-
-    Raises:
-        OptionError: As `find_store` and `open_store`.
-    """
+    """The store that `find_store` finds, opened, for programs without a log: the warning is printed to stderr."""
     location = find_store(named, environ)
     if location.warning:
         sys.stderr.write(f"warning: {location.warning}\n")

@@ -50,11 +50,7 @@ def unused_packages(root: Path) -> list[Path]:
 
 
 def remove_unused_packages(root: Path) -> None:
-    """Remove `unused_packages`, unless a process installs packages.
-
-    Raises:
-        OSError: If one cannot be removed.
-    """
+    """Remove `unused_packages`, unless a process installs packages."""
     if not unused_packages(root):
         return
     with try_exclusive_lock(conda_packages(root) / _LOCK) as is_locked:

@@ -57,14 +57,9 @@ class PulledRepository:
     """A repository in the store.
 
     Attributes:
-        digest: SHA-256 of its manifest.
         archive: Reference that it was pulled by, with the digest; "?" if that is not recorded.
-        folder: Folder of the model repository; it exists once a model was pulled.
         folders: The folders of its layers, and `folder`.
-        size: Bytes of its unpacked layers.
         last_used: Time of the last lease, in seconds since the epoch.
-        in_use: Whether a running process has a lease on it.
-        models: Models that were pulled.
     """
 
     digest: str
@@ -105,11 +100,7 @@ def read_pulled(store: Path) -> list[PulledRepository]:
 
 
 def find_pulled(store: Path, text: str) -> PulledRepository | None:
-    """The repository for a command-line argument: a digest, the start of one, or its reference; None if it is unknown.
-
-    Raises:
-        RegistryError: If several match.
-    """
+    """The repository for a command-line argument: a digest, the start of one, or its reference; None if unknown."""
     found = [one for one in read_pulled(store) if begins_with(one.digest, text) or one.archive == text]
     if len(found) > 1:
         raise RegistryError(
@@ -121,11 +112,7 @@ def find_pulled(store: Path, text: str) -> PulledRepository | None:
 
 
 def complete_reference(store: Path, text: str) -> str:
-    """A reference whose digest may be the start of that of a pulled repository, with the whole digest.
-
-    Raises:
-        RegistryError: If several pulled repositories match.
-    """
+    """A reference whose digest may be the start of that of a pulled repository, with the whole digest."""
     place, at, digest = text.partition("@")
     if not at or not _SHORT.fullmatch(digest):
         return text
@@ -144,11 +131,7 @@ def _repository(reference: str) -> tuple[str, str] | None:
 
 
 def remove_pulled(store: Path, digest: str) -> bool:
-    """Remove a repository, its manifest and the layers that no other one has; False if a process uses it.
-
-    Raises:
-        OSError: If its files cannot be removed.
-    """
+    """Remove a repository, its manifest and the layers that no other one has; False if a process uses it."""
     leases = artifact_leases(store)
     with leases.exclusive(digest) as is_unused:
         if not is_unused:
@@ -174,11 +157,7 @@ def pulled_leftovers(store: Path) -> list[Path]:
 
 
 def remove_pulled_leftovers(store: Path) -> None:
-    """Remove `pulled_leftovers`, unless a pull is in progress.
-
-    Raises:
-        OSError: If one cannot be removed.
-    """
+    """Remove `pulled_leftovers`, unless a pull is in progress."""
     if not artifacts_folder(store).is_dir():
         return
     remove_unused_copies(artifacts_folder(store) / "copies")

@@ -32,8 +32,6 @@ class ReadyEntry:
 
     Attributes:
         digest: SHA-256 of the archive, the name of the entry.
-        prefix: Folder of the environment.
-        interpreter: Facts about its interpreter.
         library_path: Folder that its interpreter needs in LD_LIBRARY_PATH, None normally.
         bytecode: Folder for its bytecode, None if bytecode is beside the sources.
     """
@@ -69,16 +67,9 @@ def write_record(
     """Mark an entry as complete. Paths are relative to the entry, so that a store can be moved as a whole.
 
     Args:
-        entry: Folder of the entry.
-        archive: Path or URI of the archive.
-        interpreter: Facts about the environment's interpreter.
-        prefix: Folder of the environment.
         needs_library_path: Whether the interpreter needs LD_LIBRARY_PATH to find its libpython.
         has_bytecode: Whether every importable source has bytecode.
         size: Number of files in the environment, links to files included, and the sum of their sizes.
-
-    Raises:
-        OSError: If the record cannot be written.
     """
     record = {
         "format": _FORMAT,
@@ -96,11 +87,7 @@ def write_record(
 
 
 def read_record(entry: Path) -> ReadyEntry | None:
-    """The entry in a folder, None if it is incomplete.
-
-    Raises:
-        ExecutionEnvironmentError: If this user may not read it.
-    """
+    """The entry in a folder, None if it is incomplete."""
     record = json_cache.read(entry / RECORD_NAME)
     if record is None:
         require_readable(entry / RECORD_NAME, entry.parent)

@@ -29,13 +29,7 @@ _UNPACKED_RATIO = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeededRoom:
-    """What an archive takes when it is unpacked.
-
-    Attributes:
-        size: Bytes.
-        files: Number of files; None if unknown.
-        is_stated: Whether the archive's manifest states the size; else it is estimated.
-    """
+    """What an archive takes unpacked; *files* is None if unknown, *is_stated* if its manifest states the size."""
 
     size: int
     files: int | None
@@ -51,11 +45,7 @@ class FreeRoom:
 
 
 def needed_room(archive: Path) -> NeededRoom:
-    """What an archive takes when it is unpacked.
-
-    Raises:
-        ExecutionEnvironmentError: If the archive cannot be read.
-    """
+    """What an archive takes when it is unpacked."""
     manifest = read_manifest(archive)
     if manifest is not None:
         return NeededRoom(size=manifest.size, files=manifest.files, is_stated=True)
@@ -82,9 +72,6 @@ def make_room(store: Store, leases: EntryLeases, archive: Path, origin: str, *, 
     """Make room for unpacking an archive.
 
     Args:
-        store: The store.
-        leases: Its leases.
-        archive: The file.
         origin: Path or URI of the archive, for errors.
         max_bytes: Size above which unused entries and pulled repositories are removed, least recently used first; 0 to
             remove none.

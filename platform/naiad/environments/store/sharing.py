@@ -44,9 +44,7 @@ def share_files(entry: Path, files: Mapping[str, FileState], digests: Mapping[st
     Where that is impossible, as on file systems without hard links, files stay as they are.
 
     Args:
-        entry: Folder of the entry, which has no record yet.
         files: Its files by path relative to `env`.
-        digests: Their properties, as `record_files` returns them.
     """
     waiting = {name: file for name, file in files.items() if file.size >= _SMALLEST and len(digests[name][1]) == 64}  # noqa: PLR2004 - a SHA-256
     saved = 0

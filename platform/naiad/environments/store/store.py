@@ -65,8 +65,6 @@ class Store:
     """The store in one folder; safe to use from any number of threads and processes.
 
     Args:
-        root: The folder.
-        reporter: Receives progress events.
         waits: Whether to wait for an entry that another process is creating; `EnvironmentBusyError` otherwise.
     """
 
@@ -79,11 +77,7 @@ class Store:
         self._digest_locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     def identify(self, archive: Path, label: str = "") -> ArchiveIdentity:
-        """The digest of an archive, which is the name of its entry.
-
-        Raises:
-            ExecutionEnvironmentError: If the archive cannot be read.
-        """
+        """The digest of an archive, which is the name of its entry."""
         # Models that share an archive load concurrently; the lock makes one of them read its gigabytes.
         with self._digest_locks[archive]:
             return identify_archive(archive, self.root / "index", reporter=self._reporter, label=label)
@@ -98,10 +92,7 @@ class Store:
         """The entry for an archive, created now if it is missing.
 
         Args:
-            archive: The file.
-            identity: Result of `identify` for it.
             origin: Path or URI that the file was copied from, empty if it is the original.
-            label: Name of the model, for the log.
 
         Raises:
             ExecutionEnvironmentError: If the archive cannot be used; nothing of it remains in the store.
@@ -122,8 +113,6 @@ class Store:
         Args:
             digest: Name of the entry: SHA-256 of everything that determines the environment.
             build: Builds the environment in an empty folder, its first argument, for the path that is its second.
-            origin: The file that declares it.
-            label: Name of the model, for the log.
 
         Raises:
             ExecutionEnvironmentError: If it cannot be built; nothing of it remains in the store.
@@ -141,9 +130,6 @@ class Store:
         """A temporary folder to create something in that the digest names, which no other process creates meanwhile.
 
         `remove_leftovers` removes the folder of a process that was killed.
-
-        Raises:
-            ExecutionEnvironmentError: If the store cannot be written.
         """
         with ExitStack() as held:
             held.enter_context(self._locked(digest, label))
@@ -154,14 +140,7 @@ class Store:
             yield Path(held.enter_context(folder))
 
     def remove(self, digest: str) -> bool:
-        """Remove an entry; the caller must hold its exclusive lease.
-
-        Returns:
-            Whether it was removed; False if it does not exist or is being created.
-
-        Raises:
-            OSError: If the folder cannot be renamed.
-        """
+        """Remove an entry whose exclusive lease the caller holds; False if it does not exist or is being created."""
         removed = self._staging() / f"{digest}.{secrets.token_hex(8)}"
         try:
             # Renamed first, in one atomic step: a crash during deletion leaves a staging folder, never half an entry.

@@ -19,10 +19,7 @@ class VerificationResult:
     """The result for one entry.
 
     Attributes:
-        source: Path or URI of the archive.
-        digest: SHA-256 of the archive.
         problem: What is wrong and what to do, empty if nothing is.
-        detail: What was checked.
         alterations: Differences; None without recorded digests.
     """
 
@@ -39,11 +36,7 @@ class VerificationResult:
 
 
 def verify_entries(root: Path, names: tuple[str, ...]) -> list[VerificationResult]:
-    """Compare entries of a store with their recorded digests; all entries unless some are named.
-
-    Raises:
-        ExecutionEnvironmentError: If a named entry does not exist.
-    """
+    """Compare entries of a store with their recorded digests; all entries unless some are named."""
     entries = [find_entry(root, name) for name in names] if names else read_entries(root)
     return [_verify_entry(entry, EntryLeases(root)) for entry in entries]
 

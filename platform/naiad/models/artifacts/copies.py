@@ -40,15 +40,10 @@ class SignedCopies:
     """Copies of a folder's models; methods block and are thread-safe.
 
     Args:
-        source: The repository.
-        keys: The trusted keys.
-        store: The store of environments; the copies are in it.
+        store: The store of environments, which has the copies.
 
     Attributes:
         directory: The repository with the copies.
-
-    Raises:
-        RegistryError: If no folder for them can be created.
     """
 
     def __init__(self, source: Path, keys: TrustedKeys, store: Path) -> None:

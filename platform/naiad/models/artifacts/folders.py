@@ -29,13 +29,7 @@ _COPY_MODE, _EXECUTABLE = 0o444, 0o111
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderListing:
-    """What is in a folder.
-
-    Attributes:
-        files: Paths of its regular files, in order.
-        folders: Paths of its folders.
-        problems: What is wrong with each entry that is neither, or cannot be read, by path.
-    """
+    """What is in a folder; *problems* by path, of entries that are unreadable or neither file nor folder."""
 
     files: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
@@ -47,7 +41,6 @@ def list_folder(folder: Path, tops: Sequence[str] | None = None, *, with_bytecod
 
     Args:
         folder: The repository; it may be reached through links itself.
-        tops: Entries of the repository to list; all by default.
         with_bytecode: Whether `__pycache__` counts. Python runs bytecode there in place of the source beside it.
     """
     found = FolderListing()
@@ -98,22 +91,13 @@ def read_file(path: Path, limit: int) -> bytes:
 
 
 def sha256_of_file(path: Path) -> str:
-    """The SHA-256 of a file, as hexadecimal digits.
-
-    Raises:
-        RegistryError: If it is not a regular file, or cannot be read.
-    """
+    """The SHA-256 of a file, as hexadecimal digits."""
     with _opened(path) as descriptor:
         return _digest(descriptor)
 
 
 def copy_file(source: Path, target: Path) -> str:
-    """Copy a file; returns the SHA-256 of the copy, which has no permission to be written.
-
-    Raises:
-        RegistryError: If the source is not a regular file, or cannot be opened.
-        OSError: If the copy cannot be written.
-    """
+    """Copy a file; returns the SHA-256 of the copy, which has no permission to be written."""
     with _opened(source) as descriptor, target.open("xb+", buffering=0) as copy:
         is_executable = os.fstat(descriptor).st_mode & stat.S_IXUSR
         os.fchmod(copy.fileno(), _COPY_MODE | (_EXECUTABLE if is_executable else 0))
@@ -144,18 +128,7 @@ def _digest(source: int, target: int | None = None) -> str:
 def move_into_place(
     staging: Path, target: Path, changed: Iterable[str], *, files: Collection[str], folders: Collection[str]
 ) -> None:
-    """Make a folder have some files and folders, and nothing else.
-
-    Args:
-        staging: Folder with the new files; they are moved.
-        target: The folder; it is created.
-        changed: Paths of the new files.
-        files: Paths of all files of the result.
-        folders: Paths of all its folders.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Make a folder have these files and folders, and nothing else; changed files are moved from *staging*."""
     target.mkdir(parents=True, exist_ok=True)
     # Deepest first: a directory is empty once its entries are removed.
     for entry in sorted(target.rglob("*"), key=lambda each: len(each.parts), reverse=True):

@@ -25,12 +25,8 @@ class GarbageReport:
     """The result of a garbage collection, or of a dry run.
 
     Attributes:
-        removed: Removed environments and pulled repositories, with reasons.
-        kept: Number of those that stay.
         stays: These with the reasons why they stay.
-        failed: Number of those that could not be removed.
         leftovers: Number of incomplete entries, downloads, unused layers and packages that were removed.
-        leftover_bytes: Their size.
     """
 
     removed: tuple[Removal, ...]
@@ -53,14 +49,7 @@ class GarbageReport:
 def collect_garbage(
     root: Path, *, older_than: float | None = None, keep_bytes: int | None = None, dry_run: bool = False
 ) -> GarbageReport:
-    """Remove old environments and repositories, those beyond a size, and leftovers of crashes and downloads.
-
-    Args:
-        root: Folder of the store.
-        older_than: What was unused for longer is removed, in seconds.
-        keep_bytes: Target size of the store.
-        dry_run: Whether to report without removing.
-    """
+    """Remove what was unused for *older_than* seconds or is beyond a size, and leftovers of crashes and downloads."""
     from naiad.environments.fetching.download import (
         metadata_path,  # imports HTTP, which eviction in a server does not need
     )

@@ -72,13 +72,8 @@ class ArtifactLayer:
     """One layer.
 
     Attributes:
-        kind: What it contains.
-        name: Name of the model, backend, environment or file.
         file: Path below the model's folder, if the layer has one large file only; else empty.
         uses: Parts that a model needs, as `environment/NAME` and `backend/NAME`.
-        digest: Digest of the blob.
-        size: Size of the blob in bytes.
-        media_type: Media type of the blob.
     """
 
     kind: LayerKind
@@ -115,13 +110,7 @@ class ArtifactLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """A repository in a registry.
-
-    Attributes:
-        reference: Its reference, with the digest of the manifest.
-        data: The manifest.
-        layers: The layers of the repository, in order.
-    """
+    """A repository in a registry."""
 
     reference: Reference
     data: bytes
@@ -143,11 +132,7 @@ class Artifact:
         return tuple(layer for layer in self.layers if layer.kind is LayerKind.SIGNATURE)
 
     def layers_of(self, model: str) -> list[ArtifactLayer]:
-        """The layers that a model needs, those of its backends and environments included.
-
-        Raises:
-            RegistryError: If one of them has no layer.
-        """
+        """The layers that a model needs, those of its backends and environments included."""
         own = [layer for layer in self.layers if layer.kind is LayerKind.MODEL and layer.name == model]
         used = {part for layer in own for part in layer.uses}
         if missing := ", ".join(sorted(used - {layer.part for layer in self.layers})):
@@ -159,16 +144,7 @@ class Artifact:
 
 
 def parse_artifact(reference: Reference, digest: str, data: bytes) -> Artifact:
-    """The artifact that a manifest describes.
-
-    Args:
-        reference: Where it is.
-        digest: Digest of the manifest.
-        data: Content of the manifest.
-
-    Raises:
-        RegistryError: If it is not the manifest of a repository, or is malformed.
-    """
+    """The artifact that a manifest describes; raises `RegistryError` if it is not that of a repository."""
     where = f"{reference.pinned(digest)}"
     try:
         content = read_json(data)

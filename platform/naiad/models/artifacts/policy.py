@@ -27,11 +27,7 @@ class ArtifactPolicy:
 
 
 def artifact_policy(options: ServerOptions) -> ArtifactPolicy:
-    """The policy for a server's options.
-
-    Raises:
-        ExecutionEnvironmentError: If the trusted keys cannot be read.
-    """
+    """The policy for a server's options."""
     environments = options.environments
     keys = environments.trusted_keys if options.models.requires_signature else None
     return ArtifactPolicy(

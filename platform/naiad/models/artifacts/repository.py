@@ -31,12 +31,7 @@ class ArtifactRepository:
     so models that were loaded before keep their files. A reference with a digest needs no network once it was pulled.
 
     Args:
-        location: The reference.
-        policy: Store, and required signatures.
         reporter: Receives progress events; the log, and a bar on a terminal, if None.
-
-    Raises:
-        RegistryError: If the reference is malformed.
     """
 
     base_uri = ""
@@ -108,11 +103,7 @@ class ArtifactRepository:
 
 
 def open_artifact(client: RegistryClient, store: ArtifactStore, policy: ArtifactPolicy) -> Artifact:
-    """The artifact that a client's reference names, if it has the signatures that are required.
-
-    Raises:
-        RegistryError: If it cannot be read, or a signature is missing or does not match.
-    """
+    """The artifact that a client's reference names, if it has the signatures that are required."""
     artifact = store.artifact(client)
     if policy.required_keys is not None:
         statements = artifact_statements(client, store, artifact, policy)
@@ -124,11 +115,7 @@ def open_artifact(client: RegistryClient, store: ArtifactStore, policy: Artifact
 def artifact_statements(
     client: RegistryClient, store: ArtifactStore, artifact: Artifact, policy: ArtifactPolicy
 ) -> list[SignedStatement]:
-    """The statements in an artifact's signatures.
-
-    Raises:
-        RegistryError: If a signature cannot be read.
-    """
+    """The statements in an artifact's signatures."""
     store.fetch(client, artifact, artifact.signatures)
     files = [store.repository(artifact) / layer.folder for layer in artifact.signatures]
     return [read_statement(file.read_bytes(), policy.required_keys, str(file)) for file in files]

@@ -37,14 +37,10 @@ class SignedStatement:
     """A statement and who signed it.
 
     Attributes:
-        key_id: Id of the key.
         signer: Name of the key if it is trusted and the signature is valid, else empty.
         problem: Why the signature does not count; empty if it does.
-        files: SHA-256 of the files of the repository, by path.
-        layers: Descriptors of the layers.
         repository: Name of the repository that it was pushed to, without the registry; empty in signatures of
             builds before 0.2.0.
-        tag: The tag that it was pushed to.
     """
 
     key_id: str
@@ -69,13 +65,7 @@ class SignedStatement:
 
 
 def make_statement(reference: Reference, files: Mapping[str, str], layers: Sequence[Mapping[str, Any]]) -> bytes:
-    """The statement to sign.
-
-    Args:
-        reference: Where the repository is pushed to, with a tag.
-        files: SHA-256 of its files, by path.
-        layers: Descriptors of its layers, without those of signatures.
-    """
+    """The statement to sign: digests of files by path, and descriptors of layers, without those of signatures."""
     resources = [{"name": path, "algorithm": "sha256", "digest": files[path]} for path in sorted(files)]
     root = hashlib.sha256(b"".join(bytes.fromhex(files[path]) for path in sorted(files))).hexdigest()
     statement = {
@@ -98,11 +88,7 @@ def make_statement(reference: Reference, files: Mapping[str, str], layers: Seque
 
 
 def sign_statement(statement: bytes, private: Path) -> tuple[str, bytes]:
-    """Sign a statement; returns the id of the key and the content of the signature's file.
-
-    Raises:
-        ExecutionEnvironmentError: If the key cannot be read.
-    """
+    """Sign a statement; returns the id of the key and the content of the signature's file."""
     signed = sign_message(_pre_authentication(statement), private)
     bundle = {
         "mediaType": BUNDLE_TYPE,
@@ -121,11 +107,7 @@ def sign_statement(statement: bytes, private: Path) -> tuple[str, bytes]:
 
 
 def read_statement(data: bytes, trust: TrustedKeys | None, where: str) -> SignedStatement:
-    """The statement in a signature's file, with its signature verified against the trusted keys.
-
-    Raises:
-        RegistryError: If the file is malformed.
-    """
+    """The statement in a signature's file, with its signature verified against the trusted keys."""
     try:
         envelope = read_json(data)["dsseEnvelope"]
         payload = base64.b64decode(envelope["payload"], validate=True)

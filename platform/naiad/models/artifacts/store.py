@@ -45,12 +45,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ArtifactStore:
-    """Manifests, layers and repositories in one folder; safe to use from any number of threads and processes.
-
-    Args:
-        store: The store of environments.
-        reporter: Receives progress events.
-    """
+    """Manifests, layers and repositories in one folder; safe to use from any number of threads and processes."""
 
     def __init__(self, store: Path, reporter: ProgressReporter) -> None:
         self._store = store
@@ -58,11 +53,7 @@ class ArtifactStore:
         self._reporter = reporter
 
     def artifact(self, client: RegistryClient) -> Artifact:
-        """The artifact that a client's reference names. A digest that is in the store needs no network.
-
-        Raises:
-            RegistryError: If it does not exist, cannot be reached, or is not a repository.
-        """
+        """The artifact that a client's reference names. A digest that is in the store needs no network."""
         reference = client.reference
         known = self._known_manifest(reference)
         if known is not None:
@@ -108,10 +99,7 @@ class ArtifactStore:
         """Bring layers into an artifact's repository; returns whether one was missing.
 
         Args:
-            client: A client for the artifact's registry.
-            artifact: The artifact.
             layers: Some of its layers; all layers of a part or none.
-            label: Name of the model, for progress.
 
         Raises:
             RegistryError: If a layer cannot be downloaded or unpacked; received bytes stay for the next attempt.
@@ -133,11 +121,7 @@ class ArtifactStore:
         return True
 
     def layer(self, client: RegistryClient, layer: ArtifactLayer, label: str = "") -> Path:
-        """The folder of an unpacked layer, downloaded and unpacked unless it is there.
-
-        Raises:
-            RegistryError: If it cannot be downloaded or unpacked.
-        """
+        """The folder of an unpacked layer, downloaded and unpacked unless it is there."""
         folder = self._root / "layers" / _digits(layer.digest)
         with self._errors(f"{layer} of {client.reference}"):
             if folder.is_dir():
@@ -247,16 +231,7 @@ class ArtifactStore:
 
 
 def copy_repository(repository: Path, output: Path, parts: Sequence[str]) -> None:
-    """Copy parts of a pulled repository into a folder of the user's own, whose files may be changed.
-
-    Args:
-        repository: The repository in the store.
-        output: The folder.
-        parts: Paths of folders and files in the repository.
-
-    Raises:
-        OSError: If it cannot be written.
-    """
+    """Copy parts of a pulled repository (paths) into a folder of the user's own, whose files may be changed."""
     for part in parts:
         if not (output / part).exists():
             _copy(repository / part, output / part)

@@ -33,12 +33,6 @@ def require_signed_artifact(
 ) -> str:
     """The name of the trusted key that signed a manifest's layers under the name that it was asked for by.
 
-    Args:
-        artifact: The artifact.
-        asked: The reference as the user wrote it.
-        statements: What was signed.
-        keys: The trusted keys.
-
     Raises:
         RegistryError: If no trusted key did, or it was changed or renamed afterwards; the message says what.
     """
@@ -60,11 +54,7 @@ def changed_name(statement: SignedStatement, asked: Reference) -> list[str]:
 
 
 def folder_statements(folder: Path, keys: TrustedKeys | None) -> list[SignedStatement]:
-    """The statements in the signatures of a folder that was pulled, or that a container engine mounted.
-
-    Raises:
-        RegistryError: If a signature is malformed.
-    """
+    """The statements in the signatures of a folder that was pulled, or that a container engine mounted."""
     files = sorted((folder / SIGNATURES_FOLDER).glob("*.json"))
     return [read_statement(read_file(file, _SIGNATURE_BYTES), keys, str(file)) for file in files]
 

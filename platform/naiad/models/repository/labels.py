@@ -15,10 +15,6 @@ __all__ = ["read_labels"]
 def read_labels(config: ModelConfig, directory: Path) -> Mapping[str, tuple[str, ...]]:
     """Read the labels of a model's outputs, by output name; outputs without a label file are left out.
 
-    Args:
-        config: The model's configuration.
-        directory: The model's directory.
-
     Raises:
         RepositoryError: If a file is missing, is not UTF-8, or is outside the model's directory.
     """

@@ -54,8 +54,6 @@ class ModelFiles:
 
     Attributes:
         name: The model's name: that of its directory, unless the repository was registered with another name for it.
-        repository: Directory of the repository that contains it.
-        directory: The model's directory.
         namespace: Location of its repository, where repositories are namespaces; else empty.
         uri: URI from which its directory was copied; empty for a directory of this machine.
         is_renamed: Whether `name` was registered, and overrides the name in the configuration.
@@ -76,12 +74,7 @@ class ModelFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryScan:
-    """The models of all repositories.
-
-    Attributes:
-        models: Models by key, sorted by key.
-        duplicates: Models of keys that several repositories contain; `models` lacks these keys.
-    """
+    """The models of all repositories by key, sorted, but *duplicates*: those of keys that several repositories have."""
 
     models: Mapping[str, ModelFiles]
     duplicates: Mapping[str, tuple[ModelFiles, ...]]
@@ -182,17 +175,7 @@ def mkdir_command(directory: Path) -> str:
 def versions_to_load(
     policy: VersionPolicy, available: Iterable[int], model: str, directory: Path | None = None
 ) -> tuple[int, ...]:
-    """The versions a policy selects, ascending.
-
-    Args:
-        policy: The policy.
-        available: The versions that exist.
-        model: Name of the model, for errors.
-        directory: The model's directory, for the error of one without any version.
-
-    Raises:
-        RepositoryError: If it selects none.
-    """
+    """The versions a policy selects, ascending; *model* and *directory* are for the error if there are none."""
     present = sorted(available)
     match policy:
         case Specific(wanted):
@@ -218,11 +201,7 @@ def versions_to_load(
 
 
 def visible_directories(repository: Path) -> list[Path]:
-    """The directories of a repository that are not hidden, sorted by name.
-
-    Raises:
-        RepositoryError: If it is not a directory or cannot be read.
-    """
+    """The directories of a repository that are not hidden, sorted by name."""
     if not repository.is_dir():
         raise RepositoryError(f"repository path is not a valid directory: {repository}")
     try:
@@ -237,11 +216,7 @@ def is_inside(path: Path, directory: Path) -> bool:
 
 
 def make_temporary_directory(prefix: str, parent: str | None = None) -> Path:
-    """Make a temporary directory for the files of a model that are not in a local repository; the caller deletes it.
-
-    Raises:
-        RepositoryError: If it cannot be made, for example on a read-only file system.
-    """
+    """Make a temporary directory for the files of a model that are not in a local repository; the caller deletes it."""
     try:
         return Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except OSError as error:

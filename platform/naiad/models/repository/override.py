@@ -38,11 +38,7 @@ _DEPTH_LIMIT = 64
 
 
 class TemporaryModelDirectory:
-    """A temporary directory with the files of a model, deleted with this object.
-
-    Attributes:
-        files: The model's files.
-    """
+    """A temporary directory with the files of a model, deleted with this object."""
 
     def __init__(self, name: str, contents: Mapping[str, Buffer]) -> None:
         root = make_temporary_directory("naiad-model-")
@@ -60,8 +56,6 @@ class LoadOverride:
     """What a load request replaces of a model in the repository.
 
     Attributes:
-        name: The model's name.
-        config: The configuration to use.
         contents: Contents of the files by their paths in the model's directory; empty to use the repository's files.
     """
 
@@ -70,11 +64,7 @@ class LoadOverride:
     contents: Mapping[str, Buffer] = field(default_factory=dict, repr=False)
 
     def make_directory(self) -> TemporaryModelDirectory:
-        """Write the files to a temporary directory; blocks.
-
-        Raises:
-            InvalidRequestError: If a file cannot be written.
-        """
+        """Write the files to a temporary directory; blocks."""
         config = text_format.MessageToString(self.config).encode()
         try:
             return TemporaryModelDirectory(self.name, {CONFIG_FILENAME: config, **self.contents})
@@ -83,11 +73,7 @@ class LoadOverride:
             raise InvalidRequestError(f"cannot write the files given for '{self.name}': {why}") from error
 
     def prepared_config(self, files: ModelFiles, *, strict: bool, gpus: GpuPlacement | None = None) -> pb.ModelConfig:
-        """Return the configuration completed, normalised and checked against *files*; blocks.
-
-        Raises:
-            ConfigError: If it contradicts itself or the files.
-        """
+        """Return the configuration completed, normalised and checked against *files*; blocks."""
         message = pb.ModelConfig()
         message.CopyFrom(self.config)
         message = prepare_config(message, files, strict=strict, gpus=gpus)
@@ -96,11 +82,7 @@ class LoadOverride:
 
 
 def check_model_name(name: str) -> None:
-    """Check that a name can be that of a directory in a repository.
-
-    Raises:
-        InvalidRequestError: If it is empty or a path.
-    """
+    """Check that a name can be that of a directory in a repository."""
     # Texts: CORE src/model_repository_manager/, `ValidateModelName`; "." and NUL are refused by us alone.
     trimmed = name.strip()
     if not trimmed:
@@ -118,7 +100,6 @@ def parse_override(name: str, parameters: Mapping[str, str | Buffer]) -> LoadOve
     Raises:
         InvalidRequestError: For an unknown parameter, for files without a configuration, and for a file outside of
             the model's directory.
-        ConfigError: If the configuration cannot be parsed.
     """
     contents: dict[str, Buffer] = {}
     config: str | None = None

@@ -39,13 +39,9 @@ def read_config(
     """Read the configuration of a model, filled in, normalised and checked, before auto-completion by the model.
 
     Args:
-        files: The model's files.
         strict: The model completes nothing: the file must exist and declare all inputs and outputs.
         config_name: Prefer `configs/<config_name>.pbtxt` where it exists.
         gpus: Where instance groups for GPUs are placed; by default the GPUs of this machine, and an error without one.
-
-    Raises:
-        ConfigError: If the configuration is missing, malformed or contradicts itself.
     """
     path = config_path(files, config_name)
     if path.exists():
@@ -65,11 +61,7 @@ def read_config(
 def prepare_config(
     message: pb.ModelConfig, files: ModelFiles, *, strict: bool, gpus: GpuPlacement | None = None
 ) -> pb.ModelConfig:
-    """Fill in, normalise and check a parsed configuration, for example of a load request; return it.
-
-    Raises:
-        ConfigError: If the configuration contradicts itself or the model's files.
-    """
+    """Fill in, normalise and check a parsed configuration, for example of a load request; return it."""
     if files.is_renamed:
         message.name = files.name
     try:
@@ -88,11 +80,7 @@ def prepare_config(
 
 
 def freeze_file(message: pb.ModelConfig, path: Path) -> ModelConfig:
-    """The frozen values of a configuration that was read from a file.
-
-    Raises:
-        ConfigError: If one of the server's own parameters is invalid; with its place in the file.
-    """
+    """The frozen values of a configuration that was read from a file."""
     try:
         return freeze(message)
     except ParameterError as error:
@@ -102,11 +90,7 @@ def freeze_file(message: pb.ModelConfig, path: Path) -> ModelConfig:
 def read_frozen_config(
     files: ModelFiles, *, strict: bool, config_name: str = "", gpus: GpuPlacement | None = None
 ) -> ModelConfig:
-    """The frozen values of a model's configuration; see `read_config`.
-
-    Raises:
-        ConfigError: If the configuration is missing, malformed or contradicts itself.
-    """
+    """The frozen values of a model's configuration; see `read_config`."""
     message = read_config(files, strict=strict, config_name=config_name, gpus=gpus)
     return freeze_file(message, config_path(files, config_name))
 

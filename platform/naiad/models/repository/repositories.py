@@ -50,11 +50,7 @@ class Repository(Protocol):
         """The directory of this machine that contains its models once they are fetched."""
 
     def model_names(self) -> list[str]:
-        """List the names of its models; hidden directories are not models.
-
-        Raises:
-            NaiadError: If the repository cannot be read.
-        """
+        """List the names of its models; hidden directories are not models."""
 
     def known_model_names(self) -> list[str]:
         """As `model_names`, but fast and never an error: a remote repository returns its last listing."""
@@ -66,11 +62,8 @@ class Repository(Protocol):
         """Bring the files of a model up to date.
 
         Args:
-            name: Name of the model's directory.
+            name: The model's directory.
             directory: The directory to bring it into, one that `directory` was; the present one by default.
-
-        Raises:
-            NaiadError: If they cannot be copied.
         """
 
     def has_directory(self, directory: Path) -> bool:
@@ -196,11 +189,7 @@ class Repositories:
         return [each.location for each in self._repositories]
 
     def scan(self) -> RepositoryScan:
-        """List all models.
-
-        Raises:
-            NaiadError: If a repository cannot be read.
-        """
+        """List all models."""
         return combine(self._files(each, name) for each in self._repositories for name in each.model_names())
 
     def known_models(self) -> list[ModelFiles]:
@@ -220,11 +209,7 @@ class Repositories:
         return found, signatures
 
     def fetch(self, files: ModelFiles) -> None:
-        """Bring the files of a model to this machine. Files outside of all repositories are left as they are.
-
-        Raises:
-            NaiadError: If they cannot be copied.
-        """
+        """Bring the files of a model to this machine. Files outside of all repositories are left as they are."""
         for repository in self._repositories:
             if repository.has_directory(files.repository):
                 repository.fetch(files.directory.name, files.repository)
@@ -232,11 +217,7 @@ class Repositories:
         self.refuse_sent(files.name, "files")
 
     def refuse_sent(self, name: str, what: str) -> None:
-        """Refuse a part of a model that came with a load request, if signatures are required.
-
-        Raises:
-            RepositoryError: If they are.
-        """
+        """Refuse a part of a model that came with a load request, if signatures are required."""
         if self.requires_signatures:
             raise RepositoryError(
                 f"model '{name}' is refused: its {what} came with a load request, and --require-signature accepts "
@@ -261,11 +242,7 @@ class Repositories:
 
 
 def open_repositories_of(options: ServerOptions) -> Repositories:
-    """Open the repositories that a server's options name.
-
-    Raises:
-        NaiadError: If a URI or the trusted keys cannot be used.
-    """
+    """Open the repositories that a server's options name."""
     models = options.models
     return open_repositories(models.repositories, is_namespaced=models.is_namespaced, policy=artifact_policy(options))
 
@@ -280,13 +257,8 @@ def open_repositories(
     """Open repositories: a `Path` is a directory, a text is a URI.
 
     Args:
-        locations: The repositories.
         is_namespaced: Whether each is a namespace of models.
         environ: Variables with credentials; those of this process by default.
-        policy: Store of repositories in registries, and required signatures.
-
-    Raises:
-        NaiadError: If a URI cannot be used, or no signature can be required of it.
     """
     required_keys = None if policy is None else policy.required_keys
     environ = os.environ if environ is None else environ
@@ -312,11 +284,7 @@ def open_repositories(
 
 
 def local_repository(directory: Path, policy: ArtifactPolicy | None) -> Repository:
-    """A repository in a directory of this machine, with the signatures that are required.
-
-    Raises:
-        RegistryError: If there is no folder for the signed files.
-    """
+    """A repository in a directory of this machine, with the signatures that are required."""
     if policy is None or policy.required_keys is None:
         return LocalRepository(directory.absolute())
     return SignedRepository(directory.absolute(), policy.required_keys, policy.store)

@@ -27,12 +27,8 @@ class _Form:
     """A form in which models are saved.
 
     Attributes:
-        backend: The backend that serves it.
         is_form: Whether a path has this form, by its name and its first bytes.
         target: Its name in the version's directory; empty for a directory whose content that is.
-        described: What it is, in lists.
-        config: Further lines of its configuration.
-        note: What its user should know.
         has_lock: Whether the packages of its environment are locked.
     """
 
@@ -136,10 +132,6 @@ class SavedFile:
     """A file or directory of a framework.
 
     Attributes:
-        path: Its absolute path.
-        name: Name of the model.
-        backend: The backend that serves it.
-        config: The text of its `config.pbtxt`.
         files: Paths of this machine, by where they are in the model's directory.
         note: What its user should know; empty for nothing.
         has_lock: Whether the packages of its environment are locked, so that nothing has to be resolved.
@@ -191,11 +183,7 @@ def read_saved_file(path: Path) -> SavedFile:
 
 @contextmanager
 def temporary_repository(files: Sequence[SavedFile]) -> Iterator[Path]:
-    """A repository with links to files, which is removed afterwards.
-
-    Raises:
-        RepositoryError: If two of them have one name.
-    """
+    """A repository with links to files of different names, which is removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="naiad-serve-") as folder:
         for file in files:
             model = Path(folder, file.name)

@@ -45,12 +45,8 @@ class Artifacts:
     """The stub and utils of a model.
 
     Attributes:
-        stub: The guest's program.
-        utils_dir: Directory of the utils.
-        requires_python: Python versions that the stub supports.
-        requires_origin: The manifest with that requirement; empty for a stub without one.
+        requires_origin: The manifest that requires Python versions; empty for a stub without one.
         linked: The compiled stub that the reference would run, if it is known to which Python it is linked.
-        steps: The decisions.
         notices: Sentences about files that were found and not used.
     """
 
@@ -72,11 +68,6 @@ def choose_artifacts(
         model_dir: The model's directory; a stub in it takes precedence.
         backend_dir: Directory of a shared backend; None for a model with its own code.
         python_dirs: Directories of backend `python`, where the reference installs its default artifacts.
-        default: The guest that ships with naiad.
-        files: The file system.
-
-    Raises:
-        ResolutionError: If no stub is found.
     """
     own = () if backend_dir is None else (backend_dir,)
     foreign: list[Path] = []

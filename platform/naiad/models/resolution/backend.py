@@ -41,8 +41,6 @@ class Backend:
     Attributes:
         directory: Directory of a shared backend; None for the model's own code and for native backends.
         model_file: The Python file that defines the model, or the library.
-        runtime: `runtime` of the effective configuration.
-        steps: The decisions.
         notices: Sentences about files and settings that were found and have no effect.
         library: The library of a native backend; None for code in Python.
     """
@@ -73,11 +71,7 @@ class _SearchPath:
 def find_backend(
     config: ModelConfig, *, model_dir: Path, version_dir: Path, directories: tuple[Path, ...], files: Files
 ) -> Backend:
-    """Find the code that runs a model.
-
-    Raises:
-        ResolutionError: If no code is found.
-    """
+    """Find the code that runs a model."""
     if not config.backend:
         raise ResolutionError(f"must specify 'backend' for '{config.name}'")
     # Configurations also arrive over the network: the name must not leave the backend directories.

@@ -34,7 +34,6 @@ class GuestLayout:
     Attributes:
         artifacts_dir: Directory of the default stub and utils.
         library_dir: Directory that contains only the package `naiad_stub`.
-        requires_python: Python versions that the default stub supports.
     """
 
     artifacts_dir: Path
@@ -58,9 +57,6 @@ class Decision:
     """One decision.
 
     Attributes:
-        subject: What was decided: "backend", "stub", ...
-        choice: What was chosen.
-        reason: The rule that led to it.
         searched: The paths searched for it, in order.
     """
 
@@ -81,12 +77,7 @@ def describe_searched(searched: tuple[SearchedPath, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LinkedStub:
-    """A compiled stub of the reference.
-
-    Attributes:
-        path: Its file.
-        python: The Python version that it is linked to, such as `3.10`.
-    """
+    """A compiled stub of the reference, and the Python version that it is linked to, such as `3.10`."""
 
     path: Path
     python: str
@@ -97,18 +88,13 @@ class Resolution:
     """What runs one version of a model.
 
     Attributes:
-        model: The model's name.
-        version: The version.
         model_dir: The model's directory; it contains the version's directory.
-        backend: Name of the backend.
         backend_dir: Directory of a shared backend; None where the model brings its own code, and for native backends.
         library: The library of a native backend; None for code in Python.
         runtime: `runtime` of the effective configuration: `model.py` for a shared backend.
         model_file: The Python file that defines the model, or the library.
-        stub: The guest program.
         utils_dir: Directory of `triton_python_backend_utils.py`.
         guest: The default guest, whose library every stub uses.
-        stub_requires: Python versions that the stub supports.
         environment: Directory, archive or interpreter of the execution environment, or its remote source; None for
             the host's interpreter or one found by its version.
         environment_origin: The parameter or file that names the environment; empty without one.
@@ -116,8 +102,6 @@ class Resolution:
         python: The Python version that the model or its backend requires; None for any.
         python_origin: The parameter or file that requires it; empty without one.
         skipped_environment: A sentence about the default environment if the model does not use it; else empty.
-        backend_config: The settings that the backend reads as `cmdline` of its configuration.
-        settings: The settings that code in Python reads by `pb_utils.get_backend_config`.
         steps: All decisions in order.
         notices: Sentences to log, for example about a file that was found and not used.
     """

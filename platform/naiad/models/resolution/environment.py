@@ -59,8 +59,6 @@ class EnvironmentChoice:
 
     Attributes:
         source: Path or remote source; None for the host's interpreter, or one that is found by its version.
-        origin: The parameter or file that names it.
-        step: The decision.
         skipped: A sentence about the default environment if the model does not use it; else empty.
         notice: A sentence for the log about an environment that nobody has named; else empty.
     """
@@ -74,13 +72,7 @@ class EnvironmentChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonChoice:
-    """The Python version that a model requires.
-
-    Attributes:
-        required: The versions; None for any.
-        origin: The parameter or file that requires them.
-        step: The decision.
-    """
+    """The Python version that a model requires; None for any."""
 
     required: SpecifierSet | None
     origin: str
@@ -97,16 +89,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonDefaults:
-    """What the operator has set for all models that do not choose themselves.
-
-    Attributes:
-        environment: The environment as written; empty for none.
-        environment_origin: The flag or file that names it.
-        is_interpreter: Whether a file that it names is an interpreter whatever its name is.
-        base: Directory of relative paths.
-        python: The Python version; None for any.
-        python_origin: The flag or file that asks for it.
-    """
+    """What the operator has set for all models that do not choose themselves; the text is empty for none."""
 
     environment: str = ""
     environment_origin: str = ""
@@ -117,11 +100,7 @@ class PythonDefaults:
 
 
 def python_defaults(settings: Mapping[str, str], manifest: BackendManifest | None) -> PythonDefaults:
-    """The defaults of the flag --backend-config, else of the `backend.toml` of backend `python`.
-
-    Args:
-        settings: The effective settings of backend `python`.
-        manifest: Its manifest; None without one.
+    """The defaults of the flag --backend-config, else of the `backend.toml` of backend `python`, if it has a manifest.
 
     Raises:
         ResolutionError: If a setting is neither a version of Python nor a path, or two settings name an environment.
@@ -181,9 +160,6 @@ def choose_environment(
 
     The operator's default comes last, and only for models that do not ask for a Python version: its Python would
     contradict most of them.
-
-    Raises:
-        ResolutionError: If the named environment does not exist, or the model names two.
     """
     python = config.parameters.get(PYTHON_PARAMETER, "")
     if not names_environment(python):
@@ -269,11 +245,7 @@ def _or(names: Sequence[str]) -> str:
 
 
 def read_script(path: Path, files: Files) -> Script | None:
-    """The script block of a model's code; None without one.
-
-    Raises:
-        ResolutionError: If the block is invalid.
-    """
+    """The script block of a model's code; None without one."""
     try:
         text = files.read(path).decode("utf-8-sig")
         if "# ///" not in text:
@@ -351,9 +323,6 @@ def choose_python(
 
     The default is for models that run in no environment, or in the default one. A parameter with a path chooses an
     environment instead.
-
-    Raises:
-        ResolutionError: If the parameter is neither a version nor a path.
     """
     text = config.parameters.get(PYTHON_PARAMETER, "")
     if text and not names_environment(text):
@@ -426,9 +395,7 @@ class EnvironmentSearch:
     """What names of environments are relative to.
 
     Attributes:
-        base: Directory of relative paths.
         model_dir: The model's directory; None where the keywords of models are not allowed.
-        version: The version, for its directory.
         model_uri: URI from which the model's directory was copied; empty for a directory of this machine.
         directories: Directories of `env://` names, in order.
         repository: The repository, whose `environments.lock` may pin remote archives; None for none.
@@ -448,9 +415,6 @@ def locate_environment(
     """The path or remote source that *text* names, and the paths searched for it. Remote sources are not contacted.
 
     A file is an interpreter if its name is that of one; with *is_interpreter*, if its name is not that of an archive.
-
-    Raises:
-        ResolutionError: If the text is invalid, or a local environment does not exist.
     """
     try:
         name, digest = split_digest(text)

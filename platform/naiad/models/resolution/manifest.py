@@ -44,7 +44,6 @@ class BackendManifest:
     """The manifest of a shared backend.
 
     Attributes:
-        path: Path of the manifest.
         requires_python: Python versions that its code supports; None for any.
         environment: Its default environment as written, relative to the backend's directory; empty for none.
         environment_files: Names of files in a version's directory that declare its environment, in order of precedence;
@@ -58,16 +57,7 @@ class BackendManifest:
 
 
 def parse_python_version(text: str, origin: str, *, takes_path: bool = False) -> SpecifierSet:
-    """Parse a required Python version: `3.10` is any 3.10.x, `3.10.13` that version only, `>=3.10,<3.12` a range.
-
-    Args:
-        text: The text.
-        origin: The setting, for the error.
-        takes_path: Whether a path could be there instead, for the error.
-
-    Raises:
-        ResolutionError: If the text is neither a version nor a range.
-    """
+    """Parse a required Python version: `3.10` is any 3.10.x, `3.10.13` that version only, `>=3.10,<3.12` a range."""
     text = text.strip()
     if _VERSION.fullmatch(text):
         exact = text.count(".") + 1 == _FULL_VERSION_PARTS
@@ -83,11 +73,7 @@ def parse_python_version(text: str, origin: str, *, takes_path: bool = False) ->
 
 
 def read_backend_manifest(directory: Path, files: Files) -> BackendManifest | None:
-    """Read the manifest of a shared backend; None if it has none.
-
-    Raises:
-        ResolutionError: If it cannot be read or has an unknown key.
-    """
+    """Read the manifest of a shared backend; None if it has none."""
     path = directory / BACKEND_MANIFEST
     if not files.exists(path):
         return None
@@ -112,11 +98,7 @@ def _is_inside(name: object) -> bool:
 
 
 def read_stub_manifest(directory: Path, files: Files) -> SpecifierSet | None:
-    """Read the Python versions that the stub in a directory supports; None without a manifest.
-
-    Raises:
-        ResolutionError: If the manifest cannot be read, or the stub implements another protocol version.
-    """
+    """Read the Python versions that the stub in a directory supports; None without a manifest."""
     path = directory / STUB_MANIFEST
     if not files.exists(path):
         return None

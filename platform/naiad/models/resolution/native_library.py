@@ -25,7 +25,6 @@ class NativeLibrary:
     """The library of a native backend.
 
     Attributes:
-        path: Its file.
         needed: The libraries that it needs, in order; those that naiad provides itself are left out.
         missing: Those of them that the loader will not find.
         may_complete: Whether it may complete a model's configuration, as it imports the function for that.

@@ -37,16 +37,7 @@ class EnvironmentProvider(Protocol[_Environment_co]):
 def prepare_environment(
     resolution: Resolution, environments: EnvironmentProvider[_Environment], label: str
 ) -> _Environment:
-    """The environment that a resolution chose. Blocks.
-
-    Args:
-        resolution: The resolution.
-        environments: Provides it.
-        label: Name of the model, for the log.
-
-    Raises:
-        ExecutionEnvironmentError: If it does not exist or cannot be used here.
-    """
+    """The environment that a resolution chose. Blocks."""
     try:
         return environments.prepare(
             resolution.environment,
@@ -61,11 +52,7 @@ def prepare_environment(
 
 
 def check_interpreter(resolution: Resolution, version: tuple[int, int, int]) -> None:
-    """Check that a model can run under its environment's version of Python, before a guest is started.
-
-    Raises:
-        ExecutionEnvironmentError: If its stub does not support the version, with both versions.
-    """
+    """Check that a model can run under its environment's version of Python, before a guest is started."""
     python = ".".join(map(str, version))
     if not resolution.stub_requires.contains(python, prereleases=True):
         raise ExecutionEnvironmentError(

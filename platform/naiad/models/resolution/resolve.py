@@ -41,15 +41,7 @@ _DEFAULT_MAX_BATCH_SIZE = "4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolutionSettings:
-    """The server's options that resolution depends on.
-
-    Attributes:
-        backend_directories: Directories in which backends are searched for, in order.
-        guest: The default guest.
-        backend_configs: Settings of backends as given on the command line.
-        auto_complete: Whether models may complete their configuration.
-        environment_directories: Directories in which environments are searched for by name, in order.
-    """
+    """The server's options that resolution depends on; directories are searched in order."""
 
     backend_directories: tuple[Path, ...]
     guest: GuestLayout
@@ -59,11 +51,7 @@ class ResolutionSettings:
 
 
 def resolution_settings(options: ServerOptions) -> ResolutionSettings:
-    """The settings of a server's options; installs the default guest if it is missing.
-
-    Raises:
-        ResolutionError: If the guest cannot be installed.
-    """
+    """The settings of a server's options; installs the default guest if it is missing."""
     return ResolutionSettings(
         backend_directories=options.backends.directories,
         guest=lay_out_guest(options.environments.guest_directory),
@@ -85,11 +73,7 @@ def resolve(
     """Decide what runs one version of a model.
 
     Args:
-        config: The model's configuration.
-        model_dir: The model's directory.
-        version: The version.
-        settings: The server's settings.
-        files: The file system; the disk by default.
+        files: The disk by default.
         model_uri: URI from which the model's directory was copied; empty for a directory of this machine.
 
     Raises:
@@ -284,13 +268,7 @@ def _check_python_supported(model: str, python: PythonChoice, artifacts: Artifac
 
 
 def _cmdline(settings: ResolutionSettings, directory: Path | None, backend: str) -> dict[str, str]:
-    """The settings that a backend reads as `cmdline`, in the order in which the reference prints them.
-
-    Args:
-        settings: The server's settings.
-        directory: The backend directory that the backend was found in; None if it is in none.
-        backend: The backend whose settings apply. For shared backends `python`, which runs them.
-    """
+    """The settings that a backend reads as `cmdline`, in the reference's order; *directory* is None for none."""
     cmdline = {
         "auto-complete-config": "true" if settings.auto_complete else "false",
         "backend-directory": str(directory or settings.backend_directories[0]),

@@ -79,11 +79,8 @@ def find_interpreter(
     """An activated environment of a required version, else the newest installed interpreter of that version.
 
     Args:
-        required: The accepted versions.
-        cache: Folder of cached facts about interpreters.
-        need_numpy: Whether it must have numpy, as guests do.
+        cache: Cached facts about interpreters.
         origin: The flag, parameter or file that requires these versions, for the error.
-        paths: Candidates, by default those of `candidate_paths`.
 
     Raises:
         InterpreterNotFoundError: If none is suitable; lists the interpreters that were found.

@@ -22,13 +22,7 @@ HEADER_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """The header of an executable file.
-
-    Attributes:
-        system: `linux` (any ELF), `macos`, `windows`, `script` or `unknown`.
-        machine: Processor; empty for formats other than ELF.
-        loader: Dynamic loader of an ELF file, empty if none.
-    """
+    """The header of a file: `linux` (ELF, with processor and loader), `macos`, `windows`, `script` or `unknown`."""
 
     system: str
     machine: str = ""
@@ -36,11 +30,7 @@ class Executable:
 
 
 def read_header(path: Path) -> Executable:
-    """The header of a file.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
+    """The header of a file."""
     with path.open("rb") as file:
         return parse_header(file.read(HEADER_BYTES))
 
@@ -80,15 +70,7 @@ def _elf_loader(head: bytes, order: str) -> str:
 
 
 def require_runs_here(interpreter: Path, *, where: str) -> None:
-    """Reject an interpreter that was built for another system or processor.
-
-    Args:
-        interpreter: The file; links are followed.
-        where: Its environment, for the error message.
-
-    Raises:
-        ExecutionEnvironmentError: If it cannot run here; names both platforms.
-    """
+    """Reject an interpreter (links are followed) that was built for another system or processor."""
     try:
         found = read_header(interpreter)
     except OSError as error:

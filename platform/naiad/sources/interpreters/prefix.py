@@ -57,15 +57,7 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def require_interpreter(folder: Path, *, where: str) -> Path:
-    """The interpreter in an environment's folder, checked to exist and to be built for this machine.
-
-    Args:
-        folder: The environment.
-        where: Its name in error messages.
-
-    Raises:
-        ExecutionEnvironmentError: If it is missing, a dangling link, or for another platform.
-    """
+    """The interpreter in an environment's folder, checked to exist and to be built for this machine."""
     python = find_interpreter_in(folder)
     if python is None:
         windows = next((name for name in _WINDOWS if (folder / name).exists()), None)
@@ -95,15 +87,7 @@ def _advice_without_interpreter(folder: Path) -> str:
 
 
 def require_program(python: Path, *, where: str) -> None:
-    """Check that a file that is named as an interpreter is a program of this machine.
-
-    Args:
-        python: The file.
-        where: Its name in error messages.
-
-    Raises:
-        ExecutionEnvironmentError: If it is missing, is no program, or is one for another platform.
-    """
+    """Check that a file that is named as an interpreter is a program of this machine."""
     if not python.exists():
         real = os.path.realpath(python)
         link = f"it is a link to {real}, which does not exist" if python.is_symlink() else "it does not exist"
@@ -132,9 +116,6 @@ def probe_with_libraries(
 
     Returns:
         Facts about it, and the folder for LD_LIBRARY_PATH, None normally.
-
-    Raises:
-        ExecutionEnvironmentError: If it does not work with LD_LIBRARY_PATH either.
     """
     own = folder / "lib"
     has_own = any(own.glob("libpython3*.so*"))
@@ -151,15 +132,7 @@ def probe_with_libraries(
 
 
 def require_cpython(found: Interpreter, *, where: str) -> None:
-    """Reject other implementations than CPython.
-
-    Args:
-        found: The interpreter.
-        where: Name of its environment in the error.
-
-    Raises:
-        ExecutionEnvironmentError: If it is PyPy, GraalPy or another one.
-    """
+    """Reject other implementations than CPython, such as PyPy; *where* names the environment in the error."""
     if found.implementation != "cpython":
         raise ExecutionEnvironmentError(
             f"{where} cannot be used: its interpreter is {found.implementation} {version_text(found.version)}, and "
@@ -179,16 +152,7 @@ def is_numpy_broken(found: Interpreter) -> bool:
 
 
 def require_numpy(found: Interpreter, *, where: str, advice: str) -> None:
-    """Reject an interpreter without numpy: the stub passes tensors to models as numpy arrays.
-
-    Args:
-        found: The interpreter.
-        where: Name of its environment in the error.
-        advice: How to add numpy to it.
-
-    Raises:
-        ExecutionEnvironmentError: If numpy cannot be imported; contains the cause.
-    """
+    """Reject an interpreter without numpy, by which the stub passes tensors; *advice* is how to add it."""
     require_cpython(found, where=where)
     if is_free_threaded(found):
         _log.warning(

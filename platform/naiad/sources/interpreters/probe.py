@@ -30,18 +30,13 @@ class Interpreter:
 
     Attributes:
         python: The executable. Not resolved: the path of the link determines the venv.
-        version: `sys.version_info[:3]`.
         implementation: `cpython`, `pypy`.
         cache_tag: Tag in names of bytecode files, `cpython-310`.
         abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
-        prefix: `sys.prefix`.
         base_prefix: `sys.base_prefix`; differs from prefix in a venv.
-        bits: Size of a pointer.
-        platform: `sysconfig.get_platform()`.
         libpython: The shared libpython in use, None if linked statically.
         site_dirs: Folders of installed packages.
         numpy: Version of numpy, None if it cannot be imported.
-        numpy_error: Why numpy cannot be imported.
         has_bytecode: Whether at least nine of ten modules imported by the probe had usable bytecode.
     """
 
@@ -71,11 +66,7 @@ class Interpreter:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Interpreter:
-        """The interpreter for values of `as_json`.
-
-        Raises:
-            KeyError, TypeError, ValueError: If a value is missing or has the wrong type.
-        """
+        """The interpreter for values of `as_json`."""
         first, second, third = value["version"]
         paths = {name: Path(value[name]) for name in ("python", "prefix", "base_prefix")}
         return cls(**{**value, **paths, "version": (first, second, third), "site_dirs": tuple(value["site_dirs"])})
@@ -87,7 +78,6 @@ def probe_interpreter(
     """Start an interpreter and return the facts it reports.
 
     Args:
-        python: The executable.
         library_path: Folder for LD_LIBRARY_PATH, if it does not find its libpython otherwise.
         bytecode: Folder for bytecode of imported modules; None to write none.
         time_limit: Seconds it may take.

@@ -27,13 +27,10 @@ def run_script(
     """Run a script in an interpreter and return the JSON object that it prints after *mark*.
 
     Args:
-        python: The interpreter.
         script: Source of the script. It is passed with `-c`, so the interpreter's user need not have access to it.
         mark: Start of the output line; a `sitecustomize` may print other lines.
         options: Options of the interpreter. `-I` excludes PYTHON* variables, the user's site and the current folder.
-        arguments: Arguments of the script.
         library_path: Folder for LD_LIBRARY_PATH, if the interpreter does not find its libpython otherwise.
-        time_limit: Seconds it may take.
 
     Raises:
         ExecutionEnvironmentError: If it does not start, hangs, or prints invalid output; contains its last lines.
@@ -58,17 +55,7 @@ def run_clean(
     time_limit: float,
     variables: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command of an environment with a minimal set of variables; its own folder is first on PATH.
-
-    Args:
-        argv: The command.
-        library_path: Folder for LD_LIBRARY_PATH.
-        time_limit: Seconds it may take.
-        variables: More variables, or others.
-
-    Raises:
-        ExecutionEnvironmentError: If it does not start or takes too long.
-    """
+    """Run a command with few variables, and *variables* beside or in place of them; its folder is first on PATH."""
     environ = {"PATH": f"{Path(argv[0]).parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}
     # Importing numpy starts OpenBLAS's threads, which spin while idle; a probe needs none.
     environ["OPENBLAS_NUM_THREADS"] = "1"

@@ -34,15 +34,7 @@ Opener = Callable[[urllib.request.Request], Any]
 
 
 class Authorization:
-    """The Authorization header for one repository of one registry. Methods are thread-safe.
-
-    Args:
-        registry: Host of the registry, for messages.
-        name: Name of the repository, for messages.
-        credentials: The user's credentials; None for anonymous access.
-        opener: Sends the requests for tokens.
-        token_servers: Further hosts, with their ports if these are given in URLs, to which the credentials may be sent.
-    """
+    """The Authorization header for one repository of one registry. Methods are thread-safe."""
 
     def __init__(
         self,
@@ -67,10 +59,6 @@ class Authorization:
 
     def answer(self, challenge: str, rejected: str) -> str:
         """The header that answers a challenge.
-
-        Args:
-            challenge: The response's WWW-Authenticate header.
-            rejected: The header of the rejected request.
 
         Raises:
             RegistryError: If the credentials for it are missing, or the server of tokens rejects them.

@@ -49,11 +49,7 @@ Advance = Callable[[int], None]
 def open_registry(
     reference: Reference, environ: Mapping[str, str] | None = None, pauses: Sequence[float] | None = None
 ) -> RegistryClient:
-    """A client for a reference's repository, with the credentials of Docker's configuration.
-
-    Raises:
-        RegistryError: If the credentials cannot be read.
-    """
+    """A client for a reference's repository, with the credentials of Docker's configuration."""
     environ = os.environ if environ is None else environ
     credentials = find_credentials(reference, environ)
     given = environ.get(TOKEN_SERVERS_VARIABLE, "").lower().split(",")
@@ -67,11 +63,7 @@ def sha256_of(data: bytes) -> str:
 
 
 class RegistryClient:
-    """One repository of a registry. Methods block and are thread-safe.
-
-    Attributes:
-        reference: The repository.
-    """
+    """One repository of a registry. Methods block and are thread-safe."""
 
     def __init__(self, reference: Reference, transport: RegistryTransport) -> None:
         self.reference = reference
@@ -80,14 +72,7 @@ class RegistryClient:
     # -- manifests --------------------------------------------------------------------------------------------------
 
     def read_manifest(self, target: str) -> tuple[str, bytes]:
-        """Digest and content of a manifest.
-
-        Args:
-            target: A tag or a digest.
-
-        Raises:
-            RegistryError: If it does not exist, does not match its digest, or cannot be read.
-        """
+        """Digest and content of the manifest of a tag or a digest; the content matches the digest."""
         headers = {"Accept": ", ".join(_ACCEPTED)}
         url = self._transport.url(f"manifests/{target}")
         with self._transport.send("GET", url, headers=headers, expected=(_OK, _NOT_FOUND)) as reply:
@@ -105,22 +90,14 @@ class RegistryClient:
         return digest, data
 
     def has_manifest(self, target: str, digest: str) -> bool:
-        """Whether a tag, or a digest, is the manifest with that digest; False if the registry does not say.
-
-        Raises:
-            RegistryError: If the registry cannot be reached.
-        """
+        """Whether a tag, or a digest, is the manifest with that digest; False if the registry does not say."""
         url = self._transport.url(f"manifests/{target}")
         headers = {"Accept": ", ".join(_ACCEPTED)}
         with self._transport.send("HEAD", url, headers=headers, expected=(_OK, _NOT_FOUND)) as reply:
             return reply.status == _OK and reply.headers.get("Docker-Content-Digest") == digest
 
     def put_manifest(self, target: str, data: bytes, media_type: str) -> None:
-        """Store a manifest under a tag or its digest; its blobs must be there.
-
-        Raises:
-            RegistryError: If the registry rejects it.
-        """
+        """Store a manifest under a tag or its digest; its blobs must be there."""
         body = UploadBody(len(data), lambda: [data])
         url = self._transport.url(f"manifests/{target}")
         self._transport.send(
@@ -128,11 +105,7 @@ class RegistryClient:
         ).close()
 
     def tags(self) -> list[str]:
-        """The repository's tags, sorted; empty if the registry does not list them.
-
-        Raises:
-            RegistryError: If the registry cannot be reached.
-        """
+        """The repository's tags, sorted; empty if the registry does not list them."""
         with self._transport.send("GET", self._transport.url("tags/list"), expected=(_OK, _NOT_FOUND)) as reply:
             if reply.status == _NOT_FOUND:
                 return []
@@ -158,21 +131,13 @@ class RegistryClient:
     # -- sending blobs ----------------------------------------------------------------------------------------------
 
     def has_blob(self, digest: str) -> bool:
-        """Whether the repository has a blob.
-
-        Raises:
-            RegistryError: If the registry cannot be reached.
-        """
+        """Whether the repository has a blob."""
         url = self._transport.url(f"blobs/{digest}")
         with self._transport.send("HEAD", url, expected=(_OK, _NOT_FOUND)) as reply:
             return reply.status == _OK
 
     def mount_blob(self, digest: str, sources: Iterable[str]) -> bool:
-        """Let the registry copy a blob from one of its other repositories; whether it did.
-
-        Raises:
-            RegistryError: If the registry cannot be reached.
-        """
+        """Let the registry copy a blob from one of its other repositories; whether it did."""
         for name in sources:
             query = urllib.parse.urlencode({"mount": digest, "from": name})
             with self._transport.send(
@@ -193,12 +158,7 @@ class RegistryClient:
         return False
 
     def send_blob(self, content: Path | bytes, digest: str, advance: Advance) -> None:
-        """Send a blob, whether or not the repository has it.
-
-        Raises:
-            RegistryError: If the registry rejects it or cannot be reached.
-            OSError: If the file cannot be read.
-        """
+        """Send a blob, whether or not the repository has it."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         with self._transport.send(
             "POST", self._transport.url("blobs/uploads/"), headers={"Content-Length": "0"}, expected=(_ACCEPTED_STATUS,)
@@ -251,22 +211,14 @@ class RegistryClient:
     # -- receiving blobs --------------------------------------------------------------------------------------------
 
     def read_blob(self, digest: str, size: int, what: str) -> bytes:
-        """The content of a small blob.
-
-        Raises:
-            RegistryError: If it does not exist, does not match its digest, or cannot be read.
-        """
+        """The content of a small blob."""
         data = b"".join(self.stream_blob(digest, size, what))
         if sha256_of(data) != digest:
             raise self._mismatch(digest, sha256_of(data), what)
         return data
 
     def check_blob(self, digest: str, size: int, what: str, advance: Advance) -> None:
-        """Read a blob and compare its digest, without storing it.
-
-        Raises:
-            RegistryError: If it does not exist, does not match its digest, or cannot be read.
-        """
+        """Read a blob and compare its digest, without storing it."""
         actual = hashlib.sha256()
         for piece in self.stream_blob(digest, size, what):
             actual.update(piece)
@@ -278,14 +230,7 @@ class RegistryClient:
         """Download a blob into a file; bytes that an earlier attempt left in the file are kept.
 
         Args:
-            digest: Its digest.
-            size: Its size in bytes.
-            into: The file; concurrent calls must not have the same.
-            what: Name of the blob, for messages.
-            advance: Receives the number of bytes.
-
-        Raises:
-            RegistryError: If it does not exist, does not match its digest, cannot be read, or the disk is full.
+            into: Concurrent calls must not have the same file.
         """
         try:
             into.parent.mkdir(parents=True, exist_ok=True)
@@ -323,11 +268,7 @@ class RegistryClient:
         return f"sha256:{actual.hexdigest()}"
 
     def stream_blob(self, digest: str, size: int, what: str, start: int = 0) -> Iterator[bytes]:
-        """The bytes of a blob from *start* on; an interrupted transfer is resumed. The digest is not verified.
-
-        Raises:
-            RegistryError: If it does not exist, is longer than *size*, or cannot be read.
-        """
+        """The bytes of a blob from *start* on; an interrupted transfer is resumed. The digest is not verified."""
         position, attempt = start, 0
         while position < size:
             before = position

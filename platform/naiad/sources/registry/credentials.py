@@ -29,14 +29,7 @@ _DOCKER_HUB_KEY = "https://index.docker.io/v1/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryCredentials:
-    """A user's credentials at one registry.
-
-    Attributes:
-        user: Name of the user; empty with an identity token.
-        password: Password; empty with an identity token.
-        identity_token: Refresh token of OAuth2, which replaces name and password.
-        origin: File or program that they come from, for messages.
-    """
+    """A user's credentials at one registry: user and password, or an identity token, the refresh token of OAuth2."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -50,11 +43,7 @@ class RegistryCredentials:
 
 
 def find_credentials(reference: Reference, environ: Mapping[str, str]) -> RegistryCredentials | None:
-    """The credentials for a reference's registry, None if no file has any.
-
-    Raises:
-        RegistryError: If a file is malformed, or a credential helper fails.
-    """
+    """The credentials for a reference's registry, None if no file has any."""
     for path in _files(environ):
         try:
             text = path.read_text(encoding="utf-8-sig")

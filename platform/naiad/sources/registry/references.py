@@ -29,7 +29,6 @@ class Reference:
 
     Attributes:
         registry: Host and port, as `registry.example:5000`.
-        name: Name of the repository in the registry.
         tag: The tag; empty if the reference has a digest only.
         digest: `sha256:` and 64 digits; empty if the reference has a tag only.
     """
@@ -79,11 +78,7 @@ def is_reference(text: object) -> bool:
 
 
 def parse_reference(text: str) -> Reference:
-    """Parse a reference; without tag and digest the tag is `latest`.
-
-    Raises:
-        RegistryError: If it is malformed.
-    """
+    """Parse a reference; without tag and digest the tag is `latest`."""
     shown = redact(text)
     if shown != text:
         raise RegistryError(

@@ -50,26 +50,14 @@ class InterruptedTransferError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class UploadBody:
-    """The body of a request, readable several times.
-
-    Attributes:
-        size: Its length in bytes.
-        pieces: Returns the content from its beginning.
-    """
+    """The body of a request, readable several times."""
 
     size: int
     pieces: Callable[[], Iterable[bytes]]
 
 
 class RegistryTransport:
-    """Sends requests about one repository of a registry. Methods are thread-safe.
-
-    Args:
-        reference: Registry and repository.
-        credentials: The user's credentials; None for anonymous access.
-        pauses: Seconds before repetitions; `PAUSES` unless given.
-        token_servers: Further hosts to which the credentials may be sent for a token.
-    """
+    """Sends requests about one repository of a registry; *token_servers* may get the credentials. Thread-safe."""
 
     def __init__(
         self,
@@ -104,11 +92,7 @@ class RegistryTransport:
         body: UploadBody | None = None,
         expected: Iterable[int] = (200,),
     ) -> http.client.HTTPResponse:
-        """Send a request, repeatedly if it fails temporarily; the caller closes the response.
-
-        Raises:
-            RegistryError: If the registry cannot be reached, refuses access, or answers with another status.
-        """
+        """Send a request, repeatedly if it fails temporarily; the caller closes the response."""
         attempt = 0
         while True:
             try:

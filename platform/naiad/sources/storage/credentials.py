@@ -37,11 +37,7 @@ _GOOGLE = "GOOGLE_APPLICATION_CREDENTIALS"
 
 
 def driver_options(location: Location, environ: Mapping[str, str]) -> dict[str, Any]:
-    """The options for fsspec's driver to open *location*.
-
-    Raises:
-        StorageError: If the credential file is missing or invalid.
-    """
+    """The options for fsspec's driver to open *location*."""
     section = _SECTIONS.get(location.protocol)
     if section is None:
         return dict(location.options)

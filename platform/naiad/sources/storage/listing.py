@@ -17,14 +17,7 @@ _TAGS = ("ETag", "etag", "md5Hash", "md5", "generation", "LastModified", "last_m
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file or folder in remote storage.
-
-    Attributes:
-        path: Path relative to the listed folder.
-        size: Size in bytes.
-        tag: Value that changes with the content; empty if the driver reports none.
-        is_folder: Whether it is a folder.
-    """
+    """A file or folder below a listed folder; *tag* changes with the content, empty if the driver reports none."""
 
     path: str
     size: int
@@ -33,11 +26,7 @@ class StoredFile:
 
 
 def list_folders(storage: Storage) -> list[str]:
-    """The sorted names of the direct sub-folders.
-
-    Raises:
-        StorageError: If the folder does not exist or cannot be read.
-    """
+    """The sorted names of the direct sub-folders."""
     with translate_storage_errors(f"cannot list '{storage.uri}'"):
         storage.filesystem.invalidate_cache()
         entries = storage.filesystem.ls(storage.path, detail=True)
@@ -48,11 +37,7 @@ def list_folders(storage: Storage) -> list[str]:
 
 
 def list_files(storage: Storage) -> dict[str, StoredFile]:
-    """All files and folders below a folder, by relative path.
-
-    Raises:
-        StorageError: If the folder cannot be read, or contains a path that leads out of it.
-    """
+    """All files and folders below a folder, by relative path."""
     with translate_storage_errors(f"cannot list '{storage.uri}'"):
         storage.filesystem.invalidate_cache()
         found = storage.filesystem.find(storage.path, withdirs=True, detail=True)

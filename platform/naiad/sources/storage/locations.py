@@ -29,8 +29,6 @@ class Location:
 
     Attributes:
         uri: The URI without a trailing slash.
-        protocol: Name of fsspec's driver.
-        path: Path for the driver.
         options: Options for the driver that the URI contains.
     """
 
@@ -46,11 +44,7 @@ def has_scheme(text: str) -> bool:
 
 
 def parse_location(uri: str) -> Location:
-    """Parse a URI.
-
-    Raises:
-        StorageError: If it has no scheme or no bucket.
-    """
+    """Parse a URI."""
     match = _SCHEME.match(uri)
     if match is None:
         raise StorageError(f"'{redact(uri)}' is not a URI: it must begin with a scheme such as s3://")

@@ -56,13 +56,7 @@ class Filesystem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """An opened location.
-
-    Attributes:
-        uri: The URI.
-        filesystem: Its file system.
-        path: The path in that file system.
-    """
+    """An opened location."""
 
     uri: str
     filesystem: Filesystem
@@ -70,15 +64,7 @@ class Storage:
 
 
 def open_storage(uri: str, environ: Mapping[str, str] | None = None) -> Storage:
-    """Open the location of a URI. Most drivers do not access the network yet.
-
-    Args:
-        uri: See `naiad.sources.storage.locations`.
-        environ: Variables with credentials; those of this process by default.
-
-    Raises:
-        StorageError: If the URI or the credentials cannot be used, or the driver is not installed.
-    """
+    """Open the location of a URI. Most drivers do not access the network yet."""
     location = parse_location(uri)
     options = driver_options(location, os.environ if environ is None else environ)
     import fsspec  # here, because servers with local files only do not need it
@@ -107,11 +93,7 @@ def _not_installed(location: Location, error: ImportError) -> StorageError:
 
 @contextlib.contextmanager
 def translate_storage_errors(what: str) -> Iterator[None]:
-    """Convert exceptions of drivers, which have no common class, into errors that begin with *what*.
-
-    Raises:
-        StorageError: Instead of the driver's exception.
-    """
+    """Convert exceptions of drivers, which have no common class, into `StorageError`s that begin with *what*."""
     try:
         yield
     except NaiadError:
