@@ -82,7 +82,6 @@ class _MemberCollector:
         self.members: dict[str, OutputMember] = {}
 
     def add(self, source: str, target: str) -> None:
-        """Add a file or link unchanged."""
         facts = os.lstat(source)
         if stat.S_ISLNK(facts.st_mode):
             self.members[target] = OutputMember(name=target, link=os.readlink(source))  # noqa: PTH115 - as it is written

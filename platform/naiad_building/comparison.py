@@ -66,7 +66,6 @@ class Difference:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing differs."""
         return not self.packages and not self.changes and self.python[0] == self.python[1]
 
 

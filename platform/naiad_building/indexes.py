@@ -55,7 +55,6 @@ class PackageIndex:
 
     @property
     def uv_value(self) -> str:
-        """The index as uv's options take it."""
         return f"{self.name}={self.url}" if self.name else self.url
 
 

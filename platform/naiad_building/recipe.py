@@ -74,7 +74,6 @@ class Recipe:
         name: Name of the environment; its files are copied to `share/<name>/`.
         prefer: Which of these is used if the machine has several.
         requirements: A requirements file for pip, a `pyproject.toml`, or a `pylock.toml`.
-        files: Files and folders to copy into the environment.
         platform: Required platform, `linux-x86_64`; empty for any.
         glibc: Oldest glibc that the environment must run with; empty for any.
     """

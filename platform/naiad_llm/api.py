@@ -130,7 +130,6 @@ class OpenAiSettings:
         adapters: Finds the adapter names of a model's version. Called only with a separator set.
         context: Finds the number of tokens that a model's version takes; 0 if unknown.
         stored_responses: How many responses of `/v1/responses` are kept; 0 to keep none.
-        stored_bytes: How many bytes of them are kept.
         store: Where they are kept; None for a store of this API's own, with these bounds.
         mcp_models: The models that are tools; empty for all.
         metrics: Makes the response to `GET /metrics`; None to serve none here.
@@ -444,7 +443,6 @@ class OpenAiApi:
         self._submitter.submit_single(exchange, engine_infer_request(request, metadata), model, make_body)
 
     def _count_input_tokens(self, exchange: HttpExchange) -> None:
-        """Count the tokens of a request for a response, by the model's tokenizer."""
 
         def submit(request: ResponsesRequest) -> None:
             text = self._responses.text_of(exchange, request)

@@ -27,5 +27,4 @@ class OrderedGroup(click.Group):
     """A group that lists its commands in the order of their registration; click sorts them by name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The names of the commands."""
         return list(self.commands)

@@ -72,8 +72,6 @@ class CommandLine:
     Attributes:
         own: Texts of the command's own flags, by flag name, in the order given.
         server: The server's flags with their texts, in the order given.
-        positional: Arguments that are not flags.
-        is_help_requested: Whether `--help` was given.
     """
 
     own: Mapping[str, Sequence[str]]
@@ -82,7 +80,6 @@ class CommandLine:
     is_help_requested: bool
 
     def has(self, flag: Flag) -> bool:
-        """Whether the command's own flag was given."""
         return flag.name in self.own
 
     def last(self, flag: Flag) -> str:

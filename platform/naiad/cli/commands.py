@@ -42,7 +42,6 @@ class _AllCommands(click.Group):
     """All sub-commands, in the order of their registration. Those of a package that is not installed say so."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The names of the commands."""
         return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

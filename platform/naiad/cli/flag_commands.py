@@ -22,7 +22,6 @@ class FlagCommand:
     Attributes:
         place: Module and function, as `module:function`; the function maps arguments to an exit code.
         arguments: What follows the command's name in usage texts.
-        summary: One sentence for the overview of commands.
         choices: Values that the first argument may have; empty for any value.
         takes_served_model: Whether the first argument is a model of a running server, whose address is `--url`.
     """

@@ -66,7 +66,6 @@ class ServerAddress:
         self._seconds = seconds
 
     def get(self, path: str) -> Any:
-        """The JSON of a path."""
         return read_json(self.text(path))
 
     def post(self, path: str, document: Any) -> Any:

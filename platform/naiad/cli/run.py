@@ -115,7 +115,6 @@ class _RunResult:
 
     @property
     def has_failed(self) -> bool:
-        """Whether a response is an error."""
         return any(response.error is not None for response in self.responses)
 
 
@@ -261,7 +260,6 @@ class _ResponseSink:
         self._started = time.monotonic_ns()
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the protocol's signature
-        """Keep a copy of one response."""
         self.total_ns = time.monotonic_ns() - self._started
         if response is not None:
             self.responses.append(_copy_response(response, self.total_ns))
@@ -313,7 +311,6 @@ def _timings(load_ns: int, total_ns: int, statistics: ModelStatistics) -> dict[s
 
 
 def _print_plainly(result: _RunResult) -> None:
-    """Print a result for people."""
     print(f"{result.model} version {result.version}")
     is_numbered = len(result.responses) != 1
     if is_numbered:

@@ -80,7 +80,6 @@ class Gpu:
 
     Attributes:
         is_divided: Whether the GPU is in MIG mode: CUDA uses its MIG devices in place of it.
-        parts: The MIG devices of a divided GPU.
         parent: UUID of a MIG device's GPU; empty for a GPU.
         instance: The numbers of a MIG device's GPU instance and compute instance.
     """

@@ -79,7 +79,6 @@ class FileDestination:
         self._descriptor = descriptor
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
     def _open(self) -> int:
@@ -146,11 +145,9 @@ class DirectWriter:
         self._output = _Output(destination, report)
 
     def put(self, line: bytes, *, urgent: bool) -> None:  # noqa: ARG002 - nothing waits, so nothing is more urgent
-        """Write a line with its end."""
         self._output.write([line])
 
     def reopen(self) -> None:
-        """Open the file of this name again."""
         self._output.reopen()
 
     def flush(self) -> bool:
@@ -158,7 +155,6 @@ class DirectWriter:
         return True
 
     def close(self) -> None:
-        """Close the destination."""
         self._output.close()
 
 
@@ -356,7 +352,6 @@ class _Output:
             self._write_portion([self._report(problem)])
 
     def close(self) -> None:
-        """Close the destination."""
         with contextlib.suppress(OSError):
             self._destination.close()
 

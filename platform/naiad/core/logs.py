@@ -125,7 +125,6 @@ class ActiveLog:
 
     @property
     def settings(self) -> LogSettings:
-        """The current settings."""
         return self._settings
 
     async def change(self, settings: LogSettings) -> None:
@@ -157,7 +156,6 @@ class ActiveLog:
         Args:
             deliver: Called with the lines of the last moments, oldest first: at most 2000, since older ones would be
                 dropped by `RecentLines`, too. Lines of guests are not among them.
-            loop: The event loop whose thread calls *deliver*.
         """
         passing = _LinesInPassing(deliver, loop)
         self._logger.addHandler(passing)
@@ -230,8 +228,6 @@ class ServerLine(NamedTuple):
     """A line that the server itself wrote, in whichever of its processes.
 
     Attributes:
-        time: In seconds since the epoch.
-        level: `I`, `W` or `E`.
         text: Its text, cut after 2000 characters.
     """
 
@@ -246,8 +242,6 @@ class LogLine:
 
     Attributes:
         number: Its number among all lines of this process.
-        time: In seconds since the epoch.
-        level: `I`, `W` or `E`.
         source: The instance that wrote it; empty for the server itself.
         text: Its text, cut after 2000 characters.
     """
@@ -273,7 +267,6 @@ class RecentLines(logging.Handler):
         self._size = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the line of *record*."""
         guest = _guest_of(record)
         if guest is not None:
             assert isinstance(record.args, tuple)
@@ -329,7 +322,6 @@ class _LinesInPassing(logging.Handler):
         self._last = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Collect the line of *record*, on any thread."""
         line = None if _guest_of(record) is not None else _server_line(record)
         if line is None:
             return
@@ -425,7 +417,6 @@ class _LevelFilter(logging.Filter):
         return self.passes(record.levelno)
 
     def passes(self, level: int) -> bool:
-        """Whether messages of a level are logged."""
         settings = self._settings
         if level >= logging.ERROR:
             return settings.error
@@ -532,7 +523,6 @@ class _LineHandler(logging.Handler):
         self.writer: LogWriter = writer(destination, self._report_line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass on the line of *record*; a message that cannot be formatted gives a line with the error."""
         try:
             line = self.format(record)
         except Exception as error:  # noqa: BLE001 - as `logging` itself, which prints a traceback to stderr and may block there

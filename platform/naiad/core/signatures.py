@@ -60,7 +60,6 @@ class Signatures:
     by_key: Mapping[str, bytes]
 
     def as_bytes(self) -> bytes:
-        """The file's content."""
         signatures = {key: base64.b64encode(value).decode() for key, value in self.by_key.items()}
         return (
             json.dumps({"format": _FORMAT, "sha256": self.digest, "signatures": signatures}, indent=1) + "\n"

@@ -36,7 +36,6 @@ class Wing:
 
     @property
     def is_installed(self) -> bool:
-        """Whether the package is there."""
         return find_spec(self.package) is not None
 
 

@@ -70,7 +70,6 @@ class Activation:
         return f"{what}: {', '.join(self.names) or 'no variables'}"
 
     def apply(self, environ: dict[str, str]) -> None:
-        """Change the variables of a guest as the activation does."""
         for name, value in {**self.fixed, **self.changes}.items():
             if value is None:
                 environ.pop(name, None)

@@ -158,8 +158,6 @@ def stale_sources(
 
     Args:
         folder: Name of the environment's folder with a slash at its end; empty if the environment is the whole entry.
-        files: The files as they are now.
-        unpacked: The files as they were unpacked.
     """
     libraries = f"{folder}lib"  # lib64 as well
     return sorted(

@@ -88,7 +88,6 @@ class EnvironmentManager:
 
     @property
     def store_root(self) -> Path:
-        """Folder of the store."""
         return self._root
 
     def activity(self) -> Mapping[str, str]:

@@ -26,7 +26,6 @@ class StorePolicy:
         max_bytes: Size of the store above which unused entries are removed; 0 for no limit.
         trust: Keys that may sign archives; None if signatures are not required.
         require_digest: Whether remote archives must be pinned with `@sha256:`.
-        offline: Whether nothing is downloaded.
         reports_changed: Whether a warning says that a URI without a digest has another content now than at its first
             use, which is compared in the background.
         guest_variables: Names, or patterns, of the server's variables that guests inherit; None for all.

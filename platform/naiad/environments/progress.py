@@ -143,7 +143,6 @@ class BarReporter:
         self._tasks: dict[tuple[str, Path], TaskID] = {}
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Draw the event."""
         with self._lock:
             if event.finished:
                 self._remove(event)

@@ -135,11 +135,9 @@ class ReadyEnvironment:
     Attributes:
         source: Archive or directory named by the user, a string for a URI; None for an installed interpreter.
         prefix: Folder of the environment; for an archive, a folder in the store.
-        python: The interpreter to start.
         cache_tag: Tag in names of bytecode files, `cpython-310`.
         abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
         digest: SHA-256 of the archive, None if it is not an archive.
-        is_host: Whether it is the host's interpreter, with the host's packages.
         bytecode: Folder for bytecode, None if bytecode is beside the sources.
         library_path: Folder that the interpreter needs in LD_LIBRARY_PATH to find its libpython, None normally.
         libraries: Folder with its shared libraries, None if it has none of its own.

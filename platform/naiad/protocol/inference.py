@@ -120,17 +120,14 @@ class InferRequest:
         requested_outputs: Names of outputs to return; empty means all.
         parameters: Parameters for the model, without the reserved ones.
         correlation_id: Sequence id, an unsigned integer or a string; 0 and "" mean none.
-        flags: SEQUENCE_START and SEQUENCE_END.
         priority: Priority level, 0 for the model's default.
         timeout_us: Timeout in microseconds, 0 for none.
         layout_key: Equal for requests that differ in nothing that a check against a plan looks at, so that what the
             check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
             request they recognise.
-        trace: Its trace; None for requests that are not traced.
         place: Where its inputs are in memory that the model's guests map; None if they must be copied.
         propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
             chain of servers. Models find them in the context of the request's trace.
-        device: What it has to do with GPU memory; None for nothing.
         reader: Number of the load (`Target.number`) to whose guests all its outputs go, and to nothing else: these
             guests may read and write them where they are. 0 if they may go elsewhere,
             -1 if its inputs are always copied as well.
@@ -176,7 +173,6 @@ class InferResponse:
     """One response to a request; a request may have any number of them.
 
     Attributes:
-        outputs: Outputs in the model's order.
         error: Set where this response is an error; outputs are empty then.
         layout: The same object for all responses whose outputs differ in their bytes alone; None if unknown.
         is_on_device: Whether some outputs are in GPU memory: then their data is a `DeviceBytes`. Only in responses to

@@ -79,8 +79,6 @@ class DemandStatus:
     Attributes:
         states: State of each such model, by its key: dormant, loading, loaded, failed.
         limit: Bytes that all guests may use together; 0 for any.
-        loads: Loads on demand that succeeded, by the model's key.
-        failures: Loads on demand that failed, by the model's key.
         evictions: How often a model was unloaded, by the model's key and the cause: idle, or memory.
     """
 
@@ -159,11 +157,9 @@ class ResponseStatistics:
 
     Attributes:
         compute_infer: Time until the model sent them, counted from the response before or the start of `execute`.
-        compute_output: Time to read their outputs.
         success: Sum of both times, of responses without an error.
         fail: Sum of both times, of errors.
         empty_response: Requests that ended here without a response.
-        cancel: Requests that were cancelled here.
     """
 
     compute_infer: Duration
@@ -181,7 +177,6 @@ class MemoryUse:
     Attributes:
         type: CPU, CPU_PINNED or GPU.
         id: Number of the memory among those of its type; of a GPU, its number in that guest.
-        byte_size: Bytes in use.
     """
 
     type: str
@@ -211,26 +206,16 @@ class ModelStatistics:
         inference_count: Rows inferred, over all batches.
         success: Successful requests, from submission to response.
         failures: Failed requests by reason, where it is known.
-        compute_input: Time to lay inputs out for the guest.
-        compute_output: Time to read outputs.
         namespace: Its namespace; empty where namespaces are disabled.
         tags: Labels that its configuration adds to its metrics.
-        is_cached: Whether its configuration enables the response cache.
         error_responses: Requests to which the model responded with an error; they count as successes.
-        load_seconds: How long loading it took.
         summaries: Quantiles of durations in microseconds, by part of the request; empty unless enabled.
         first_responses: Milliseconds to the first response of each request; None unless enabled.
-        cache_hit: Requests answered from the response cache.
-        cache_miss: Requests that were not in the response cache.
-        batch_stats: Per batch size.
         responses: Per position of a response in its request, with that position; decoupled models, and native
             backends that report responses.
-        memory_usage: Memory that guests reported, by type and id.
-        running_count: Requests that instances have now.
         latencies: Successful requests by their duration in microseconds, rounded; empty unless enabled.
         first_latencies: The same until the first response; decoupled models only.
         refusals: Requests that were refused on arrival, by reason; they are in no other count.
-        condition: What it can do now.
         stalled: Of which instances `execute` makes no progress, as a sentence; empty for none.
         refused: Which requests it refuses now because they ended its processes, as a sentence; empty for none.
     """

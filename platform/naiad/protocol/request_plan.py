@@ -51,7 +51,6 @@ class InputRule(NamedTuple):
     Attributes:
         dims: Its dimensions without the batch dimension; -1 is variable.
         element_size: Bytes of one element; 0 for BYTES, whose elements have any length.
-        has_wildcard: Whether a dimension is variable.
         reshape: Dimensions the model sees instead of `dims`; None if they are the same.
     """
 
@@ -71,7 +70,6 @@ class OutputRule(NamedTuple):
     shape: tuple[int, ...]
 
     def matches(self, datatype: Datatype, shape: Sequence[int]) -> bool:
-        """Whether an output is as declared."""
         return (
             datatype is self.datatype
             and len(shape) == len(self.shape)
@@ -132,8 +130,6 @@ class RequestPlan:
             reference; the log has a warning.
         packs_inputs: Whether the check packs the inputs. False where the guest is given other inputs than the
             request's: an ensemble has no guest, and a sequence batcher adds controls and states.
-        input_positions: Position of each of `input_names`.
-        output_positions: Position of each of `output_names`.
     """
 
     model_name: str
@@ -151,7 +147,6 @@ class RequestPlan:
     _required: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive what is looked up by name."""
         for name, value in (
             ("input_positions", {name: position for position, name in enumerate(self.input_names)}),
             ("output_positions", {name: position for position, name in enumerate(self.output_names)}),

@@ -87,12 +87,10 @@ class CondaDeclaration:
 
     @property
     def is_lock(self) -> bool:
-        """Whether it is a lock itself."""
         return self.lock == self.file
 
     @property
     def lock_command(self) -> str:
-        """The command that writes its lock."""
         return f"naiad lock {self.file}"
 
 
@@ -105,7 +103,6 @@ class CondaPackages:
 
     @property
     def versions(self) -> dict[str, str]:
-        """Version of each package, by its normalized name."""
         conda = {record.name.normalized: str(record.version) for record in self.records}
         return conda | {str(canonicalize_name(pin.name)): pin.version for pin in self.pins}
 

@@ -57,7 +57,6 @@ class Declaration:
         requirements: The requirements in it that are names with versions; empty for a lock.
         constraints: Versions that packages must have if something requires them.
         overrides: Requirements that replace all others of the same package.
-        indexes: Indexes that it names itself.
         has_options: Whether it is a requirements file with options that are not about indexes and other files.
         unlockable: Why no lock can be written from it; empty if one can.
     """
@@ -74,22 +73,18 @@ class Declaration:
 
     @property
     def is_script(self) -> bool:
-        """Whether it is a script with a block."""
         return self.file.name.endswith(".py")
 
     @property
     def is_requirements(self) -> bool:
-        """Whether it is a requirements file of pip."""
         return self.file.suffix in {".txt", ".in"}
 
     @property
     def is_lock(self) -> bool:
-        """Whether it is a lock itself."""
         return lock_candidates(self.file) == (self.file,)
 
     @property
     def lock_command(self) -> str:
-        """The command that writes its lock."""
         return f"naiad lock {self.file}"
 
 

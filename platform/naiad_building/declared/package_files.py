@@ -43,7 +43,6 @@ class PackageFile:
 
     @property
     def name(self) -> str:
-        """Name of the file."""
         return file_name(self.url)
 
 

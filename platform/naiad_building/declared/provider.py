@@ -113,7 +113,6 @@ class DeclaredEnvironments:
         return _Plan(file=file, digest=venv_key(chosen, pins), build=build)
 
     def _plan_conda(self, file: Path, python: SpecifierSet | None, label: str) -> _Plan:
-        """An environment of conda packages, its interpreter among them."""
         from naiad_building.declared.conda import build_conda_environment, read_conda_declaration
 
         declaration = read_conda_declaration(file)

@@ -146,7 +146,6 @@ class _WorkerThreads(concurrent.futures.ThreadPoolExecutor):
 
 
 def _resolve(future: concurrent.futures.Future[Any], function: Callable[..., Any], args: tuple[object, ...]) -> None:
-    """Call a function and store its result or exception in a future."""
     try:
         future.set_result(function(*args))
     except BaseException as error:  # noqa: BLE001 - `future.result` raises it in the caller's thread

@@ -121,7 +121,6 @@ class Model:
             self._server.loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package
 
     def _on_same_server(self, name: str, version: int) -> Model:
-        """A model of the same server."""
         return Model(self._server, name, version)
 
     # -- readiness, metadata, statistics --------------------------------------------------------------------------

@@ -139,7 +139,6 @@ class FakeCalls(ModelCalls):
         loop.call_soon(then)
 
     def cancel(self, call: FakeCall) -> None:
-        """Record that the model cancelled its call; a fake runs to its end."""
         call.is_cancelled = True
 
     def report_consumed(self, call: FakeCall, count: int) -> None:

@@ -257,7 +257,6 @@ class _Writer:
         self._tokens = itertools.count(1)
 
     def response(self, record: RequestRecord, response: InferenceResponse, flags: int) -> tuple[bytes, int]:
-        """One entry of RESPONSES, and the bytes of its outputs."""
         error = response.error()
         if error is not None:
             return error_entry(record.key, error.code(), error.message(), flags), 0
@@ -298,7 +297,6 @@ class _TestSenders(HostSenders):
         return state() if callable(state) else state
 
     def credit(self, key: int) -> None:
-        """Report a response as read."""
         self._on_credit(Credit(key, 1))
 
 

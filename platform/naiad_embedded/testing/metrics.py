@@ -82,15 +82,12 @@ class RecordedMetrics(MetricStore):
             self.families.pop(family.name, None)
 
     def increment(self, metric: RecordedMetric, value: float) -> None:
-        """Add to a counter or gauge."""
         metric.value += value
 
     def set(self, metric: RecordedMetric, value: float) -> None:
-        """Set a gauge."""
         metric.value = value
 
     def observe(self, metric: RecordedMetric, value: float) -> None:
-        """Record a value."""
         metric.observed.append(value)
 
     def observe_counts(self, metric: RecordedMetric, total: float, counts: Sequence[int]) -> None:  # noqa: ARG002 - each value counts

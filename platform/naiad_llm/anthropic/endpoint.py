@@ -33,22 +33,18 @@ class CountWriter:
         self.collected = 0  # stays 0: the text does not matter
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
-        """Discard the text; return no events."""
         return []
 
     def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events
-        """Report the response as sent."""
         sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the text does not matter
-        """Write the count."""
         if usage.prompt is None:
             self.fail(ApiError("The model does not count tokens: it has no output 'num_input_tokens'", param="model"))
             return
         self._exchange.respond(json_response({"input_tokens": usage.prompt}))
 
     def fail(self, error: ApiError) -> None:
-        """Write the error."""
         self._exchange.respond(error_response(error))
 
     def abandon(self) -> None:

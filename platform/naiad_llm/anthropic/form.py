@@ -22,7 +22,6 @@ class MessagesForm:
     """Writes one answer."""
 
     def __init__(self, model: str) -> None:
-        """An answer of *model* without blocks."""
         self._head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": model}
 
     def begin(self, usage: Usage) -> Events:
@@ -37,7 +36,6 @@ class MessagesForm:
         return [{"type": "message_start", "message": message}]
 
     def change(self, event: BlockEvent) -> Events:
-        """The event for a change of a block."""
         block = event.block
         if event.step is Step.BEGIN:
             return [{"type": "content_block_start", "index": block.index, "content_block": _empty(block)}]
@@ -71,11 +69,9 @@ class MessagesForm:
         }
 
     def failure(self, error: ApiError, answer: Answer) -> Events:  # noqa: ARG002 - what was generated is sent already
-        """The error."""
         return [error_document(error)]
 
     def error_response(self, error: ApiError) -> list[Buffer]:
-        """The response for an error before the first event."""
         return error_response(error)
 
 

@@ -81,7 +81,6 @@ class McpEndpoint:
         }
 
     def handle(self, exchange: HttpExchange) -> None:
-        """Handle a request; the response may follow later."""
         problem = self._http_problem(exchange)
         if problem is not None:
             status, text = problem
@@ -203,7 +202,6 @@ class CallSink:
             self.respond(self._tool.result(self._responses))
 
     def respond(self, result: Mapping[str, Any]) -> None:
-        """Respond with the result of the call."""
         exchange, self._exchange = self._exchange, None
         self._responses.clear()
         if exchange is not None:

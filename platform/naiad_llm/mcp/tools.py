@@ -33,7 +33,6 @@ class Tool:
     description: str
 
     def document(self) -> dict[str, Any]:
-        """The tool in the list of tools."""
         inputs = self.metadata.inputs
         input_schema: dict[str, Any] = {
             "type": "object",
@@ -90,19 +89,16 @@ class ToolBox:
     """The tools of a server: its ready models whose inputs are described."""
 
     def __init__(self, engine: EngineDoor, names: Collection[str] = ()) -> None:
-        """The models of *engine*; those in *names* only, unless it is empty."""
         self._engine = engine
         self._names = frozenset(names)
 
     def documents(self) -> list[dict[str, Any]]:
-        """All tools, by name."""
         entries = self._engine.ready_index()
         names = sorted({entry.name for entry in entries} | {model_key(one.namespace, one.name) for one in entries})
         found = (self.find(name) for name in names)
         return [tool.document() for tool in found if tool is not None]
 
     def find(self, name: str) -> Tool | None:
-        """The tool of that name; None without one."""
         if not _NAME.fullmatch(name) or (self._names and name not in self._names):
             return None
         try:

@@ -47,7 +47,6 @@ class Block:
 
     Attributes:
         call_id: Identifies a tool call, so that its result can refer to it; "" for other kinds.
-        name: Name of the called function; "" for other kinds.
         logprobs: Of each token of a text, in the form of chats; empty if they were not requested.
     """
 
@@ -96,7 +95,6 @@ class Answer:
 
     @property
     def size(self) -> int:
-        """Bytes of its texts."""
         return sum(block.content.size for block in self.blocks)
 
     def message(self) -> dict[str, Any]:

@@ -56,11 +56,9 @@ class BlockDocumentWriter:
 
     @property
     def collected(self) -> int:
-        """Bytes of the answer so far."""
         return self._blocks.size
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
-        """Append new output; return no events."""
         for _, delta in deltas:
             self._blocks.add(delta)
             self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
@@ -72,7 +70,6 @@ class BlockDocumentWriter:
         sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
-        """Write the document."""
         if not self._exchange.is_connected:
             self._exchange.respond([])  # the client has left: this ends the exchange
             return
@@ -81,11 +78,9 @@ class BlockDocumentWriter:
         self._exchange.respond(response(_OK, dump_parts(self._form.document(self._answer))))
 
     def fail(self, error: ApiError) -> None:
-        """Write the error."""
         self._exchange.respond(self._form.error_response(error))
 
     def abandon(self) -> None:
-        """Free the answer."""
         self._answer = Answer()
         self._blocks = BlockAssembler(self._answer)
 
@@ -109,7 +104,6 @@ class BlockStreamWriter:
         return self._blocks.size
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:
-        """The events of the deltas."""
         events = self._begin(usage)
         for _, delta in deltas:
             events += self._changes(self._blocks.add(delta))
@@ -144,7 +138,6 @@ class BlockStreamWriter:
             self._exchange.respond(self._form.error_response(error))
 
     def abandon(self) -> None:
-        """Free the answer."""
         self._is_abandoned = True
         self._answer = Answer()
         self._blocks = BlockAssembler(self._answer)

@@ -46,7 +46,6 @@ class DocumentWriter:
         self.collected = 0
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
-        """Append the deltas to their choices; return no events."""
         for choice, delta in deltas:
             self.collected += self._documents.collect(choice, delta)
         return []
@@ -56,11 +55,9 @@ class DocumentWriter:
         sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
-        """Write the document."""
         self._exchange.respond(response(_OK, dump_parts(self._documents.document(choices, usage))))
 
     def fail(self, error: ApiError) -> None:
-        """Write the error."""
         self._exchange.respond(error.response())
 
     def abandon(self) -> None:
@@ -81,7 +78,6 @@ class EventStreamWriter:
         self.collected = 0  # stays 0: each delta is sent
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
-        """The events of the deltas."""
         return [_event(chunk) for choice, delta in deltas for chunk in self._chunks(choice, delta)]
 
     def send(self, events: list[Buffer], sent: SentCount) -> None:
@@ -185,7 +181,6 @@ class DocumentBuilder:
         return _size(choice) - before + added
 
     def document(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
-        """The whole response, for `dump_parts`."""
         document = {**self._head, "object": self._kind, "system_fingerprint": None}
         document["choices"] = [self._choice(choice) for choice in choices]
         counts = usage.document()
@@ -232,7 +227,6 @@ class DocumentBuilder:
         return self._chunk({"index": choice.index, "text": choice.prompt, "logprobs": found, "finish_reason": None})
 
     def delta_chunk(self, choice: Choice, delta: ChoiceDelta, finish_reason: str | None) -> dict[str, Any]:
-        """The chunk of one delta."""
         document: dict[str, Any] = {"index": choice.index, "logprobs": None, "finish_reason": finish_reason}
         count = self._request.top_logprobs
         if count is not None:

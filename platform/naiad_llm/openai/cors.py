@@ -50,51 +50,40 @@ class LinesExchange(HttpExchange):
 
     @property
     def request(self) -> HttpRequest:
-        """The request to respond to."""
         return self._exchange.request
 
     @property
     def client_address(self) -> str:
-        """The address of the client."""
         return self._exchange.client_address
 
     @property
     def server_address(self) -> str:
-        """The address of this machine to which the client connected."""
         return self._exchange.server_address
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is still connected."""
         return self._exchange.is_connected
 
     def replace_body(self, body: Buffer, charge: Charge) -> None:
-        """As the wrapped exchange."""
         self._exchange.replace_body(body, charge)
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the wrapped exchange is blocked."""
         return self._exchange.is_blocked
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Write the response, or the rest of one begun with `write`."""
         self._exchange.respond([self._add_lines(parts[0]), *parts[1:]] if parts else parts)
 
     def write(self, part: Buffer) -> None:
-        """Write a part of the response."""
         self._exchange.write(self._add_lines(part))
 
     def hold(self, size: int) -> None:
-        """As the wrapped exchange."""
         self._exchange.hold(size)
 
     def on_resume(self, resume: Callable[[], None]) -> None:
-        """Register *resume* with the wrapped exchange."""
         self._exchange.on_resume(resume)
 
     def on_disconnect(self, ticket: int) -> None:
-        """Register *ticket* with the wrapped exchange."""
         self._exchange.on_disconnect(ticket)
 
     def _add_lines(self, part: Buffer) -> Buffer:

@@ -106,7 +106,6 @@ class CustomCalls:
         self._inputs: dict[tuple[int, int], CustomInput] = {}
 
     def whole(self, call: dict[str, Any]) -> dict[str, Any]:
-        """A whole call in the form of its tool."""
         function = call.get("function") or {}
         if function.get("name") not in self._names:
             return call

@@ -59,14 +59,12 @@ class ApiError(Exception):
         self.wrong_secret = wrong_secret
 
     def document(self) -> dict[str, Any]:
-        """The JSON object of the error, for a response body or an event."""
         kind = "invalid_request_error" if self.status < SERVER_ERROR else "server_error"
         # A model's error text may hold lone surrogates, which UTF-8 cannot encode.
         message = self.message.encode("utf-8", "replace").decode()
         return {"error": {"message": message, "type": kind, "param": self.param, "code": self.code}}
 
     def response(self) -> list[Buffer]:
-        """The complete HTTP response."""
         return json_response(self.document(), self.status)
 
 

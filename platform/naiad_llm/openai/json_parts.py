@@ -32,7 +32,6 @@ class _Chunks:
         return iter(self._chunks)
 
     def add(self, data: Buffer) -> None:
-        """Append a copy of bytes."""
         self.size += len(data)
         if self._chunks and len(self._chunks[-1]) < _CHUNK:
             self._chunks[-1] += data
@@ -71,7 +70,6 @@ class JsonText:
         return self._inner.size
 
     def add(self, text: str) -> None:
-        """Append text."""
         if text:
             self._inner.add(memoryview(orjson.dumps(text))[1:-1])
 
@@ -94,7 +92,6 @@ class JsonList:
         return self._inner.size
 
     def add(self, values: Sequence[Any]) -> None:
-        """Append values."""
         if values:
             if self.size:
                 self._inner.add(b",")

@@ -320,7 +320,6 @@ class TextRequest:
     Attributes:
         prompts: Prompts of a completion, each a text or token ids; for a chat one element, its conversation as JSON.
         top_logprobs: Number of most likely tokens reported for each generated token; None to report no probabilities.
-        echo: Whether the text of each choice starts with its prompt.
         is_empty: Whether no text is wanted, only what is told of the prompt; the model generates one token.
         ignored: What was left out of the request, for the log.
         custom_tools: Names of the functions whose calls are written as those of custom tools.

@@ -46,7 +46,6 @@ class SingleResponseSink:
         self._error_response = error_response
 
     def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
-        """Write the response."""
         if inferred is not None:
             self._on_sent()  # discarded responses too: otherwise a model that sends more would block forever
         exchange = self._exchange

@@ -67,9 +67,6 @@ class BodyReader:
         Args:
             read: Reads the object. A function that can be pickled: for a long body it runs in another process.
             read_long: Called with a long body, in another process, with *read* and the limit.
-
-        Raises:
-            ApiError: If a short body is invalid, or a body too long.
         """
         body = exchange.request.body
         if len(body) <= LONG_JSON:

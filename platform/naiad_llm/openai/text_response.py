@@ -38,7 +38,6 @@ class Usage:
     cached: int | None = None
 
     def add(self, other: Usage) -> None:
-        """Add the counts of another prompt."""
         self.prompt = _sum(self.prompt, other.prompt)
         self.completion = _sum(self.completion, other.completion)
         self.cached = _sum(self.cached, other.cached)
@@ -67,8 +66,6 @@ class Choice:
         message: Members of a chat's message besides its content, such as tool calls.
         logprobs: Members of the log probabilities so far; stay empty in a stream.
         offsets: Places of the tokens in the text, for a completion; stay empty in a stream.
-        finish_reason: Why the choice is finished; None while it is not.
-        has_begun: Whether a chunk was sent.
         length: Characters of text before the next token, in a stream with the prompt.
         transfer: What another server needs to continue with the model's cache (`kv_transfer_params`).
     """
@@ -275,5 +272,4 @@ class PromptSink:
         self._sent = sent
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
-        """Add a response of the model."""
         self._response.on_response(self._prompt, response, final=final, sent=self._sent)

@@ -49,7 +49,6 @@ class GrpcEndpoint:
         return model_of_config(MessageToDict(answer.config, preserving_proto_field_name=True), version)
 
     def failure(self, error: Any, preface: str = "") -> NaiadError:
-        """The error of a call; *preface* comes before errors of the server."""
         import grpc
 
         if error.code() is grpc.StatusCode.UNAVAILABLE and "onnect" in (error.details() or ""):
@@ -60,12 +59,10 @@ class GrpcEndpoint:
         return NaiadError(f"{preface}{error.details() or error.code()}")
 
     async def close(self) -> None:
-        """Close the channel."""
         await self.channel.close()
 
     @property
     def errors(self) -> Any:
-        """The class of errors of calls."""
         return self._errors
 
 

@@ -43,7 +43,6 @@ class HttpTarget:
         self._connections: list[_Connection | None] = []
 
     async def open(self, workers: int) -> None:
-        """Have a place for the connection of each worker."""
         self._connections += [None] * (workers - len(self._connections))
 
     async def send(self, worker: int) -> int:
@@ -65,7 +64,6 @@ class HttpTarget:
         return connection.first_ns - started if connection.first_ns else 0
 
     def close(self) -> None:
-        """Close the connections."""
         for connection in self._connections:
             if connection is not None:
                 connection.close()
@@ -148,18 +146,15 @@ class _Connection(asyncio.Protocol):
         return self._answer
 
     def close(self) -> None:
-        """Close the connection."""
         if self._transport is not None:
             self._transport.close()
 
     # -- asyncio's callbacks --
 
     def connection_made(self, transport: Any) -> None:
-        """Keep the transport."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived."""
         if self._parser is None:
             return
         try:
@@ -169,19 +164,16 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the request in flight."""
         self.is_closed = True
         self._fail(f"the server closed the connection{f': {error}' if error else ''}")
 
     # -- the parser's callbacks --
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of the body."""
         self.first_ns = self.first_ns or time.monotonic_ns()
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        """Pass on the response."""
         parser, self._parser = self._parser, None
         if not parser.should_keep_alive():
             self.is_closed = True

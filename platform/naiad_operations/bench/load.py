@@ -65,11 +65,9 @@ class LoadResult:
 
     @property
     def requests_per_second(self) -> float:
-        """Successful requests per second."""
         return len(self.latencies_ms) / self.seconds if self.seconds else 0.0
 
     def add_error(self, message: str) -> None:
-        """Count a failed request."""
         self.errors += 1
         self.first_error = self.first_error or message
 

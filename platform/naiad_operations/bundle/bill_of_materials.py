@@ -33,7 +33,6 @@ class EnvironmentFacts:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> EnvironmentFacts:
-        """The facts that `dataclasses.asdict` made a dictionary of."""
         return cls(**{**value, "packages": tuple(Package(**each) for each in value["packages"])})
 
 

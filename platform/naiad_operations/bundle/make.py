@@ -75,9 +75,6 @@ def make_bundle(
 
     Args:
         scratch: An empty folder for members that are made here; it must exist until the bundle is written.
-
-    Raises:
-        BundleError: If a model would not run from the bundle, or a package is not installed here.
     """
     if options.models.is_namespaced:
         raise BundleError(

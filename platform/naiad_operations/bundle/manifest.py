@@ -47,7 +47,6 @@ class BundleManifest:
     files: Mapping[str, str]
 
     def as_bytes(self) -> bytes:
-        """The content of the manifest file."""
         return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()
 
     def flags_in(self, folder: Path) -> list[str]:

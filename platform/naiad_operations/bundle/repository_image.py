@@ -83,7 +83,6 @@ class RepositoryImage:
 
     @property
     def digest(self) -> str:
-        """The digest of the manifest."""
         return sha256_of(self.manifest)
 
 
@@ -196,7 +195,6 @@ class _ImageWriter:
         return self._path(known)
 
     def descriptors(self) -> list[dict[str, Any]]:
-        """The descriptors of the repository's layers so far."""
         return [layer.descriptor for layer, _ in self._layers]
 
     def image(self, notes: tuple[str, ...]) -> RepositoryImage:
@@ -245,7 +243,6 @@ def _parts(members: Mapping[str, OutputMember]) -> dict[ArtifactLayer, list[Outp
 
 
 def _layer_of(path: str, size: int) -> ArtifactLayer:
-    """Which layer a file belongs to."""
     first, *rest = path.split("/")[1:]
     if first != HIDDEN_FOLDER:
         file = "/".join(rest) if size >= _LARGE_FILE else ""

@@ -83,11 +83,9 @@ class _BlobPlaces:
         self._names: dict[str, list[str]] = json_cache.read(self._path) or {}
 
     def others(self, digest: str) -> list[str]:
-        """Other repositories that have a blob."""
         return [name for name in self._names.get(digest, ()) if name != self._name]
 
     def remember(self, digests: Iterable[str]) -> None:
-        """Record that this repository has blobs."""
         known = json_cache.read(self._path) or {}
         for digest in digests:
             names = [self._name, *(name for name in known.get(digest, ()) if name != self._name)]

@@ -48,7 +48,6 @@ class SocketSupervisor:
         self._problems: list[str] = []
 
     async def run(self, engine: Engine) -> None:
-        """Answer questions until the socket is closed, then stop the server."""
         reader, self._writer = await asyncio.open_connection(sock=self._channel)
         try:
             while line := await reader.readline():
@@ -61,7 +60,6 @@ class SocketSupervisor:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def on_listening(self, ports: Mapping[str, int]) -> None:
-        """Send the ports."""
         self._send({"ports": dict(ports)})
 
     def _answer(self, engine: Engine, question: str) -> Mapping[str, Any]:

@@ -57,9 +57,6 @@ def inference_service(
         pod: Its pod; of it the numbers of replicas count here.
         is_standard: Whether KServe uses Deployments (`RawDeployment`) instead of Knative.
         canary_percent: Share of the requests for the newest revision; None for all.
-
-    Raises:
-        DeploymentError: If the mode of deployment lacks one of these, or KEDA has no metrics to query.
     """
     name = f"{server.name}-models"
     if canary_percent is not None and is_standard:

@@ -41,8 +41,6 @@ class Pod:
 
     Attributes:
         command: Command of the container; empty for the image's own.
-        cpus: CPU request and limit, `2` or `500m`.
-        memory: Memory request and limit, `8Gi`.
         replicas: Number of pods; with *max_replicas* the smallest number.
         max_replicas: Largest number of pods that an autoscaler may start; 0 without an autoscaler.
         is_monitored: Whether a PodMonitor names the metrics port, so that annotations need not.
@@ -50,7 +48,6 @@ class Pod:
             needs what the old one holds: the last GPU, or a volume that only one node mounts.
         models_claim: PersistentVolumeClaim that is mounted at the folders of the repositories; empty for none.
         store_claim: PersistentVolumeClaim for the store; empty for an emptyDir, which is deleted with the pod.
-        uid: User id to run as; None for the image's user.
     """
 
     image: str

@@ -66,7 +66,6 @@ class RayServing:
         name: Name of the Serve application and of the RayService.
         route: The path under which Serve's HTTP port has the list of servers and the redirects; each application needs
             a different one.
-        min_replicas: Smallest number of servers; at least 1.
         target_requests: Requests of a model, queued or executing, on each server at which another one is added.
         gpus: GPUs that Ray reserves for each server, and makes visible to it.
         surge: Servers that may be added while all are replaced, in percent of their number, rounded up. With 0, old
@@ -182,9 +181,7 @@ def ray_service(
     """The RayService: a head without servers, and workers that each have room for one server.
 
     Args:
-        memory: Memory request and limit of a worker.
         config: The text of `serve_config` as YAML.
-        version: Version of Ray in the image.
         models_claim: PersistentVolumeClaim that is mounted at the servers' folders; empty for none.
     """
     if not _NAME.fullmatch(serving.name):

@@ -80,5 +80,4 @@ class Examination:
     migration: tuple[MigrationItem, ...] = ()
 
     def count(self, severity: Severity) -> int:
-        """The number of findings of a severity."""
         return sum(finding.severity is severity for finding in self.findings)

@@ -113,13 +113,11 @@ class ExaminedModel:
 
     @property
     def guests(self) -> int:
-        """The number of processes that would serve the model."""
         return self.guests_each * len(self.versions)
 
     def add_error(
         self, code: str, error: NaiadError, *, where: str = "", version: int | None = None, advice: str = ""
     ) -> None:
-        """Add a finding for an error that the server's code raised."""
         self.findings.append(
             Finding(
                 severity=Severity.ERROR,
@@ -137,7 +135,6 @@ class ExaminedModel:
         return any(each.version == version and each.severity is Severity.ERROR for each in self.findings)
 
     def add_findings(self, findings: Iterator[Finding] | list[Finding], version: int) -> None:
-        """Add findings about a version."""
         self.findings += [replace(finding, model=self.files.key, version=version) for finding in findings]
 
 

@@ -30,7 +30,6 @@ class Report:
     Attributes:
         addresses: Address of each port by name: URLs, and `host:port` for gRPC.
         revision: The last revision that it has loaded completely or with problems.
-        problems: What could not be loaded of that revision.
     """
 
     replica: str
@@ -52,13 +51,11 @@ class ReplicaTable:
         self._sent: dict[str, int] = {}
 
     def add(self, report: Report, now: float) -> None:
-        """Record the newest report of a server."""
         self._reports[report.replica] = report
         self._times[report.replica] = now
         self._sent[report.replica] = 0
 
     def remove(self, replica: str) -> None:
-        """Forget a server."""
         for table in (self._reports, self._times, self._sent):
             table.pop(replica, None)
 
@@ -96,7 +93,6 @@ class Directory:
         self._server = server
 
     async def report(self, report: Mapping[str, Any]) -> None:
-        """Record a report: the fields of `Report`."""
         self._table.add(Report(**report), time.monotonic())
 
     async def leave(self, replica: str) -> None:

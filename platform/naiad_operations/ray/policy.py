@@ -32,9 +32,7 @@ def replicas_for_requests(context: Any) -> tuple[int, dict[str, Any]]:
 
     Serve applies the limits, factors and delays of the deployment to the result.
 
-    Args:
-        context: Serve's `AutoscalingContext`. Serve's own counts are of no use here, since requests do not pass through
-            its handles.
+    Serve's own counts in *context* are of no use here, since requests do not pass through its handles.
     """
     reported = context.aggregated_metrics or {}
     if not reported.get(_REPORTED):  # no replica has reported yet

@@ -49,7 +49,6 @@ class SupervisedServer:
 
     @property
     def pid(self) -> int:
-        """The process id."""
         return self._process.pid
 
     def report(self) -> Mapping[str, Any]:

@@ -32,7 +32,6 @@ class Column:
     Attributes:
         order: By what it sorts models; None is last.
         is_text: Whether it is left-aligned, and sorted from the beginning of the alphabet.
-        is_shown: Whether a table of these models has it.
         rank: The higher, the earlier it is left out where the terminal is narrow; 0 never.
     """
 

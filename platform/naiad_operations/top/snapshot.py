@@ -122,8 +122,7 @@ class GuestRow:
         model: Its model; this and the version are empty for a process of the server.
         state: `ready`, `no progress`, `hung`, `restarting`, `given up`.
         cpu: Cores that it keeps busy.
-        connections: Connections of clients; None for a process that accepts none.
-        requests: Requests that it has received; None for a process that receives none.
+        connections: None for a process that accepts none; so are *requests*.
     """
 
     model: str
@@ -238,7 +237,6 @@ def _whole(value: float | None) -> int | None:
 
 
 def _ordered(models: Iterable[ModelRow]) -> list[ModelRow]:
-    """Failed ones first, then by requests, then by name."""
     return sorted(models, key=lambda row: (not row.has_failed, -(row.requests_per_second or 0), row.name, row.version))
 
 

@@ -21,10 +21,6 @@ def merge_auto_completed(message: pb.ModelConfig, completed: Mapping[str, Any]) 
     """Return the merged configuration, normalised; `message` is not changed.
 
     The caller checks the result with `validate(..., with_io=True)`.
-
-    Args:
-        message: The normalised configuration that the model was given.
-        completed: The JSON form of the configuration the model returned.
     """
     returned = parse_mapping(completed, f"auto-completed configuration of model '{message.name}'")
     result = pb.ModelConfig()

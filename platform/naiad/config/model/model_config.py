@@ -91,7 +91,6 @@ class InstanceGroup:
     Attributes:
         passive: Whether they are loaded and receive no requests.
         host_policy: Name of their host policy; empty for the default of their kind.
-        gpus: Devices of a GPU group.
     """
 
     name: str

@@ -61,7 +61,6 @@ class ModelParameters:
         is_on_demand: `demand`: whether its first request loads it, and whether it may be unloaded afterwards.
         idle_seconds: `idle_seconds`: a model on demand is unloaded after so long without requests; 0 for never.
         hang_seconds: `HANG_SECONDS`: if requests go without progress for so long, its guest is restarted; 0 for never.
-        memory_limit: `memory_limit`: how much memory each of its guests may use.
         is_native_shared: `native_shared_model`: whether the instances of a native model share one process.
         prewarmed_modules: `PREWARM`: the modules that are imported once for all instances; empty for none.
         scaling: `min_instances`, `max_instances` and what belongs to them; None if the number of instances is fixed.

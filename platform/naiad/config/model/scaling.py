@@ -34,8 +34,6 @@ class ScalingPolicy:
     """How many instances a model may have.
 
     Attributes:
-        least: Instances that it always has.
-        most: Instances that it never exceeds.
         wait: Seconds; if requests wait longer for a while, instances are added.
         idle: Seconds; an instance that was not needed for so long is removed.
     """

@@ -114,7 +114,6 @@ class Flag:
         repeatable: Every use adds a value; otherwise the last use counts.
         same_as: Name of the flag that this is an alias of, or empty.
         own: Triton has no such flag. A prefix that is unique among Triton's flags stays unique despite it.
-        deprecated: What to use instead, or empty.
         bad_choice: Text of the error about a value outside `choices`, where it is not the usual one.
     """
 

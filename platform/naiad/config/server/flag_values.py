@@ -37,7 +37,6 @@ class FlagValues:
             self._values.setdefault(flag.same_as or flag.name, []).append(parse_value(flag, text))
 
     def has(self, name: str) -> bool:
-        """Whether the flag was given."""
         return name in self._values
 
     def last(self, name: str) -> Value | None:
@@ -58,11 +57,9 @@ class FlagValues:
         return Path(text) if text else None
 
     def switch(self, name: str) -> bool:
-        """Whether a flag is on."""
         return bool(self.last(name))
 
     def texts(self, name: str) -> list[str]:
-        """All values of a repeatable flag, in order."""
         return [str(value) for value in self._values.get(name, ())]
 
     def paths(self, name: str) -> tuple[Path, ...]:

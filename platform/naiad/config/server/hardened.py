@@ -40,7 +40,6 @@ class Hardening:
 
     Attributes:
         key: The administrator's key: from the environment, else a random one that is kept secret.
-        is_key_given: Whether it is from the environment.
         guards_http: Whether inference and metadata over HTTP need it, too.
         guards_grpc: Whether inference and metadata over gRPC need it, too.
     """
@@ -55,7 +54,6 @@ class Hardening:
         return self._guarded(restrictions) if self.guards_http else restrictions
 
     def grpc(self, restrictions: Restrictions) -> Restrictions:
-        """The restrictions of KServe over gRPC."""
         return self._guarded(restrictions) if self.guards_grpc else restrictions
 
     def _guarded(self, restrictions: Restrictions) -> Restrictions:

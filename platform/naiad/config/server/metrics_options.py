@@ -20,7 +20,6 @@ class MetricsConfig:
         counters: Export sums of durations.
         summaries: Export quantiles of durations over the last minute.
         histograms: Export the time to the first response of decoupled models.
-        quantiles: The quantiles of the summaries.
     """
 
     counters: bool = True

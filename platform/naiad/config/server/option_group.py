@@ -41,7 +41,6 @@ def option(
     Args:
         name: The flag's name; this and the next three are `Flag`'s.
         default: Default as written on a command line.
-        help: One line for the usage.
         read: Returns the field's value from the values of all flags and this flag's name; by default the flag's value.
         more: Further attributes of `Flag`.
     """

@@ -48,13 +48,11 @@ class OutputMember:
 
     @property
     def size(self) -> int:
-        """Size of the content in bytes."""
         if self.link is not None:
             return 0
         return len(self.data) if self.data is not None else os.stat(cast("Path", self.source)).st_size  # noqa: PTH116 - called for each of 10,000 members
 
     def read(self) -> bytes:
-        """The content."""
         return self.data if self.data is not None else cast("Path", self.source).read_bytes()
 
 

@@ -57,7 +57,6 @@ class ForwardReader:
         self._tail = b""
 
     def tell(self) -> int:
-        """The current position."""
         return self._before + self._at
 
     def read(self, size: int) -> bytes:
@@ -185,7 +184,6 @@ class _ReadAhead:
             yield found
 
     def close(self) -> None:
-        """Stop the thread."""
         self._closed = True
         while self._thread.is_alive():
             # The thread may be blocked on a full queue; it checks the flag after the next put.

@@ -59,8 +59,6 @@ class ExtractionLimits:
     """How much an archive may unpack to. The largest known environments have a few tens of gigabytes.
 
     Attributes:
-        entries: Number of members.
-        total_bytes: Size of the content of all files.
         ratio: Content size divided by packed size; checked above one gigabyte of content.
         depth: Number of folders above a member. Removing and copying folders takes a stack frame for each.
     """
@@ -95,9 +93,6 @@ def unpack(
     Args:
         size: Size of the content; None if no manifest states it.
         what: Name of the archive in errors; "the execution environment" and its path unless given.
-
-    Raises:
-        ExecutionEnvironmentError: If the archive is damaged, unsafe or too large, or the disk is full.
     """
     packed_with = detect_format(archive)
     packed_size = archive.stat().st_size

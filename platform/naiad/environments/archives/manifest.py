@@ -75,8 +75,6 @@ class Manifest:
 
     Attributes:
         name: Name of the recipe, empty without one. Never the folder name: archives must not depend on the location.
-        made_from: `recipe`, `conda`, `venv` or `directory`.
-        platform: Operating system and processor, `linux-x86_64`.
         glibc: Minimum version of glibc for its compiled files, empty if none needs glibc.
         abi: As in names of extension modules, `cpython-312-x86_64-linux-gnu`.
         recipe: SHA-256 of the recipe's files by name; empty without a recipe.

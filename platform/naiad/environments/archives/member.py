@@ -53,7 +53,6 @@ class FileMemberContent:
         self._file = file
 
     def read(self, size: int) -> bytes:
-        """The next *size* bytes; fewer only at the end."""
         return self._file.read(size)
 
     def read_pieces(self, size: int) -> Sequence[bytes | memoryview]:

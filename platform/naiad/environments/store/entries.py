@@ -41,10 +41,8 @@ class StoreEntry:
         digest: SHA-256 of the archive, the name of the entry.
         archive: Path or URI of the archive.
         platform: As of `sysconfig.get_platform()`.
-        size: Bytes of all its files.
         made: Time of unpacking, in seconds since the epoch.
         last_used: Time of the last lease, in seconds since the epoch.
-        in_use: Whether a running process has a lease on it.
     """
 
     digest: str
@@ -62,7 +60,6 @@ class StoreEntry:
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """The folders with its files."""
         return (self.folder,)
 
 

@@ -73,7 +73,6 @@ class FileChanges:
 
     @property
     def has_changes(self) -> bool:
-        """Whether there are differences."""
         return bool(self.changed or self.missing or self.added)
 
 

@@ -41,8 +41,6 @@ class Inspection:
         kind: Format of the archive such as `tar.gz`, `directory`, or `entry` of the store.
         made_from: `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest.
         packed_size: Size of the archive in bytes, 0 if it is not an archive.
-        abi: As in names of extension modules.
-        glibc: Minimum version of glibc for its compiled files.
         signed_by: Ids of the keys in the `.sig` file beside it. The signatures are not verified.
         entry: Its entry in the store, None if it is not unpacked there.
         problems: What is wrong with the archive, so that a server may refuse it.
@@ -211,7 +209,6 @@ class ArchiveFacts:
     Attributes:
         python: Version of the interpreter, possibly without the third number; empty if none was found.
         executable: Header of its interpreter, None if none was found.
-        is_conda_packed: Whether conda-pack created the archive.
         problems: Members that would be written outside the folder, at most a few.
     """
 
@@ -225,7 +222,6 @@ class ArchiveFacts:
     activation: list[str] = field(default_factory=list)
 
     def add(self, member: Member, content: MemberContent | None) -> None:
-        """Collect the facts of one member."""
         self.members += 1
         if len(self.problems) < _SHOWN_PROBLEMS and (why := explain_unsafe_name(member.name)):
             self.problems.append(f"its member '{member.name}' {why}: a server refuses the archive")

@@ -67,8 +67,6 @@ def write_record(
     """Mark an entry as complete. Paths are relative to the entry, so that a store can be moved as a whole.
 
     Args:
-        needs_library_path: Whether the interpreter needs LD_LIBRARY_PATH to find its libpython.
-        has_bytecode: Whether every importable source has bytecode.
         size: Number of files in the environment, links to files included, and the sum of their sizes.
     """
     record = {

@@ -72,12 +72,8 @@ def make_room(store: Store, leases: EntryLeases, archive: Path, origin: str, *, 
     """Make room for unpacking an archive.
 
     Args:
-        origin: Path or URI of the archive, for errors.
         max_bytes: Size above which unused entries and pulled repositories are removed, least recently used first; 0 to
             remove none.
-
-    Raises:
-        ExecutionEnvironmentError: If the disk has too little room for what the archive states.
     """
     needed = needed_room(archive)
     if max_bytes:

@@ -31,7 +31,6 @@ class VerificationResult:
 
     @property
     def is_intact(self) -> bool:
-        """Whether no problem was found."""
         return not self.problem
 
 

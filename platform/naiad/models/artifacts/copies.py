@@ -41,9 +41,6 @@ class SignedCopies:
 
     Args:
         store: The store of environments, which has the copies.
-
-    Attributes:
-        directory: The repository with the copies.
     """
 
     def __init__(self, source: Path, keys: TrustedKeys, store: Path) -> None:
@@ -64,7 +61,6 @@ class SignedCopies:
         self._remove = weakref.finalize(self, _remove, self.directory, lock)
 
     def close(self) -> None:
-        """Delete the copies."""
         self._remove()
 
     def update(self, model: str) -> str:

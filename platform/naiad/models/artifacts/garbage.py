@@ -38,11 +38,9 @@ class GarbageReport:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes that were freed."""
         return sum(removal.freed for removal in self.removed) + self.leftover_bytes
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values for JSON output."""
         return asdict(self)
 
 

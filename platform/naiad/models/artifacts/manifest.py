@@ -99,7 +99,6 @@ class ArtifactLayer:
 
     @property
     def descriptor(self) -> dict[str, Any]:
-        """The layer's descriptor in the manifest."""
         annotations = {_KIND: self.kind.value, _NAME: self.name}
         if self.file:
             annotations[_FILE] = self.file
@@ -118,17 +117,14 @@ class Artifact:
 
     @property
     def digest(self) -> str:
-        """Digest of the manifest."""
         return self.reference.digest
 
     @property
     def models(self) -> list[str]:
-        """Sorted names of the models."""
         return sorted({layer.name for layer in self.layers if layer.kind is LayerKind.MODEL})
 
     @property
     def signatures(self) -> tuple[ArtifactLayer, ...]:
-        """The layers with signatures."""
         return tuple(layer for layer in self.layers if layer.kind is LayerKind.SIGNATURE)
 
     def layers_of(self, model: str) -> list[ArtifactLayer]:

@@ -185,7 +185,6 @@ class Repositories:
 
     @property
     def locations(self) -> Sequence[str]:
-        """Their paths and URIs as given."""
         return [each.location for each in self._repositories]
 
     def scan(self) -> RepositoryScan:

@@ -88,13 +88,9 @@ class Resolution:
     """What runs one version of a model.
 
     Attributes:
-        model_dir: The model's directory; it contains the version's directory.
         backend_dir: Directory of a shared backend; None where the model brings its own code, and for native backends.
         library: The library of a native backend; None for code in Python.
         runtime: `runtime` of the effective configuration: `model.py` for a shared backend.
-        model_file: The Python file that defines the model, or the library.
-        utils_dir: Directory of `triton_python_backend_utils.py`.
-        guest: The default guest, whose library every stub uses.
         environment: Directory, archive or interpreter of the execution environment, or its remote source; None for
             the host's interpreter or one found by its version.
         environment_origin: The parameter or file that names the environment; empty without one.
@@ -144,10 +140,8 @@ class Resolution:
 
     @property
     def library_dir(self) -> Path:
-        """Directory of `naiad_stub`, the guest's library."""
         return self.guest.library_dir
 
     @property
     def version_dir(self) -> Path:
-        """The directory of the version."""
         return self.model_dir / str(self.version)

@@ -24,9 +24,7 @@ class PreparedActivation(Protocol):
     """The properties of an activation that are printed."""
 
     @property
-    def scripts(self) -> tuple[str, ...]:
-        """The names of its scripts."""
-        ...
+    def scripts(self) -> tuple[str, ...]: ...
 
     @property
     def names(self) -> list[str]:
@@ -43,29 +41,19 @@ class PreparedEnvironment(Protocol):
     """The properties of a prepared environment that are printed."""
 
     @property
-    def prefix(self) -> Path:
-        """Its directory."""
-        ...
+    def prefix(self) -> Path: ...
 
     @property
-    def python(self) -> Path:
-        """Its interpreter."""
-        ...
+    def python(self) -> Path: ...
 
     @property
-    def version(self) -> tuple[int, int, int]:
-        """The interpreter's version."""
-        ...
+    def version(self) -> tuple[int, int, int]: ...
 
     @property
-    def numpy_version(self) -> str | None:
-        """The version of numpy in it."""
-        ...
+    def numpy_version(self) -> str | None: ...
 
     @property
-    def activation(self) -> PreparedActivation:
-        """What activating it does to variables."""
-        ...
+    def activation(self) -> PreparedActivation: ...
 
 
 def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | None = None) -> str:

@@ -32,7 +32,6 @@ class RealFiles:
     """The disk."""
 
     def exists(self, path: Path) -> bool:
-        """Whether the path exists; a dangling link does not."""
         return path.exists()
 
     def is_dir(self, path: Path) -> bool:
@@ -40,13 +39,11 @@ class RealFiles:
         return path.is_dir()
 
     def names(self, path: Path) -> list[str]:
-        """Names in a directory, sorted; none if it cannot be read."""
         try:
             return sorted(entry.name for entry in path.iterdir())
         except OSError:
             return []
 
     def read(self, path: Path, size: int = -1) -> bytes:
-        """The first `size` bytes of a file."""
         with path.open("rb") as file:
             return file.read(size)

@@ -80,10 +80,6 @@ def find_interpreter(
 
     Args:
         cache: Cached facts about interpreters.
-        origin: The flag, parameter or file that requires these versions, for the error.
-
-    Raises:
-        InterpreterNotFoundError: If none is suitable; lists the interpreters that were found.
     """
     found = list_interpreters(cache, paths)
     # The user has chosen an activated environment for its packages; only the version of others matters.

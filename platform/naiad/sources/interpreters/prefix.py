@@ -108,14 +108,11 @@ def require_program(python: Path, *, where: str) -> None:
 def probe_with_libraries(
     python: Path, folder: Path, probe: Callable[[Path], Interpreter]
 ) -> tuple[Interpreter, Path | None]:
-    """Probe the interpreter of an environment, with LD_LIBRARY_PATH if it needs that to find its libpython.
+    """Probe the interpreter of an environment; returns also the folder for LD_LIBRARY_PATH, None if it needs none.
 
     A copied interpreter searches libpython in its original folder. Then it either does not start, or runs with the
     libpython of another Python and its own standard library, which fails later. Setting LD_LIBRARY_PATH to the
     environment's `lib` solves both.
-
-    Returns:
-        Facts about it, and the folder for LD_LIBRARY_PATH, None normally.
     """
     own = folder / "lib"
     has_own = any(own.glob("libpython3*.so*"))

@@ -35,7 +35,6 @@ class Interpreter:
         abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
         base_prefix: `sys.base_prefix`; differs from prefix in a venv.
         libpython: The shared libpython in use, None if linked statically.
-        site_dirs: Folders of installed packages.
         numpy: Version of numpy, None if it cannot be imported.
         has_bytecode: Whether at least nine of ten modules imported by the probe had usable bytecode.
     """
@@ -60,7 +59,6 @@ class Interpreter:
         return f"{self.implementation} {version_text(self.version)} at {self.python} ({has})"
 
     def as_json(self) -> dict[str, Any]:
-        """JSON-compatible values."""
         plain = asdict(self)
         return {name: str(value) if isinstance(value, Path) else value for name, value in plain.items()}
 
@@ -80,7 +78,6 @@ def probe_interpreter(
     Args:
         library_path: Folder for LD_LIBRARY_PATH, if it does not find its libpython otherwise.
         bytecode: Folder for bytecode of imported modules; None to write none.
-        time_limit: Seconds it may take.
 
     Raises:
         ExecutionEnvironmentError: If it does not start, hangs, or prints invalid output; contains its last lines.

@@ -80,7 +80,6 @@ class RegistryTransport:
         )
 
     def url(self, path: str) -> str:
-        """The URL of a path below the repository's name."""
         return f"{self._reference.base_url}{self._reference.name}/{path}"
 
     def send(

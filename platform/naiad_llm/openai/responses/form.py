@@ -27,13 +27,7 @@ class ResponsesForm:
     """Writes one answer."""
 
     def __init__(self, fields: Mapping[str, Any], forms: Mapping[str, CallForm], on_answer: OnAnswer) -> None:
-        """An answer without blocks.
-
-        Args:
-            fields: Members of the response that repeat the request.
-            forms: How calls are written, by the name of the function.
-            on_answer: Called with the response's id, its document for `dump_parts` and the answer when it is complete.
-        """
+        """An answer without blocks."""
         self.response_id = f"resp_{uuid.uuid4().hex}"
         self._fields = fields
         self._forms = forms
@@ -52,7 +46,6 @@ class ResponsesForm:
         ]
 
     def change(self, event: BlockEvent) -> Events:
-        """The events for a change of an item."""
         block = event.block
         place = {"item_id": self._item_id(block), "output_index": block.index}
         if event.step is Step.GROW:
@@ -69,7 +62,6 @@ class ResponsesForm:
         return [self._event(f"response.{status}", response=self.document(answer))]
 
     def document(self, answer: Answer) -> dict[str, Any]:
-        """The whole response, for `dump_parts`."""
         status = _status(answer)
         response = self._response(status, self._output(answer, status))
         reason = _INCOMPLETE.get(answer.finish_reason)
@@ -80,14 +72,12 @@ class ResponsesForm:
         return response
 
     def failure(self, error: ApiError, answer: Answer) -> Events:
-        """The response with what was generated before the error, failed."""
         response = self._response("failed", self._output(answer, "incomplete"))
         known = error.document()["error"]
         response["error"] = {"code": known["code"] or "server_error", "message": known["message"]}
         return [self._event("response.failed", response=response)]
 
     def error_response(self, error: ApiError) -> list[Buffer]:
-        """The response for an error before the first event."""
         return error.response()
 
     def _event(self, kind: str, **members: object) -> dict[str, Any]:

@@ -98,7 +98,6 @@ class ResponsesRequest:
         messages: The new messages, as JSON without the brackets of their list.
         options: The other members of the conversation, as JSON without braces.
         items: The input as items, each with an id, in JSON.
-        item_ids: Their ids.
         has_references: Whether some items are references to stored ones, which `with_items` puts in their place.
         fields: Members of the response that repeat the request.
         forms: How calls are written, by the name of the function.
@@ -207,7 +206,6 @@ def _reject_unsupported_values(given: Mapping[str, Any]) -> None:
 
 
 def _items(given: object) -> list[dict[str, Any]]:
-    """The items of the input, each with an id."""
     if isinstance(given, str):
         given = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": given}]}]
     if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
@@ -260,7 +258,6 @@ def _messages(items: list[dict[str, Any]], ignored: list[str]) -> list[dict[str,
 
 
 def _continue(message: dict[str, Any], kind: str, item: Mapping[str, Any], where: str) -> None:
-    """Add an item of an assistant to its message."""
     if kind == "message":
         content = _content(item.get("content"), where)
         if not isinstance(content, str):
