@@ -15,7 +15,6 @@ class EngineSettings:
 
     Attributes:
         server_id: The server's name.
-        repositories: Model repositories.
         is_explicit: Whether models are loaded and unloaded on request only.
         poll_seconds: How often the repositories are polled for changes; None for never.
         is_demand: Whether models are loaded by their first request unless their configuration says otherwise.

@@ -16,10 +16,5 @@ KEY_MASK = (1 << KEY_BITS) - 1
 
 
 def ticket_of(number: int, key: int) -> int:
-    """The ticket of a request.
-
-    Args:
-        number: Number of the version's load.
-        key: Key of the request there.
-    """
+    """The ticket of a request: *number* is that of the version's load, *key* the request's there."""
     return number << KEY_BITS | key

@@ -59,8 +59,6 @@ def restriction_denial(what: str, header: str, given: Sequence[str | bytes], exp
 
     Args:
         what: What is restricted, `API` or `protocol`. Text: SRV src/http_server.cc, src/grpc/.
-        header: The required header.
-        given: Its values in the request.
         expected: The value that it must have. The time to compare does not depend on how many bytes are right.
     """
     if len(given) > 1:

@@ -58,14 +58,12 @@ class BodyBuffer:
         return self._view[filled:]
 
     def append(self, filled: int, data: bytes | bytearray | memoryview) -> None:
-        """Copy *data* behind *filled* bytes."""
         end = filled + len(data)
         if end > len(self._view):
             self._grow(end)
         self._view[filled:end] = data
 
     def first(self, count: int) -> memoryview:
-        """The first *count* bytes."""
         return self._view[:count]
 
     def release(self) -> None:
@@ -105,11 +103,7 @@ class BodyBuffers:
         return sum(touched for _, touched, _ in self._kept)
 
     def take(self, expected: int, limit: int) -> BodyBuffer:
-        """A buffer for a body of *expected* bytes, and of *limit* bytes at most.
-
-        Raises:
-            OSError: If the system refuses memory.
-        """
+        """A buffer for a body of *expected* bytes, and of *limit* at most; OSError if the system refuses memory."""
         while (index := self._find(expected)) >= 0:
             mapped, touched, _ = self._kept.pop(index)
             try:

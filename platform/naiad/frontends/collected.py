@@ -23,7 +23,6 @@ class CollectedBytes:
         """Nothing collected yet.
 
         Args:
-            budget: Counts the bytes of all requests.
             on_refused: Called with the reason if the response must be dropped.
             on_room: Called when it may continue after a stop.
 
@@ -56,12 +55,10 @@ class CollectedBytes:
             charge.release()
 
     def resume_receiving(self) -> None:
-        """The budget has room: see `Receiver`."""
         self.is_stopped = False
         self._on_room()
 
     def refuse(self, reason: str) -> None:
-        """Drop what was collected: see `Receiver`."""
         on_refused = self._on_refused
         self.release()
         on_refused(reason)

@@ -39,11 +39,7 @@ _DETECT = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib format by the header
 
 
 class Decompression:
-    """One body that is being decompressed. Needs no loop and no thread.
-
-    Attributes:
-        is_complete: Whether all of it has been decompressed.
-    """
+    """One body that is being decompressed. Needs no loop and no thread."""
 
     __slots__ = (
         "_body",
@@ -63,9 +59,7 @@ class Decompression:
 
         Args:
             body: Compressed bytes in gzip or zlib format.
-            name: The coding's name, for messages.
             limit: Maximum size of the decompressed body in bytes.
-            what: What the body is, for messages.
         """
         self._body = memoryview(body)
         self._name = name
@@ -97,11 +91,7 @@ class Decompression:
         return self._result
 
     def step(self, count: int = STEP_SIZE) -> None:
-        """Decompress about *count* bytes more.
-
-        Raises:
-            InvalidRequestError: If the body does not have its coding, or is too long.
-        """
+        """Decompress about *count* bytes more; InvalidRequestError if it is too long, or not in its coding."""
         inflater = self._inflater
         wanted = self._size + count
         try:
@@ -191,7 +181,6 @@ class DecompressionTask:
             self.submit_step()
 
     def submit_step(self) -> None:
-        """Let a thread do the next step."""
         if self._threads.is_closed:  # the connection is about to be closed, too
             self.cancel()
             return
@@ -230,7 +219,6 @@ class DecompressionThreads:
     """The threads of one server.
 
     Attributes:
-        executor: Runs the steps.
         is_closed: Whether the server stops: what is not complete will not be.
     """
 
@@ -251,8 +239,6 @@ class DecompressionThreads:
         Args:
             body: The work; no other code may use it meanwhile.
             on_step: Called after each step with the bytes so far; returns False to stop until `resume`.
-            on_done: Called with the result.
-            on_failed: Called with the error.
         """
         task = DecompressionTask(self, body, on_step, on_done, on_failed)
         task.submit_step()

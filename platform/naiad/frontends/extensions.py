@@ -29,9 +29,6 @@ class Extensions:
     """State of the protocol's extensions, one object for all frontends of a server.
 
     Attributes:
-        regions: Shared memory that clients registered.
-        log: The server's log.
-        tracer: Decides which requests are traced.
         model_metrics: The models' own metrics; each iteration gives the current ones.
         background: Runs what would hold the event loop for too long. The server closes it.
         memory: Budget and buffers of long bodies and messages.

@@ -29,11 +29,7 @@ class _GrowingBytes(bytearray):
 
 
 def new_bytes(size: int) -> bytearray:
-    """A bytearray of *size* bytes with any contents.
-
-    Raises:
-        MemoryError: If the system refuses memory.
-    """
+    """A bytearray of *size* bytes with any contents; MemoryError if the system refuses memory."""
     # Not by PyByteArray_FromStringAndSize, which frees a half-made object if memory is exhausted.
     data = _GrowingBytes()
     _resize(data, size)
@@ -41,10 +37,5 @@ def new_bytes(size: int) -> bytearray:
 
 
 def resize_bytes(data: bytearray, size: int) -> None:
-    """Let *data* have *size* bytes; new ones have any contents.
-
-    Raises:
-        MemoryError: If the system refuses memory.
-        BufferError: If something refers to it.
-    """
+    """Let *data* have *size* bytes, new ones with any contents; BufferError if something refers to it."""
     _resize(data, size)

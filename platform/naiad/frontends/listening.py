@@ -42,11 +42,6 @@ async def close_listening(
     proxy, a request that is not sent again. So the kernel drops the SYN packets of new connections for a moment. Their
     clients send them again after a second. Then another server that shares the port (SO_REUSEPORT) gets them, or they
     are refused, upon which a proxy asks another server.
-
-    Args:
-        server: The server; it accepts nothing afterwards.
-        connect: Makes the protocol of a connection.
-        tls: As for the server.
     """
     listening: list[socket.socket] = []
     accepted: list[socket.socket] = []

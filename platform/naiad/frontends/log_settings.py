@@ -42,7 +42,6 @@ class NullLog:
         self.is_verbose = False
 
     async def change(self, settings: LogSettings) -> None:
-        """Keep *settings*."""
         self.settings = settings
 
 
@@ -95,10 +94,6 @@ TYPES: dict[str, type[bool | int | str]] = {
 
 
 def check_format(name: str) -> None:
-    """Reject an unknown format with the text of the gRPC service, which differs from that of HTTP.
-
-    Raises:
-        InvalidRequestError: If the format is unknown.
-    """
+    """Reject an unknown format with the text of the gRPC service, which differs from that of HTTP."""
     if name not in FORMATS:
         raise InvalidRequestError(f"invalid argument for log_format, got: {name}")

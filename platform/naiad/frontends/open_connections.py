@@ -47,7 +47,6 @@ class ConnectionCount:
     """Counts the connections of several listeners against common limits.
 
     Attributes:
-        open: Number of open connections, without those that are being refused.
         refusing: Number of those.
         refused: Number of connections that were refused, by reason: `total` or `address`.
         timed_out: Number of connections that were closed because of a time limit, by its name.
@@ -138,12 +137,7 @@ class ConnectionCount:
 
 
 class OpenConnections(Generic[C]):
-    """The open connections of one listener, those included that are being refused.
-
-    Attributes:
-        count: Counts those that were accepted.
-        on_added: Called when a connection was added.
-    """
+    """The open connections of one listener, those included that are being refused."""
 
     def __init__(self, count: ConnectionCount | None = None) -> None:
         self.count = count or ConnectionCount()
@@ -174,7 +168,6 @@ class OpenConnections(Generic[C]):
         return refusal
 
     def discard(self, connection: C) -> None:
-        """Remove a connection that has ended."""
         if connection in self._addresses:
             address = self._addresses.pop(connection)
             if address is None:

@@ -20,10 +20,6 @@ class RequestParameters:
     """The parsed `parameters` of a request.
 
     Attributes:
-        correlation_id: `sequence_id`.
-        flags: `sequence_start` and `sequence_end`.
-        priority: `priority`.
-        timeout_us: `timeout`.
         binary_data_output: Whether outputs that are not listed are sent as binary.
         custom: All other parameters, for the model.
     """
@@ -37,12 +33,7 @@ class RequestParameters:
 
 
 def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
-    """Read the `parameters` object of an HTTP inference request.
-
-    Raises:
-        MalformedRequestError: If a parameter that the server reads has the wrong type.
-        InvalidRequestError: If a name is reserved, or a parameter of the model has the wrong type.
-    """
+    """Read the `parameters` object of an HTTP inference request."""
     parsed = RequestParameters()
     for name, value in parameters.items():
         if name == "sequence_id":

@@ -27,7 +27,6 @@ class RefusalLog:
 
         Args:
             kind: What is counted together; one of a few constants.
-            text: The line.
         """
         self._counts[kind] += 1
         now = time.monotonic()

@@ -47,15 +47,8 @@ def complete_inputs(
     """Submit a request, after its inputs in shared memory are read, and its strings are counted if they are many.
 
     Args:
-        request: The request.
         requested: Which of its inputs are in regions.
-        engine: Has the memory of the model's instances.
-        extensions: Have the budget, and what runs slices.
         later: Does work that takes long: called with what starts it, and with what follows it.
-        submit: Submits the request: at once, or after that work.
-
-    Raises:
-        NaiadError: If inputs are too long, or a region cannot be read.
     """
 
     def count_strings(_: None = None) -> None:
@@ -100,17 +93,7 @@ class RegionReading:
     def __init__(
         self, request: InferRequest, requested: RequestedOutputs, engine: EngineDoor, extensions: Extensions
     ) -> None:
-        """Nothing is read yet.
-
-        Args:
-            request: The request; the data of some inputs is a `RegionPart`.
-            requested: Gets these parts and the charge, which it releases when the request ends.
-            engine: Has the memory of the model's instances.
-            extensions: Have the budget, and what runs slices.
-
-        Raises:
-            InvalidRequestError: If the inputs are longer than the whole budget.
-        """
+        """Nothing is read yet; *requested* gets the parts and the charge, and releases them when the request ends."""
         self._request = request
         self._requested = requested
         self._engine = engine
@@ -129,7 +112,6 @@ class RegionReading:
             raise InvalidRequestError(too_long_for_budget("input in shared memory", self._size, limit))
 
     def _place_on_device(self) -> None:
-        """Leave inputs in GPU memory to the guest that gets the request."""
         inputs = list(zip(self._tensors, self._parts, strict=True))
         found = [(tensor, part) for tensor, part in inputs if part.is_on_device]
         if not found:
@@ -149,11 +131,7 @@ class RegionReading:
         return self._size <= _READ_AT_ONCE and budget.in_use + self._size <= budget.soft_limit
 
     def read(self) -> None:
-        """Read the inputs at once.
-
-        Raises:
-            NaiadError: If a region cannot be read.
-        """
+        """Read the inputs at once."""
         charge = self._requested.charge = self._extensions.memory.budget.open(self)
         charge.add(self._size)
         charge.complete()
@@ -163,12 +141,7 @@ class RegionReading:
         self._replace(targets)
 
     def start(self, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]) -> RegionReading:
-        """Read the inputs in slices.
-
-        Args:
-            on_done: Called when they are read.
-            on_failed: Called with the error if they cannot be.
-        """
+        """Read the inputs in slices."""
         self._on_done, self._on_failed = on_done, on_failed
         self._charge = self._extensions.memory.budget.open(self)
         self._steps = self._read_steps()
@@ -278,7 +251,6 @@ class RegionReading:
 
 
 def _parts_of(request: InferRequest) -> tuple[list[InputTensor], list[RegionPart]]:
-    """The inputs that are in regions, and where they are."""
     tensors, parts = [], []
     for tensor in request.inputs:
         data: object = tensor.data  # a `Buffer` everywhere else

@@ -66,10 +66,8 @@ class Region:
     """A registered region.
 
     Attributes:
-        name: Its name in requests.
         key: Its name in the system, as `shm_open` takes it.
         offset: Where it begins in the system's object.
-        byte_size: Its size in bytes.
         uses: Number of parts of it that requests use.
     """
 
@@ -81,30 +79,18 @@ class Region:
     _file: _Descriptor
 
     def part(self, offset: int, byte_size: int) -> RegionPart:
-        """A part of the region, which is in use until the part is released.
-
-        Raises:
-            InvalidRequestError: If the region does not contain that part, or its file has shrunk.
-        """
+        """A part of the region, which is in use until the part is released."""
         _check_bounds(self.name, self.byte_size, offset, byte_size)
         self.check_size(offset + byte_size)
         return RegionPart(self, offset, byte_size)
 
     def check_size(self, end: int) -> None:
-        """Reject a region whose file ends before the region's byte *end*.
-
-        Raises:
-            InvalidRequestError: If it does.
-        """
+        """Reject a region whose file ends before the region's byte *end*."""
         if os.fstat(self._file.number).st_size < self.offset + end:
             raise self._shrunk(end)
 
     def read(self, offset: int, target: memoryview) -> None:
-        """Fill *target* with the region's bytes from *offset* on.
-
-        Raises:
-            InvalidRequestError: If its file ends before that.
-        """
+        """Fill *target* with the region's bytes from *offset* on; InvalidRequestError if its file ends before that."""
         end = offset + len(target)
         while target:
             count = os.preadv(self._file.number, [target], self.offset + offset)
@@ -114,12 +100,7 @@ class Region:
             offset += count
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write *data* to the region from *offset* on.
-
-        Raises:
-            InvalidRequestError: If its file ends before that.
-            NaiadError: If the system has no memory for it.
-        """
+        """Write *data* to the region from *offset* on."""
         self.check_size(offset + len(data))
         while data:
             try:
@@ -145,10 +126,6 @@ class CudaRegion:
     """A registered region of a GPU's memory.
 
     Attributes:
-        name: Its name in requests.
-        device_id: The GPU's number.
-        byte_size: Its size in bytes.
-        uuid: The GPU's UUID.
         handle: CUDA's handle of the memory.
         exporter: The region, for guests that open it.
         uses: Number of parts of it that requests use.
@@ -163,11 +140,7 @@ class CudaRegion:
     uses: int = 0
 
     def part(self, offset: int, byte_size: int) -> RegionPart:
-        """A part of the region, which is in use until the part is released.
-
-        Raises:
-            InvalidRequestError: If the region does not contain that part.
-        """
+        """A part of the region, which is in use until the part is released."""
         _check_bounds(self.name, self.byte_size, offset, byte_size)
         return RegionPart(self, offset, byte_size)
 
@@ -180,13 +153,7 @@ def _check_bounds(name: str, region_size: int, offset: int, byte_size: int) -> N
 
 
 class RegionPart:
-    """The part of a region that one tensor of a request is in. While it is not released, the region is in use.
-
-    Attributes:
-        region: The region.
-        offset: Where it begins in the region.
-        byte_size: Its size in bytes.
-    """
+    """The part of a region that one tensor of a request is in. While it is not released, the region is in use."""
 
     __slots__ = ("_is_released", "byte_size", "offset", "region")
 
@@ -222,11 +189,7 @@ class RegionPart:
         return DeviceBytes(region.uuid, region.handle, self.offset, self.byte_size, region.exporter, owner)
 
     def read(self, target: memoryview) -> None:
-        """Fill *target*, which is as long as this part.
-
-        Raises:
-            InvalidRequestError: If the file has shrunk.
-        """
+        """Fill *target*, which is as long as this part."""
         self._file_region().read(self.offset, target)
 
     def _file_region(self) -> Region:
@@ -234,11 +197,7 @@ class RegionPart:
         return self.region
 
     def read_steps(self, target: memoryview) -> Generator[int, None, None]:
-        """Fill *target*, which is as long as this part, in steps of 0.1 ms; yields how many bytes each has read.
-
-        Raises:
-            InvalidRequestError: If the file has shrunk.
-        """
+        """Fill *target*, which is as long as this part, in steps of 0.1 ms; yields how many bytes each has read."""
         region = self._file_region()
         for start in range(0, len(target), _SLICE):
             piece = target[start : start + _SLICE]
@@ -246,11 +205,7 @@ class RegionPart:
             yield len(piece)
 
     def write_steps(self, output: str, data: Buffer) -> Generator[None, None, None]:
-        """Write an output, in steps of 0.1 ms.
-
-        Raises:
-            NaiadError: If the output is larger than this part, or the file has shrunk.
-        """
+        """Write an output, in steps of 0.1 ms."""
         if self.is_on_device:
             return  # the guest has written it, or the request has failed
         region = self._file_region()
@@ -304,12 +259,7 @@ class ClientRegions:
     """The registered regions of a server's clients, by name."""
 
     def __init__(self, *, is_allowed: bool = False, find_gpu: Callable[[int], bytes | None] = _no_gpu) -> None:
-        """An empty registry.
-
-        Args:
-            is_allowed: Whether clients may use shared memory (--allow-client-shm).
-            find_gpu: The UUID of a GPU by its number; None without that GPU.
-        """
+        """*find_gpu* returns the UUID of a GPU by its number; None without that GPU."""
         self._is_allowed = is_allowed
         self._find_gpu = find_gpu
         self._regions: dict[str, Region | CudaRegion] = {}
@@ -318,11 +268,7 @@ class ClientRegions:
         self.add(name, key, offset, byte_size)
 
     def add(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Add a region of the system's shared memory.
-
-        Raises:
-            NaiadError: If it cannot be opened, or the name is in use.
-        """
+        """Add a region of the system's shared memory."""
         self.check_allowed()
         # `shm_open` ignores any number of leading slashes.
         if "\0" in name or name.lstrip("/").startswith(_RESERVED) or key.lstrip("/").startswith(_RESERVED):
@@ -343,11 +289,7 @@ class ClientRegions:
         self.add_cuda(name, handle, device_id, byte_size)
 
     def add_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        """Add a region of a GPU's memory. Only guests open it, so whether that is possible shows later.
-
-        Raises:
-            NaiadError: If the arguments are invalid, the GPU is missing, or the name is in use.
-        """
+        """Add a region of a GPU's memory. Only guests open it, so whether that is possible shows later."""
         self.check_allowed()
         if name.lstrip("/").startswith(_RESERVED):
             raise _invalid(name)
@@ -375,11 +317,6 @@ class ClientRegions:
             raise NaiadError(f"shared memory region '{name}' already in manager", code=Code.ALREADY_EXISTS)
 
     def status(self, name: str = "") -> list[Region]:
-        """All regions in the order of their names, or only the one called *name*.
-
-        Raises:
-            NaiadError: If *name* is not registered.
-        """
         found = self._regions.get(name)
         if isinstance(found, CudaRegion):
             raise NaiadError(
@@ -392,11 +329,6 @@ class ClientRegions:
         return [region for region in regions if isinstance(region, Region)]
 
     def cuda_status(self, name: str = "") -> list[CudaRegion]:
-        """All regions of GPUs' memory in the order of their names, or only the one called *name*.
-
-        Raises:
-            NaiadError: If *name* is not registered.
-        """
         found = self._regions.get(name)
         if isinstance(found, Region):
             raise NaiadError(
@@ -447,19 +379,11 @@ class ClientRegions:
         self._regions[region.name] = region
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
-        """The part of a region that a tensor is in.
-
-        Raises:
-            NaiadError: If the region is not registered, or does not contain that part.
-        """
+        """The part of a region that a tensor is in."""
         return self._find(name).part(offset, byte_size)
 
     def check(self, name: str) -> None:
-        """Reject a region that cannot be used.
-
-        Raises:
-            NaiadError: If it is not registered, or clients may not use shared memory.
-        """
+        """Reject a region that cannot be used."""
         self._find(name)
 
     def _find(self, name: str) -> Region | CudaRegion:
@@ -470,11 +394,6 @@ class ClientRegions:
         return region
 
     def check_allowed(self) -> None:
-        """Reject every use of shared memory unless the server allows it.
-
-        Raises:
-            UnsupportedRequestError: If --allow-client-shm is not set.
-        """
         if not self._is_allowed:
             raise UnsupportedRequestError(SHARED_MEMORY_IS_OFF)
 

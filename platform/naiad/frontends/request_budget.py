@@ -63,7 +63,6 @@ class ChargeKind:
 
     Attributes:
         action: What cannot be done.
-        smaller: How a client asks for less.
     """
 
     action: str
@@ -100,12 +99,7 @@ class Receiver(Protocol):
 
 
 class Charge:
-    """The bytes that one body or message holds.
-
-    Attributes:
-        kind: What they are.
-        size: How many.
-    """
+    """The bytes that one body or message holds."""
 
     __slots__ = ("_budget", "_receiver", "_stopped_at", "kind", "size")
 
@@ -169,7 +163,6 @@ class RequestBudget:
         """An unused budget.
 
         Args:
-            limit: Its size in bytes.
             on_stopped: Called when a body is stopped: `on_tick` must be called from now on, until it returns False.
             on_used: Called when the first bytes count: `on_tick` must be called until nothing is in use.
             on_dropped: Called with each response that is dropped, as *dropped* counts it.
@@ -197,7 +190,6 @@ class RequestBudget:
 
     @property
     def stopped_count(self) -> int:
-        """How many bodies are not read at the moment."""
         return len(self._stopped)
 
     def open(self, receiver: Receiver, kind: ChargeKind = RECEIVING) -> Charge:
@@ -230,11 +222,9 @@ class RequestBudget:
 
     @property
     def refusal_to_send(self) -> str:
-        """Why a response is not sent for which there is no room."""
         return SENDING.refusal(self.limit)
 
     def note_dropped(self, reason: str) -> None:
-        """Count a response that was dropped; see *dropped*."""
         self.dropped[reason] += 1
         self._on_dropped(reason)
 

@@ -41,21 +41,10 @@ class Loop(Protocol):
 
 
 class RequestMemory:
-    """The memory of requests in one event loop.
-
-    Attributes:
-        budget: Counts their bytes.
-        buffers: Kept buffers of bodies.
-        threads: Decompress bodies and messages.
-    """
+    """The memory of requests in one event loop."""
 
     def __init__(self, limit: int = _UNLIMITED, loop: Loop | None = None) -> None:
-        """Unused memory.
-
-        Args:
-            limit: Bytes of all bodies, messages and unread responses together.
-            loop: Runs the timers; None for tests, where nothing times out.
-        """
+        """Unused memory; *loop* runs the timers, and is None for tests, where nothing times out."""
         self._loop = loop
         self._is_ticking = False
         self.budget = RequestBudget(limit, self.start, self.start, self._on_dropped)
@@ -66,7 +55,6 @@ class RequestMemory:
         self.threads = DecompressionThreads()
 
     def start(self) -> None:
-        """Begin to tick."""
         if not self._is_ticking and self._loop is not None:
             self._is_ticking = True
             self._loop.call_later(TICK_SECONDS, self._on_timer)
@@ -100,5 +88,4 @@ class RequestMemory:
         self._ticking.append(on_tick)
 
     def close(self) -> None:
-        """End the threads."""
         self.threads.close()

@@ -45,7 +45,6 @@ class RequestedOutputs:
         regions: Where to write outputs instead of sending them, by name.
         has_region_inputs: Whether inputs are in regions: their data is a `RegionPart`, which is yet to be read.
         read: The regions that inputs were read from; they are in use until the request ends.
-        charge: What these inputs count in the budget; None without any.
         labels: Class names of the outputs that have a label file.
         is_batched: Whether the first dimension of each output is the batch.
     """
@@ -83,11 +82,7 @@ class RequestedOutputs:
         self.is_batched = config.get("max_batch_size", 0) > 0
 
     def apply(self, response: InferResponse) -> InferResponse:
-        """The response in the requested forms. Outputs written to shared memory keep no data in it.
-
-        Raises:
-            NaiadError: If an output has no classes, or does not fit into its region.
-        """
+        """The response in the requested forms. Outputs written to shared memory keep no data in it."""
         return finish(self.apply_steps(response))
 
     def apply_steps(self, response: InferResponse) -> Generator[None, None, InferResponse]:
@@ -129,11 +124,7 @@ def classify(tensor: OutputTensor, count: int, labels: Sequence[str], *, is_batc
 def classify_steps(
     tensor: OutputTensor, count: int, labels: Sequence[str], *, is_batched: bool
 ) -> Generator[None, None, OutputTensor]:
-    """The *count* greatest elements of each batch item as strings `<value>:<index>[:<label>]`, greatest first.
-
-    Raises:
-        InvalidRequestError: If the elements are not numbers, or too many to sort.
-    """
+    """The *count* greatest elements of each batch item as strings `<value>:<index>[:<label>]`, greatest first."""
     if tensor.datatype not in _CLASSIFIABLE:
         raise InvalidRequestError(
             f"class result not available for output due to unsupported type '{tensor.datatype.name}'"

@@ -29,11 +29,7 @@ class TensorLimits:
     outputs: frozenset[str] | None = None
 
     def check_inputs(self, count: int, model_name: str, request_id: object = None) -> None:
-        """Reject a request with more inputs than its model has.
-
-        Raises:
-            InvalidRequestError: If there are too many.
-        """
+        """Reject a request with more inputs than its model has."""
         if self.inputs is not None and count > self.inputs:
             shown = request_id if isinstance(request_id, str) and request_id else "<id_unknown>"
             raise InvalidRequestError(
@@ -41,11 +37,7 @@ class TensorLimits:
             )
 
     def check_outputs(self, requested: Sequence[str], model_name: str) -> None:
-        """Reject a request for more outputs than its model has: at least one of them is unknown.
-
-        Raises:
-            InvalidRequestError: With the first unknown output.
-        """
+        """Reject a request for more outputs than its model has: at least one of them is unknown."""
         if self.outputs is not None and len(requested) > len(self.outputs):
             unknown = next(name for name in requested if name not in self.outputs)
             raise InvalidRequestError(f"unexpected inference output '{unknown}' for model '{model_name}'")

@@ -48,7 +48,6 @@ class ProgressWatch:
         """Seconds since *phase* or *progress* was first seen to be as it is.
 
         Args:
-            phase: What the connection does.
             progress: A number that changes whenever the connection makes progress in that phase.
             now: The time by a clock that is the same for all calls.
         """
@@ -77,8 +76,6 @@ class ReadingWatch:
 
         Args:
             read: Bytes that it has read since some fixed moment.
-            waiting: Bytes that wait for it.
-            now: The time by a clock that is the same for all calls.
             limit: Seconds of a period.
         """
         if self._since < 0 or read - self._read >= self._required:
@@ -101,9 +98,7 @@ class TimeoutSweep(Generic[C]):
         """A sweep that has not started; see `start`.
 
         Args:
-            loop: The event loop.
             turns: Resumes a sweep of many connections, so that it does not keep the loop.
-            connections: The open connections.
             check: Ends a connection that has exceeded a limit; called with the time by the loop's clock.
             seconds: Time between two sweeps; 0 to do nothing.
         """
@@ -124,7 +119,6 @@ class TimeoutSweep(Generic[C]):
             self._timer = self._loop.call_later(self._seconds, self._sweep)
 
     def stop(self) -> None:
-        """Check nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -15,20 +15,12 @@ which a client that keeps an idle connection, and does not look at it, would hol
 
 
 def http_context(files: TlsFiles) -> ssl.SSLContext:
-    """The context of a socket that serves HTTP/1.1, with TLS 1.2 or newer.
-
-    Raises:
-        OptionError: If a file cannot be read, or holds no valid certificate or key.
-    """
+    """The context of a socket that serves HTTP/1.1, with TLS 1.2 or newer; OptionError if a file is invalid."""
     return _context(files, "http/1.1")
 
 
 def grpc_context(files: TlsFiles) -> ssl.SSLContext:
-    """The context of a socket that serves gRPC, with TLS 1.2 or newer.
-
-    Raises:
-        OptionError: If a file cannot be read, or holds no valid certificate or key.
-    """
+    """The context of a socket that serves gRPC, with TLS 1.2 or newer; OptionError if a file is invalid."""
     context = _context(files, "h2")
     # HTTP/2 forbids all other cipher suites of TLS 1.2 (RFC 9113, 9.2.2). This call does not affect those of TLS 1.3.
     context.set_ciphers("ECDHE+AESGCM:ECDHE+CHACHA20")

@@ -51,7 +51,6 @@ class UnreadResponse:
     __slots__ = ("_resize", "_seen", "_seen_at", "checked", "rate", "reader", "size")
 
     def __init__(self, reader: Reader, resize: Callable[[UnreadResponse, int], None]) -> None:
-        """Nothing yet: see `RequestBudget.open_unread`."""
         self.size = self.checked = 0
         self.rate = -1.0
         self.reader = reader
@@ -87,11 +86,7 @@ class UnreadResponse:
 
 
 class UnreadTable:
-    """All unread responses.
-
-    Attributes:
-        size: Bytes of all of them together.
-    """
+    """All unread responses."""
 
     __slots__ = ("_by_size", "_numbers", "_responses", "_slow", "size")
 
@@ -129,7 +124,6 @@ class UnreadTable:
             heapify(self._by_size)
 
     def look(self, tick: int) -> None:
-        """See what the clients have read."""
         are_many = len(self._responses) > _ASKED_AT_ONCE
         for response in tuple(islice(self._responses, _ASKED_AT_ONCE)):
             response.look(tick)

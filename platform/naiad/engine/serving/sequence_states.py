@@ -31,13 +31,7 @@ _VARIABLE = -1
 
 
 def read_states(config: ModelConfig, directory: Path) -> tuple[StateTensor, ...]:
-    """The initial states of a model whose files are under *directory*; blocks.
-
-    Raises:
-        ConfigError: If a state is invalid, or conflicts with the model's inputs.
-        InvalidRequestError: If a file's strings do not fit the state's shape.
-        RepositoryError: If a file cannot be read.
-    """
+    """The initial states of a model whose files are under *directory*; blocks."""
     batching = config.message.sequence_batching
     taken = {tensor.name for tensor in config.inputs} | {control.name for control in batching.control_input}
     found: dict[str, StateTensor] = {}

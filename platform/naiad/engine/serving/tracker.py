@@ -68,7 +68,6 @@ class RequestTracker:
     """The requests in flight of one model version. Implements `RequestDelegate`.
 
     Attributes:
-        statistics: What is counted of the requests.
         order: The order in which responses leave (`preserve_ordering`); None if it does not matter.
         is_batching: Whether the scheduler may put requests together, delay or reject them.
         fatal: The requests that are refused because they end guests.
@@ -125,7 +124,6 @@ class RequestTracker:
         self._carry_out = self.dispatcher.carry_out
 
     def __len__(self) -> int:
-        """Number of requests in flight."""
         return len(self._pending)
 
     @property
@@ -171,7 +169,6 @@ class RequestTracker:
         return found is not None and not found[1]
 
     def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
-        """See `RateLimitGate.holders_before`; nothing without a rate limiter."""
         return () if self._gate is None else self._gate.holders_before(pending)
 
     @property
@@ -187,7 +184,6 @@ class RequestTracker:
     # -- from the client ----------------------------------------------------------------------------------------
 
     def track(self, pending: PendingRequest) -> None:
-        """Note a request that was forwarded to its guest."""
         self._pending[pending.key] = pending
         self.trims_due = _TRIM_COUNT
 
@@ -234,7 +230,6 @@ class RequestTracker:
             pending.rejection = without_frames(error)
 
     def cancel(self, key: int) -> None:
-        """Cancel a request: remove it from the queue, or notify its guest."""
         pending = self._pending.get(key)
         if pending is None:
             return
@@ -245,14 +240,12 @@ class RequestTracker:
             self.reject_waiting(key, _cancelled())
 
     def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """Answer a request that waits for an instance with *error*."""
         pending = self._pending.get(key)
         if pending is not None and self.dispatcher.withdraw(pending):
             is_cancelled = error.code is Code.CANCELLED
             self.fail([pending], error, FailureReason.CANCELED if is_cancelled else FailureReason.OTHER)
 
     def confirm_sent(self, key: int, count: int) -> None:
-        """Note that *count* responses have left for the client; the guest may send more from now on."""
         pending = self._pending.get(key)
         if pending is not None:
             pending.on_responses_sent(count)
@@ -267,11 +260,9 @@ class RequestTracker:
     # -- state --------------------------------------------------------------------------------------------------
 
     def find(self, key: int) -> PendingRequest | None:
-        """The request with that key, if it is in flight."""
         return self._pending.get(key)
 
     def request_of(self, key: int) -> InferRequest | None:
-        """The request in flight with that key; None without one."""
         pending = self._pending.get(key)
         return None if pending is None else pending.request
 
@@ -284,7 +275,6 @@ class RequestTracker:
         return not all(pending.is_cancelled for pending in self._pending.values())
 
     def finish_sequences(self) -> int:
-        """Let no further sequence start; the number of those in progress."""
         if self._sequences is None:
             return 0
         self._sequences.close()
@@ -292,17 +282,14 @@ class RequestTracker:
 
     @property
     def open_sequences(self) -> int:
-        """The number of sequences in progress."""
         return 0 if self._sequences is None else self._sequences.open_count
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        """Whether a sequence with that ID is in progress."""
         return self._sequences is not None and self._sequences.has_sequence(correlation_id)
 
     # -- from the guest -----------------------------------------------------------------------------------------
 
     def on_response(self, worker: Worker, answer: GuestResponse, started: int, ended: int) -> None:
-        """Pass a response on to the request's sink. See `RequestDelegate.on_response`."""
         pending = self._pending.get(answer.key)
         if pending is None:
             # A warm-up sample; or a request that failed meanwhile, or a row without a request: these are ignored.
@@ -413,7 +400,6 @@ class RequestTracker:
         return took_ns >= _REFILL_NS and self._sequences is None and self._scheduler.waiting_count > 0
 
     def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
-        """Give the instance its next work. See `RequestDelegate.on_batch_done`."""
         if not batch.size:  # a warm-up sample
             return
         now = clock.monotonic_ns()
@@ -496,11 +482,7 @@ class RequestTracker:
         return tuple(pending for pending in not_begun if pending not in refused)
 
     def add_guest(self, worker: Worker) -> None:
-        """Let a guest take work.
-
-        Raises:
-            ConfigError: If the rate limiter can never grant what its instance needs.
-        """
+        """Let a guest take work."""
         self.dispatcher.add(worker)
         if self.lanes > 1:
             self._scheduler.set_depth(worker, self.lanes)
@@ -518,7 +500,6 @@ class RequestTracker:
             self._gate.remove(worker)
 
     def follow_groups(self, config: ModelConfig) -> None:
-        """Use the instance groups of *config*, the version's configuration from now on."""
         if self._gate is not None:
             self._gate.groups = instance_groups(config)
 
@@ -538,7 +519,6 @@ class RequestTracker:
         return 0 if oldest is None else clock.monotonic_ns() - oldest
 
     def fail_guest(self, worker: Worker, error: NaiadError) -> None:
-        """Answer the requests that a guest has left with *error*."""
         self.fail([self._pending[key] for key in sorted(worker.open) if key in self._pending], error)
 
     def count_reports(self) -> None:
@@ -571,11 +551,9 @@ class RequestTracker:
             send_safely(pending.sink, response, True, (*self._model, response.request_id))
 
     def fail_waiting(self, error: NaiadError) -> None:
-        """Answer all requests that wait for an instance with *error*."""
         self.fail(list(self._scheduler.drain()), error)
 
     def fail_all(self, error: NaiadError) -> None:
-        """Answer all requests in flight with *error*."""
         self.fail(list(self._pending.values()), error)
 
 

@@ -64,23 +64,11 @@ class ModelVersion:
     Implements `ServedVersion`, `SequenceOwner`, `DirectAccess` and `InstanceDelegate`.
 
     Attributes:
-        config: Its effective configuration.
-        metadata: Its inputs and outputs.
-        version: Its version number.
         number: Number of this load among all loads of all versions: the plan's generation.
-        instances: Its instances.
-        direct: The version itself: see `DirectAccess`.
-        shared_inputs: See `DirectAccess`.
-        device: See `Target`.
         recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
-        requests: What keeps the account of its requests: see `WorkerDelegate`.
-        log: Logs what its guests log and print: see `WorkerDelegate`.
-        submit: See `Target.submit`.
-        forwarding: See `DirectAccess`.
         branches: Its instances in other processes; None if this process has all.
         place: Where its instances would be with another configuration; None in branches.
-        takes_at_once: See `RequestTracker.takes_at_once`.
         on_change: Called when one of its instances can serve again, or cannot any more.
         on_instance_lost: Called when one of its instances takes no more requests: what waited for any of several may
             now wait only for some that wait themselves.
@@ -102,20 +90,7 @@ class ModelVersion:
         number: int | None = None,
         branches: Branches | None = None,
     ) -> None:
-        """Make a version whose guests are not started yet.
-
-        Args:
-            config: Its effective configuration.
-            version: Its version number.
-            specs: How to start each instance's guest.
-            policy: How often guests are restarted.
-            services: What the model may use of the server.
-            samples: Warm-up samples.
-            limiter: The server's rate limiter; None for none.
-            states: States that its sequences keep.
-            number: Number of its load; None for a new one.
-            branches: Its instances in other processes; None if this process has all.
-        """
+        """Make a version whose guests are not started yet; without *number*, it is a new load."""
         self.config = config
         self.version = version
         self._services = services
@@ -205,7 +180,6 @@ class ModelVersion:
 
     @property
     def reason(self) -> str:
-        """Why it cannot serve now; empty while it can."""
         reason = self._admission.reason
         return "" if reason and self._is_elsewhere else reason
 
@@ -218,11 +192,7 @@ class ModelVersion:
         return bool(self.reason) and self._trials.is_lost
 
     async def start(self) -> None:
-        """Start all instances; if one fails, stop them all.
-
-        Raises:
-            NaiadError: The first failure.
-        """
+        """Start all instances; if one fails, stop them all, and raise the first failure."""
         try:
             await self._start_everywhere()
             self._is_started = True
@@ -286,14 +256,6 @@ class ModelVersion:
         """Add the instances of *specs* that are new; then let those get no more work that are neither new nor *kept*.
 
         No instance is added or removed unless all new ones have started. `end_removed` ends the removed ones.
-
-        Args:
-            config: The configuration, which differs from the present one in its instances alone.
-            specs: How to start the guest of each instance, also of those that stay.
-            kept: The names of the instances that stay.
-
-        Raises:
-            NaiadError: If an instance cannot be started; then the instances stay as they were.
         """
         assert self.branches is None
         by_name, passive = {instance.name: instance for instance in self.instances}, self._passive
@@ -316,7 +278,6 @@ class ModelVersion:
     def _switch(
         self, config: ModelConfig, now: Sequence[tuple[Instance, LaunchSpec]], added: Sequence[Instance]
     ) -> None:
-        """Let the new instances of a change take requests, and the removed ones get none."""
         stays = [instance for instance, _ in now]
         removed = [instance for instance in self.instances if instance not in stays]
         self._changing = [instance for instance in self._changing if instance not in added] + removed
@@ -339,12 +300,10 @@ class ModelVersion:
         logger.info("instances of '%s' version %d: added: %s; removed: %s", config.name, self.version, *listed)
 
     def is_in_use(self, names: Collection[str]) -> bool:
-        """Whether any of its instances with these names has requests or sequences."""
         workers = [each.worker for each in self.instances if each.name in names and each.worker is not None]
         return any(self._tracker.is_in_use(worker) for worker in workers)
 
     def instance_load(self) -> InstanceLoad:
-        """How much its instances have to do now."""
         used = [each.worker is not None and self._tracker.is_in_use(each.worker) for each in self.instances]
         removable = next((number for number, is_used in enumerate(reversed(used)) if is_used), len(used))
         return InstanceLoad(
@@ -352,7 +311,6 @@ class ModelVersion:
         )
 
     async def end_removed(self, timeout: float) -> None:
-        """Let removed instances finish their requests within *timeout* seconds, then end their guests."""
         deadline = asyncio.get_running_loop().time() + timeout
         removed = [instance for instance in self._changing if instance not in self.instances]
         await asyncio.gather(*(self._end_removed(instance, deadline) for instance in removed))
@@ -404,7 +362,6 @@ class ModelVersion:
             asyncio.get_running_loop().call_later(_SHARED_SECONDS, self.shared_inputs.close)
 
     def is_ready(self) -> bool:
-        """Whether an instance can serve now."""
         return any(instance.is_serving for instance in self._active) or self._is_elsewhere
 
     def are_all_ready(self) -> bool:
@@ -416,11 +373,9 @@ class ModelVersion:
 
     @property
     def totals(self) -> Statistics:
-        """What is counted of its requests."""
         return self._tracker.statistics
 
     def statistics(self) -> ModelStatistics:
-        """Its statistics as they are now."""
         counts = self.counts() if self.branches is None else _sum_of(self.counts(), self.branches.counts())
         stalled = describe_stalls(self._statuses_everywhere())
         return counts.statistics.value(
@@ -435,14 +390,12 @@ class ModelVersion:
         )
 
     def counts(self) -> BranchCounts:
-        """What this process has counted of its requests."""
         pending = self.pending_count
         running = max(len(self._tracker) - pending, 0)
         refused = self._tracker.fatal.explain() if self._tracker.fatal else ""
         return BranchCounts(self.totals, pending, running, self._memory_usage(), refused)
 
     def statuses(self) -> list[InstanceStatus]:
-        """The status of each instance of this process."""
         of = self.config.name, self.version, self.totals.namespace
         return [instance.status(*of) for instance in self.instances]
 
@@ -506,7 +459,6 @@ class ModelVersion:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def keep_responses(self, cache: ResponseCache) -> None:
-        """Answer requests from *cache* where it has their response."""
         tracker = self._tracker
         self._admission.cache = CachedResponses(
             cache, self.config, self.version, self.number, tracker.statistics, tracker.order
@@ -569,7 +521,6 @@ class ModelVersion:
         return ([*(worker for worker in workers if worker is not None), *elsewhere],)
 
     def has_idle(self) -> bool:
-        """Whether an instance of this process is idle."""
         return self._tracker.has_idle()
 
     def instance_of(self, key: int) -> str:
@@ -619,7 +570,6 @@ class ModelVersion:
         return 0.0 if self.is_ready() else self._trials.delay(clock.monotonic())
 
     def on_restart(self, instance: Instance) -> None:
-        """Let the new guest take work."""
         if self._admission.reason and instance in self._active and not self._is_stopping:
             self._admission.reason = ""
             self._trials.on_serving(clock.monotonic())

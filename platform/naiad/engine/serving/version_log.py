@@ -48,7 +48,6 @@ class VersionLog:
         self._record(self._name_of(worker), level, file, line, message)
 
     def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
-        """Log a line the guest wrote to stdout or stderr."""
         self._write_line(self._name_of(worker), stream, line)
 
     def record(self, guest: GuestName, level: int, file: str, line: int, message: str) -> None:

@@ -35,13 +35,7 @@ _PREFIX = "[request id: <id_unknown>] "
 
 @dataclass(frozen=True, slots=True)
 class WarmupSample:
-    """One sample.
-
-    Attributes:
-        name: Its name.
-        requests: Requests to be executed in one call.
-        count: How often to execute them.
-    """
+    """One sample."""
 
     name: str
     requests: tuple[InferRequest, ...]
@@ -49,13 +43,7 @@ class WarmupSample:
 
 
 def read_samples(config: ModelConfig, directory: Path) -> tuple[WarmupSample, ...]:
-    """The warm-up samples of a model whose files are under *directory*; blocks.
-
-    Raises:
-        ConfigError: If a sample is invalid, or conflicts with the model.
-        InvalidRequestError: If its inputs do not fit the model.
-        RepositoryError: If a file cannot be read.
-    """
+    """The warm-up samples of a model whose files are under *directory*; blocks."""
     plan = compile_plan(config, 0)
     return tuple(
         WarmupSample(message.name, tuple(_requests(config, message, directory, plan)), max(message.count, 1))
@@ -132,9 +120,7 @@ def read_data_file(path: Path, directory: Path, what: str) -> bytes:
     """The bytes of a tensor in a file of a model; blocks.
 
     Args:
-        path: The file.
         directory: The model's directory. A load request may name any path, also one through a link.
-        what: The field that names the file, for errors.
 
     Raises:
         RepositoryError: If the file is outside of the directory, or cannot be read.
@@ -170,12 +156,7 @@ class WarmUp:
         self._runs: dict[int, _SampleExecution] = {}
 
     async def run(self, worker: Worker) -> None:
-        """Have *worker* execute all samples, one after another.
-
-        Raises:
-            ModelError: If the model responds to a sample with an error.
-            GuestExitedError: If the guest exits meanwhile.
-        """
+        """Have *worker* execute all samples, one after another."""
         for sample in self._samples:
             for iteration in range(1, sample.count + 1):
                 logger.debug(

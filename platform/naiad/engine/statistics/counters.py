@@ -117,12 +117,6 @@ class Statistics:
     """
 
     def __init__(self, tags: Mapping[str, str] = NO_TAGS, *, is_cached: bool = False) -> None:
-        """All sums are zero.
-
-        Args:
-            tags: Labels of the model's metrics.
-            is_cached: Whether the model's configuration enables the response cache.
-        """
         self.namespace = ""
         self.load_ns = 0
         self.durations: Durations | None = None
@@ -183,7 +177,6 @@ class Statistics:
         return total
 
     def add(self, other: Statistics) -> None:
-        """Count what *other* has counted."""
         self.last = max(self.last, other.last)
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -256,10 +249,6 @@ class Statistics:
         """Count one request of an ensemble.
 
         Args:
-            batch_size: Its batch size.
-            queued: When it was queued.
-            begun: When its first step began.
-            answered: When it was answered.
             computed: Nanoseconds that its steps took for input, inference and output. Steps run in parallel, so these
                 may add up to more than the time that passed.
         """

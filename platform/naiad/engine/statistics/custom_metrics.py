@@ -123,11 +123,7 @@ class ModelMetrics:
 
 
 def _apply(metric: ModelMetric, what: str, numbers: Sequence[float]) -> None:
-    """Apply a change that a guest sent.
-
-    Raises:
-        ProtocolError: If metrics of this kind cannot change like that.
-    """
+    """Apply a change that a guest sent; raise ProtocolError if metrics of this kind cannot change like that."""
     if what == "add" and len(numbers) == 1:
         metric.value += numbers[0]
     elif what == "set" and len(numbers) == 1:

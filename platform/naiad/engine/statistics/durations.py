@@ -43,7 +43,6 @@ class Summary:
         slot[value] = slot.get(value, 0) + 1
 
     def add(self, other: Summary, now: int) -> None:
-        """Count what *other* has counted."""
         self._slot(now)
         other._slot(now)
         self._count += other._count
@@ -87,11 +86,9 @@ class DurationCounts:
         counts[value] = counts.get(value, 0) + 1
 
     def add(self, other: DurationCounts) -> None:
-        """Count what *other* has counted."""
         _add_counts(self._counts, other._counts)
 
     def value(self) -> Mapping[int, int]:
-        """The counts as they are now."""
         return dict(self._counts)
 
 
@@ -106,7 +103,6 @@ class Histogram:
         self._sum = 0
 
     def observe(self, value: int) -> None:
-        """Count a value."""
         self._counts[bisect_left(self._buckets, value)] += 1
         self._sum += value
 
@@ -116,16 +112,11 @@ class Histogram:
         self._sum += other._sum
 
     def value(self) -> HistogramValue:
-        """The histogram as it is now."""
         return HistogramValue(self._buckets, tuple(self._counts), self._sum)
 
 
 class Durations:
-    """Summaries of the parts of requests' durations.
-
-    Attributes:
-        quantiles: The quantiles to report.
-    """
+    """Summaries of the parts of requests' durations."""
 
     def __init__(self, quantiles: Sequence[float], *, is_cached: bool) -> None:
         """Begin to measure; a model with a response cache has no summary of whole requests, as in the reference."""
@@ -141,17 +132,14 @@ class Durations:
             summary.observe(max(part, 0) // 1000, now)
 
     def on_cache_hit(self, ns: int) -> None:
-        """Count a request answered from the response cache."""
         now = clock.monotonic_ns()
         self._hit.observe(ns // 1000, now)
         self._parts[1].observe(0, now)
 
     def on_cache_miss(self, ns: int) -> None:
-        """Count a cache miss."""
         self._miss.observe(ns // 1000, clock.monotonic_ns())
 
     def add(self, other: Durations) -> None:
-        """Count what *other* has counted."""
         now = clock.monotonic_ns()
         pairs = zip((*self._parts, self._hit, self._miss), (*other._parts, other._hit, other._miss), strict=True)
         for own, more in pairs:

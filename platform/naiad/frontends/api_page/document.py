@@ -33,9 +33,7 @@ class ServedApis:
     """What the HTTP port serves beside KServe's protocol.
 
     Attributes:
-        openai: Whether it serves OpenAI's API, too.
         openai_port: The port of that API; None if it is not served.
-        console: Whether it serves the page at `/ui`.
     """
 
     openai: bool = False

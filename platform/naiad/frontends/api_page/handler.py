@@ -43,13 +43,6 @@ class ApiPage:
     def __init__(
         self, read: Callable[[], Awaitable[bytes]], restrictions: Restrictions, refusals: RefusalLog | None = None
     ) -> None:
-        """A handler.
-
-        Args:
-            read: Makes the document, as JSON.
-            restrictions: Header and value that each restricted API requires.
-            refusals: Logs wrong values of these headers.
-        """
         self._read = read
         required = {restrictions[api] for api in _NAMED if api in restrictions}
         self._required = [(header.lower().encode(), value.encode()) for header, value in sorted(required)]

@@ -27,7 +27,6 @@ def model_operations(
     """The paths of a model, each with its description: what can be sent to it as JSON.
 
     Args:
-        metadata: Its inputs and outputs.
         max_batch_size: Largest batch; 0 if its tensors have no batch dimension.
         is_decoupled: Whether it sends any number of responses, which only a stream can carry over HTTP.
     """

@@ -94,9 +94,7 @@ class Sampler:
         """Begin to count; the first sample is made by `run`, or by `sample_now`.
 
         Args:
-            engine: The engine.
             metrics: The metrics of models; each iteration gives the current ones.
-            history: Gets the samples.
             roles: The processes of the server other than guests, with what each does.
         """
         self._roles = roles
@@ -111,7 +109,6 @@ class Sampler:
         self.sample({})
 
     async def run(self) -> None:
-        """Sample until this is cancelled."""
         pause = _FIRST_SECONDS
         while True:
             await asyncio.sleep(pause)

@@ -71,8 +71,6 @@ class ModelOrigin:
     """What runs a model.
 
     Attributes:
-        backend: Name of its backend.
-        code: Path of its `model.py`.
         environment: Its environment, as text to show.
         python: Version of its Python; empty while no process runs.
     """
@@ -88,11 +86,8 @@ class ServerProfile:
     """What does not change while a server runs.
 
     Attributes:
-        version: The version of naiad.
         total_memory: Bytes that the server and its guests may use.
         is_explicit: Whether models are loaded and unloaded on request.
-        can_control: Whether the page may do that.
-        has_api_page: Whether the server has the page of its API.
     """
 
     version: str
@@ -116,9 +111,6 @@ class ConsoleState:
         """Begin to sample; call it on a running event loop.
 
         Args:
-            engine: The engine.
-            facts: What the page shows of the loader and the store.
-            profile: What does not change.
             metrics: The models' own metrics; each iteration gives the current ones.
             roles: The processes of the server other than guests, with what each does.
         """
@@ -132,16 +124,11 @@ class ConsoleState:
         self._sampling = asyncio.get_running_loop().create_task(self.sampler.run())
 
     async def close(self) -> None:
-        """Sample no more."""
         self._sampling.cancel()
         await asyncio.gather(self._sampling, return_exceptions=True)
 
     async def document(self, name: str, *arguments: str) -> Any:
-        """The document of that name.
-
-        Raises:
-            NaiadError: If the page has no such document, or it cannot be made.
-        """
+        """The document of that name; NaiadError if the page has none, or it cannot be made."""
         match name, arguments:
             case "state", ():
                 return await self._state()

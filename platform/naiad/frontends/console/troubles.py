@@ -45,11 +45,9 @@ class Troubles:
     rejected: int = 0
 
     def __bool__(self) -> bool:
-        """Whether there were any."""
         return bool(self.restarts or self.failed or self.rejected)
 
     def __add__(self, other: Troubles) -> Troubles:
-        """Both together."""
         return Troubles(
             restarts=self.restarts + other.restarts,
             failed=self.failed + other.failed,

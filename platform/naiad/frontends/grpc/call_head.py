@@ -48,8 +48,6 @@ class CallHead(Generic[M]):
         wrong_secret: The wrong secret for which it is rejected, as `RefusalLog` names it; "" for any other reason.
         timeout: Seconds until the call's deadline; None without one.
         encoding: How the client may compress its messages.
-        response_encoding: How responses are compressed.
-        metadata: Names and values that the client sent.
         propagated: The metadata that name the trace which the call belongs to.
     """
 
@@ -77,9 +75,7 @@ class CallHeadParser(Generic[M]):
         """A parser for one service.
 
         Args:
-            methods: The methods by their paths.
             denial: Returns why a method may not be called with some metadata; None where it may.
-            level: How hard responses are compressed.
             max_size: Bytes of a request's fields.
         """
         self._methods = methods

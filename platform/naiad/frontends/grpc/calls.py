@@ -85,8 +85,6 @@ class GrpcMethod(NamedTuple):
 
     Attributes:
         name: Its name, without that of the service.
-        begin_unary: Makes what handles a call with one request message.
-        begin_streaming: Makes what handles a call with a stream of them.
         reserve: Has places for its long messages; None without such.
     """
 
@@ -102,7 +100,6 @@ class GrpcCall:
     Errors of any kind end it with a status; nothing is raised to the connection.
 
     Attributes:
-        head: What the client sent before its messages.
         is_over: Whether the call has its status. What the method does afterwards has no effect.
     """
 
@@ -121,14 +118,6 @@ class GrpcCall:
     )
 
     def __init__(self, stream: Stream, head: CallHead[GrpcMethod], method: GrpcMethod, context: CallContext) -> None:
-        """A call that begins.
-
-        Args:
-            stream: Its stream.
-            head: What the client sent before its messages.
-            method: The method that is called.
-            context: What all calls share.
-        """
         self._stream = stream
         self.head = head
         self._context = context
@@ -189,16 +178,13 @@ class GrpcCall:
         self.fail_with(GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
     def get_buffer(self, size: int) -> memoryview | None:
-        """The rest of the incomplete message's buffer."""
         return None if self._request is None else self._request.get_buffer(size)
 
     def buffer_updated(self, size: int) -> None:
-        """Content was read into that buffer."""
         if self._request is not None:
             self._request.buffer_updated(size)
 
     def on_sent(self, marker: object) -> None:
-        """A message was handed to the transport."""
         if self._streaming is not None:
             self._streaming.on_sent(marker)
 
@@ -306,7 +292,6 @@ class GrpcCall:
     # -- the end with an error ----------------------------------------------------------------------------------
 
     def fail(self, error: Exception) -> None:
-        """End the call with an error."""
         if isinstance(error, NaiadError):
             self.fail_with(GRPC_STATUS[error.code], error.message)
         else:
@@ -335,7 +320,6 @@ class GrpcCall:
             self.fail_with(GrpcStatus.DEADLINE_EXCEEDED, "Deadline Exceeded")
 
     def _abandon(self) -> None:
-        """End the call, and cancel what its method still does."""
         method = self._unary or self._streaming
         self._finish()
         if method is not None:
@@ -370,11 +354,9 @@ class _UnaryRequest:
 
     @property
     def waiting_size(self) -> int:
-        """Bytes of the message, once it has arrived."""
         return 0 if self._message is None else len(self._message)
 
     def on_messages(self, messages: list[Message], *, ended: bool) -> None:
-        """The message has arrived, or the request has ended."""
         if messages:
             self._message = messages[0]
         if not ended or self._call.fail_if_incomplete():

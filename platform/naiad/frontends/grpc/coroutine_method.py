@@ -20,11 +20,8 @@ class CoroutineMethod:
     """A method for all of its calls.
 
     Attributes:
-        request_type: Parses the message.
-        function: The method.
         max_size: Bytes of the longest message that is parsed on the event loop.
         long_function: The method for longer messages, which it gets as bytes; None to reject them.
-        loop: The event loop.
         tasks: The running coroutines. The loop keeps only weak references to its tasks.
     """
 
@@ -36,15 +33,10 @@ class CoroutineMethod:
     tasks: set[asyncio.Task[None]]
 
     def begin(self, call: GrpcCall) -> CoroutineRun:
-        """What handles a call."""
         return CoroutineRun(self, call)
 
     async def respond_to(self, message: bytes) -> ProtobufMessage:
-        """The response to a message.
-
-        Raises:
-            DecodeError: The message is malformed.
-        """
+        """The response to a message; DecodeError if it is malformed."""
         if self.long_function is not None and len(message) > self.max_size:
             return await self.long_function(message)
         return await self.function(self.request_type.FromString(message))

@@ -56,11 +56,7 @@ class MessageDecompressor:
         """A decompressor without messages.
 
         Args:
-            encoding: What the messages are compressed with.
-            threads: Decompress long messages.
-            deliver: Called with the messages.
             on_step: Called when `held_size` has changed; returns False to stop until `resume`.
-            on_failed: Called with the text of an error, which ends the call.
         """
         self._encoding = encoding
         self._threads = threads

@@ -12,11 +12,7 @@ SHUTTING_DOWN = "GRPC server is shutting down and has stopped accepting new requ
 
 
 class AdmissionGate:
-    """Counts running inferences. Once closed, it admits no new ones.
-
-    Attributes:
-        is_closed: Whether the server is stopping.
-    """
+    """Counts running inferences. Once closed, it admits no new ones."""
 
     __slots__ = ("_close_callbacks", "_idle", "_running", "is_closed")
 
@@ -35,11 +31,9 @@ class AdmissionGate:
             raise NotReadyError(SHUTTING_DOWN)
 
     def enter(self) -> None:
-        """Count an inference that begins."""
         self._running += 1
 
     def leave(self) -> None:
-        """Count an inference that ended."""
         self._running -= 1
         if self._idle is not None and not self._running:
             self._idle.set()
@@ -49,7 +43,6 @@ class AdmissionGate:
         self._close_callbacks.add(callback)
 
     def remove_close_callback(self, callback: Callable[[], None]) -> None:
-        """Undo `add_close_callback`."""
         self._close_callbacks.discard(callback)
 
     async def close(self, grace: float) -> None:

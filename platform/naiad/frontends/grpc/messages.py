@@ -60,12 +60,7 @@ class CompressedMessage(NamedTuple):
 
 
 class MessageError(Exception):
-    """The content of a stream is not a sequence of messages. It ends the call.
-
-    Attributes:
-        status: The call's status.
-        text: Its message.
-    """
+    """The content of a stream is not a sequence of messages. It ends the call."""
 
     def __init__(self, status: GrpcStatus, text: str) -> None:
         super().__init__(text)
@@ -159,8 +154,6 @@ class MessageReader:
         """A reader at the beginning of a stream.
 
         Args:
-            encoding: How the client may compress messages.
-            pool: Buffers of earlier messages.
             budget: Bytes of all messages in flight together; longer messages are rejected.
             is_single: Whether content behind the first message is ignored, as the reference does for unary calls.
                 Thousands of messages fit into a frame.
@@ -183,7 +176,6 @@ class MessageReader:
 
     @property
     def is_within_message(self) -> bool:
-        """Whether a message is incomplete."""
         return bool(self._prefix) or self._body is not None
 
     @property
@@ -197,11 +189,7 @@ class MessageReader:
         return 0 if self._body is None else max(self._filled, self._pooled_size)
 
     def feed(self, data: Buffer, start: int, end: int) -> list[Message | CompressedMessage]:
-        """Read content; return the messages that it completes.
-
-        Raises:
-            MessageError: The content is malformed.
-        """
+        """Read content; return the messages that it completes. Raises MessageError if it is malformed."""
         messages: list[Message | CompressedMessage] = []
         while start < end and not self._has_all:
             if self._body is None:

@@ -92,18 +92,6 @@ class RequestMessages:
         is_single: bool,
         reserve: Reserve | None = None,
     ) -> None:
-        """The messages of a call, before the first byte was read.
-
-        Args:
-            stream: The call's stream.
-            encoding: How the client may compress messages.
-            pool: Buffers of long messages.
-            memory: The budget that long messages count in.
-            consumer: Receives the messages.
-            call: The call, which ends where the request cannot be read.
-            is_single: Whether content behind the first message is ignored.
-            reserve: Has places for long messages; None without such.
-        """
         self._stream = stream
         self._memory = memory
         self._consumer: MessageConsumer | None = consumer  # None once the call is over
@@ -137,7 +125,6 @@ class RequestMessages:
     # -- content of the stream ----------------------------------------------------------------------------------
 
     def on_data(self, data: Buffer, start: int, end: int, *, ended: bool) -> None:
-        """Content arrived; see `StreamHandler`."""
         consumer = self._consumer
         if consumer is None:
             return
@@ -151,11 +138,9 @@ class RequestMessages:
         self.recount()
 
     def get_buffer(self, size: int) -> memoryview | None:
-        """The rest of the incomplete message's buffer; see `StreamHandler`."""
         return self._reader.get_buffer(size) if self.unread is None else None
 
     def buffer_updated(self, size: int) -> None:
-        """Content was read into that buffer."""
         try:
             messages = self._reader.buffer_updated(size)
         except MessageError as error:
@@ -217,7 +202,6 @@ class RequestMessages:
         return True
 
     def update_window(self) -> None:
-        """Let the client send, or not."""
         consumer = self._consumer
         if consumer is None:
             return

@@ -61,14 +61,8 @@ class GrpcApplication:
         """An application for one service.
 
         Args:
-            methods: The methods by their paths.
-            context: What all calls share.
             denial: Returns why a method may not be called with some metadata; None where it may.
-            refusals: Logs wrong secrets.
-            log: The server's log; its verbosity decides whether calls are logged.
             log_names: What the log calls methods, and what it adds; other methods are logged by their names.
-            settings: Which compression responses have.
-            limits: Bounds on a request's fields.
         """
         self._context = context
         self._refusals = refusals
@@ -101,11 +95,7 @@ class GrpcApplication:
 
 
 class GrpcServer:
-    """Listens on one port, with any number of connections.
-
-    Attributes:
-        connections: The open connections.
-    """
+    """Listens on one port, with any number of connections."""
 
     def __init__(
         self,
@@ -117,17 +107,7 @@ class GrpcServer:
         count: ConnectionCount | None = None,
         budget: RequestBudget | None = None,
     ) -> None:
-        """A server that does not listen yet.
-
-        Args:
-            application: What handles requests.
-            limits: Bounds on what a client may do.
-            settings: Settings of the transport.
-            tls: For connections; None without TLS.
-            turns: Resumes connections that have used up their share of a turn of the loop.
-            count: Counts the connections, against the limits that it has.
-            budget: Counts what waits for clients; None for no limit.
-        """
+        """A server that does not listen yet; without *budget*, what waits for clients has no limit."""
         self._budget = budget or RequestBudget()
         self.connections: OpenConnections[Http2Connection[Head]] = OpenConnections(count)
         self._turns = turns
@@ -146,7 +126,6 @@ class GrpcServer:
         """Listen; return the port.
 
         Args:
-            address: Address to listen at, such as `0.0.0.0` or `::`.
             port: Port to listen at; 0 for any free one.
             reuse_port: Whether other servers may listen at the same port.
 
@@ -221,11 +200,7 @@ class GrpcServer:
 
 
 def _listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
-    """Sockets for all addresses that *address* resolves to.
-
-    Raises:
-        OptionError: None of them can be used.
-    """
+    """Sockets for all addresses that *address* resolves to; OptionError if none of them can be used."""
     sockets: list[socket.socket] = []
     problem: OSError | None = None
     try:

@@ -38,7 +38,6 @@ class GrpcSettings:
         max_connection_age_ms: Age at which a connection is drained; 0 for never.
         max_connection_age_grace_ms: How long its calls may then continue; 0 for no limit.
         message_timeout_ms: How long an incomplete message may not grow; 0 for any time.
-        response_compression: Compression of responses.
     """
 
     keepalive_time_ms: int = 7_200_000

@@ -53,12 +53,7 @@ class MessageTimeCheck:
         self._seen: WeakKeyDictionary[Http2Connection[Any], _Seen] = WeakKeyDictionary()
 
     def check(self, connection: Http2Connection[Any], now: float) -> None:
-        """Check one connection.
-
-        Args:
-            connection: The connection.
-            now: The time by a clock that is the same for all calls.
-        """
+        """Check one connection."""
         earlier = self._seen.pop(connection, None)
         if not self._limit:
             return

@@ -13,11 +13,7 @@ __all__ = ["BodyDecompression", "is_decompressed_at_once"]
 
 
 def is_decompressed_at_once(body: Decompression, size: int) -> bool:
-    """Decompress a short body of *size* bytes; False if the rest is left to `BodyDecompression`.
-
-    Raises:
-        InvalidRequestError: As `Decompression.step`.
-    """
+    """Decompress a short body of *size* bytes; False if the rest is left to `BodyDecompression`."""
     if size > SHORT_INPUT:
         return False
     body.step(SHORT_OUTPUT)
@@ -44,9 +40,6 @@ class BodyDecompression:
         """Begin.
 
         Args:
-            exchange: The exchange.
-            body: Its body.
-            memory: Has the threads and the budget.
             then: Called once the exchange's request has its decompressed body.
             fail: Called with the error, or with that which *then* raised.
         """
@@ -63,7 +56,6 @@ class BodyDecompression:
             self._task.resume()
 
     def refuse(self, reason: str) -> None:
-        """Give up for want of memory."""
         self._end()
         self._fail(NotReadyError(reason))
 

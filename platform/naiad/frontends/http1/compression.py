@@ -32,7 +32,6 @@ def begin_decompression(body: Buffer, coding: bytes, limit: int) -> Decompressio
     """The decompression of a body; None for a body that is not compressed.
 
     Args:
-        body: As received.
         coding: Value of Content-Encoding; empty for none.
         limit: Maximum size of the uncompressed body in bytes.
 
@@ -68,12 +67,7 @@ def compress(parts: Iterable[Buffer], coding: str) -> bytes:
 
 
 class Compression:
-    """A long body that is being compressed, in steps (`frontends/decompression.py`).
-
-    Attributes:
-        is_complete: Whether all of it has been compressed.
-        result: The compressed bytes so far.
-    """
+    """A long body that is being compressed, in steps (`frontends/decompression.py`)."""
 
     __slots__ = ("_deflater", "_parts", "_position", "is_complete", "result")
 
@@ -87,11 +81,9 @@ class Compression:
 
     @property
     def size(self) -> int:
-        """Bytes compressed so far."""
         return len(self.result)
 
     def step(self) -> None:
-        """Compress some more."""
         if not self._parts:
             self.result += self._deflater.flush()
             self.is_complete = True

@@ -24,12 +24,7 @@ _SERVICE_UNAVAILABLE = 503
 
 
 class HttpConnection(asyncio.BufferedProtocol):
-    """One client connection.
-
-    Attributes:
-        reader: Turns received bytes into requests.
-        responses: Hands requests to the endpoints and writes their responses.
-    """
+    """One client connection."""
 
     def __init__(
         self,
@@ -51,16 +46,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Prepare for a client.
 
         Args:
-            handle: Called with each exchange in turn; responds now or later.
-            cancel: Called with the ticket of a request whose client disconnected.
-            connections: The open connections of the listener; this one adds and removes itself.
-            limits: Bounds on requests.
             heads: Heads seen before.
             receive_buffer: Where sockets are read to; see `RequestReader`.
-            turns: Resumes connections that have used up their share of a turn of the loop.
-            memory: Budget and buffers of long bodies; the budget counts unread responses, too.
             admit: Whether a request with a long body may succeed; see `RequestReader`.
-            reserve_input: Where to read long bodies to.
             error_response: Makes the response to a malformed request, and to one that *handle* failed on.
             timeouts: Time limits, which apply when `check_time` is called.
             is_draining: Whether the first response is the last one.
@@ -122,7 +110,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return has_unread_bytes(self._transport)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Serve the client that connected."""
         # A cast, since uvloop's transports do not subclass asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
         self.responses.on_connection_made(self._transport)
@@ -145,11 +132,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        """The client does not read."""
         self.responses.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has read."""
         self.responses.resume_writing()
 
     # -- turns of the loop --------------------------------------------------------------------------------------------

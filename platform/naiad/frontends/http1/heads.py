@@ -71,12 +71,7 @@ def is_repeated(headers: Mapping[bytes, bytes], name: bytes) -> bool:
 
 
 def head_problem(version: str, headers: Headers) -> tuple[int, str] | None:
-    """Status and message for a request that is rejected because of its version, Host or coding; None if it is not.
-
-    Args:
-        version: The HTTP version of the request line, such as `1.1`.
-        headers: The headers.
-    """
+    """Status and message for a request that is rejected because of its version, Host or coding; None if it is not."""
     if version not in _VERSIONS:
         # HTTP/2 has no request lines (RFC 9113, 8.3), and HTTP/0.9 none with a version.
         return _VERSION_NOT_SUPPORTED, f"cannot serve a request of HTTP/{version}: send HTTP/1.1 or HTTP/1.0"
@@ -121,7 +116,6 @@ class Head:
     """A parsed head.
 
     Attributes:
-        method: HTTP method, such as `GET`.
         path: The path, without query.
         headers: Values by lower-case name.
         body_size: Bytes of the body; 0 where only the parser knows it.

@@ -60,23 +60,14 @@ class HttpListener:
         """A listener that is not listening yet; see `start`.
 
         Args:
-            handle: Called with each exchange; responds now or later.
-            cancel: Cancels the inference of a client that disconnected.
-            address: Address to listen on.
             port: Port to listen on, 0 for any.
             advice: What to do if the port is not available, for the error's text.
             service: What is served, for the error's text.
             reuse_port: Whether several servers may share the port.
-            limits: Bounds on requests.
             tls: Certificates; None for plain HTTP.
             memory: Budget and buffers of long bodies; None for no budget.
-            admit: Whether a request with a long body may succeed; see `RequestReader`.
-            reserve_input: Where to read long bodies to; see `RequestReader`.
-            error_response: Makes the response to a malformed request, and to one that the handler failed on.
-            timeouts: Time limits of connections.
             count: Counts the connections, against the limits that it has; None for no limits.
             pages: Which Hosts and which web pages are served; None for the defaults.
-            refused: Logs requests that these rules refuse.
         """
         self._handle = handle
         self._cancel = cancel
@@ -104,15 +95,10 @@ class HttpListener:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
         return len(self._connections)
 
     async def start(self) -> int:
-        """Listen; return the port.
-
-        Raises:
-            OptionError: If the address and port are not available.
-        """
+        """Listen; return the port. Raises OptionError if the address and port are not available."""
         loop = asyncio.get_running_loop()
         receive_buffer = memoryview(bytearray(READ_SIZE))
         turns = turns_of(loop)

@@ -29,12 +29,7 @@ _UNKNOWN = 1 << 62
 
 
 def trusted_size(received: int, longest: int) -> int:
-    """Bytes that a client is trusted to send.
-
-    Args:
-        received: Bytes of the body that have arrived.
-        longest: The longest body that the client has sent before.
-    """
+    """Bytes that a client is trusted to send after *received* of this body; *longest* is its longest one before."""
     return max(received * _TRUSTED_OF_THIS, longest * _TRUSTED_OF_EARLIER)
 
 
@@ -42,7 +37,6 @@ class LongBody:
     """A body that is received.
 
     Attributes:
-        received: Bytes of it that have arrived.
         charge: What it counts in the budget.
     """
 
@@ -72,8 +66,6 @@ class LongBody:
 
         Args:
             size: Its size in bytes; None where only its end will tell.
-            memory: Counts it and has its buffer.
-            receiver: Receives the calls to stop and to continue.
             trusted: Bytes that the client is trusted to send, see `trusted_size`.
             reserve: Reserves memory of an instance; None, or returning None, to use a buffer.
 
@@ -98,15 +90,10 @@ class LongBody:
 
     @property
     def is_complete(self) -> bool:
-        """Whether as many bytes have arrived as were announced."""
         return self.received == self._size
 
     def free(self) -> memoryview:
-        """Where the next bytes go; not more than the budget has room for.
-
-        Raises:
-            OSError: If the system refuses memory.
-        """
+        """Where the next bytes go, no more than the budget has room for; OSError if the system refuses memory."""
         if self._reserved is not None:
             free = self._reserved[self.received :]
         else:
@@ -116,11 +103,7 @@ class LongBody:
         return free if len(free) <= room else free[:room]
 
     def append(self, data: Buffer) -> bool:
-        """Copy *data* behind what has arrived; return as `count`.
-
-        Raises:
-            OSError: If the system refuses memory.
-        """
+        """Copy *data* behind what has arrived; return as `count`. OSError if the system refuses memory."""
         size = len(data)
         if self._reserved is not None:
             self._reserved[self.received : self.received + size] = data

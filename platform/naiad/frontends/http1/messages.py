@@ -31,11 +31,9 @@ class HttpRequest:
     """A whole request.
 
     Attributes:
-        method: HTTP method in upper case, such as `GET`.
         path: The path as sent, without the query.
         headers: Values by lower-case name; the last one of a repeated header.
         body: The body as received, compressed where the client compressed it.
-        keep_alive: Whether the connection may serve another request.
         can_chunk: Whether the client knows the chunked transfer coding (HTTP/1.1).
         charge: What a decompressed body counts in the budget.
         query: The query as sent, without its question mark. KServe's paths ignore it, as the reference does.
@@ -100,8 +98,6 @@ def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, ex
     """The parts of a response: status line and headers, then *body*.
 
     Args:
-        status: HTTP status.
-        body: Parts of the body, written as they are.
         content_type: Value of Content-Type; empty for none.
         extra: Further header lines, each ending in CR LF.
     """

@@ -27,10 +27,8 @@ class Page:
     """The page.
 
     Attributes:
-        text: Its bytes.
         policy: Value of Content-Security-Policy: the page may run its own scripts, use its own styles and call this
             server, and nothing else. Markup in the name of a model could not run a script.
-        tag: Value of ETag.
     """
 
     text: bytes
@@ -39,7 +37,6 @@ class Page:
 
     @cached_property
     def compressed(self) -> bytes:
-        """The same, compressed with gzip."""
         return gzip.compress(self.text, 9, mtime=0)
 
 
@@ -47,9 +44,7 @@ def compose_page(package: str, markup: str, styles: Sequence[str], scripts: Sequ
     """The page that files of a package make.
 
     Args:
-        package: The package.
         markup: Its file with the markup, where comments say where styles and scripts go.
-        styles: Its style sheets.
         scripts: Its scripts in the order in which they run: one may use those before it.
     """
     folder = resources.files(package)

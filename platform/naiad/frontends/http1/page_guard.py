@@ -92,13 +92,7 @@ class PageGuard:
         )
 
     def refusal(self, method: str, path: bytes, headers: Mapping[bytes, bytes]) -> PageRefusal | None:
-        """Why a request is refused; None if it is not.
-
-        Args:
-            method: Its method.
-            path: Its path without query.
-            headers: Values by lower-case name.
-        """
+        """Why a request is refused; None if it is not."""
         if not self._serves_any_host:
             host = headers.get(b"host", b"")
             if host and not self._is_served(_name_of(host)):  # HTTP/1.0 needs none, and browsers send one

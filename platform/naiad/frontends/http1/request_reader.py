@@ -116,13 +116,9 @@ class RequestReader:
             on_expect_continue: Called when the client waits for `100 Continue` before it sends a body.
             on_share_used: Called when the requests received together took the connection's share of this turn of the
                 loop (`turns`). The connection holds the reader, and releases it in a later turn.
-            limits: Bounds on requests.
-            heads: Heads seen before.
             receive_buffer: Buffer of `READ_SIZE` bytes. The connections of one loop share it: the reader copies what
                 it needs before the loop reads the next socket.
-            memory: Budget and buffers of long bodies.
             admit: Whether a request with a long body may succeed; None for all.
-            reserve_input: Where to read long bodies to.
             on_last: Called instead of *on_request* with a request after which nothing is read: one that *admit* does
                 not accept, without its body, or one whose end programs may find in different places.
             on_stopped: Called with True when the budget stops the connection's body, with False when it continues.
@@ -156,7 +152,6 @@ class RequestReader:
         self._reset_parsed()
 
     def _reset_parsed(self) -> None:
-        """Begin a request that the parser reads."""
         self._url = b""
         self._headers = Headers()
         self._header_size = 0
@@ -173,7 +168,6 @@ class RequestReader:
     # -- the socket -----------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the signature of asyncio.BufferedProtocol
-        """Where to read the next bytes of the socket to."""
         if self._long_body is not None:
             try:
                 return self._long_body.free()[:_READ_AT_ONCE]
@@ -182,7 +176,6 @@ class RequestReader:
         return self._next_read
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Read the requests that the last *nbytes* received complete."""
         if self._is_stopped:
             return
         body = self._long_body
@@ -327,7 +320,6 @@ class RequestReader:
         """Report the whole requests at the beginning of *data*; keep the rest, or hand it to the parser.
 
         Args:
-            data: What was received.
             deadline: When the share of this turn is used up; 0 for a share after the first request.
         """
         position, size = 0, len(data)
@@ -457,7 +449,6 @@ class RequestReader:
         """Whether a trailer, or the size of a chunk, does not end: the parser collects it and reports nothing.
 
         Args:
-            size: Bytes that were parsed last.
             body_before: Bytes of the body before them.
         """
         if self._body_received > body_before or self._long_body is not None:
@@ -487,12 +478,10 @@ class RequestReader:
         return self._chunked_body is not None
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._reset_parsed()
         self._is_in_head = True
 
     def on_url(self, url: bytes) -> None:
-        """Part of the request target."""
         self._url += url
         self._count_header(len(url))
 
@@ -506,7 +495,6 @@ class RequestReader:
         self._count_header(len(name) + len(value) + 4)
 
     def on_headers_complete(self) -> None:
-        """The head is complete; a body may follow."""
         self._is_in_head = False
         if self._is_stopped:
             return
@@ -539,7 +527,6 @@ class RequestReader:
             self._on_expect_continue()
 
     def on_body(self, body: bytes) -> None:
-        """Part of a body."""
         if self._is_stopped:
             return
         if self._long_body is None:
@@ -553,7 +540,6 @@ class RequestReader:
             self._reject_allocation(problem)
 
     def on_message_complete(self) -> None:
-        """The request is complete."""
         self._is_complete = self._has_completed = True
         if self._is_stopped:
             return

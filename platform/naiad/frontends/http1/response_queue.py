@@ -64,9 +64,6 @@ class ResponseQueue(HttpExchange):
 
     One object serves all exchanges of its connection, since only one is open at a time: a request costs no further
     allocation.
-
-    Attributes:
-        request_count: How many requests were submitted.
     """
 
     def __init__(
@@ -85,8 +82,6 @@ class ResponseQueue(HttpExchange):
         """An empty queue.
 
         Args:
-            handle: Called with each exchange in turn; responds now or later.
-            cancel: Called with the ticket of a request whose client disconnected.
             on_closing: Called when no further request of the connection will be handled.
             on_linger: Called instead of closing the transport where the client may still be sending: the
                 connection lets it read what was written first.
@@ -95,7 +90,6 @@ class ResponseQueue(HttpExchange):
             on_room: Called when a full queue has room, or when the connection's share of a turn of the loop is used up
                 (`turns`), for instance by a part of a long response. The connection calls `handle_queued` in a later
                 turn, and reads more requests.
-            error_response: Makes the response to a malformed request, and to one that *handle* failed on.
             budget: Counts what waits for the client; None for no limit.
         """
         self._handle = handle
@@ -146,27 +140,22 @@ class ResponseQueue(HttpExchange):
 
     @property
     def request(self) -> HttpRequest:
-        """The current request."""
         assert self._current is not None
         return self._current
 
     @property
     def client_address(self) -> str:
-        """The address of the client; "" where it has none."""
         return client_address(self._transport)
 
     @property
     def server_address(self) -> str:
-        """The address of this machine to which the client connected; "" where it has none."""
         return server_address(self._transport)
 
     @property
     def is_connected(self) -> bool:
-        """Whether the client is still connected."""
         return self._transport is not None
 
     def replace_body(self, body: Buffer, charge: Charge) -> None:
-        """Free the request's body, and let it have *body* instead; release *charge* with the response."""
         current = self._current
         assert current is not None
         old, current.body, current.charge = current.body, body, charge
@@ -174,11 +163,9 @@ class ResponseQueue(HttpExchange):
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the client does not read what was written."""
         return self._is_blocked
 
     def on_disconnect(self, ticket: int) -> None:
-        """Cancel *ticket* if the client disconnects before the response is complete."""
         if self._current is None:
             return
         if self._ticket < 0:
@@ -424,7 +411,6 @@ class ResponseQueue(HttpExchange):
             self._unread.resize(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        """Continue: the client has read."""
         self._is_blocked = False
         if self._unread is not None and not self._unwritten and self._transport is not None:
             self._release_unread()
@@ -480,11 +466,9 @@ class ResponseQueue(HttpExchange):
         return buffered + sum(map(len, self._unwritten))
 
     def read_count(self) -> int:
-        """Bytes that the client has read since it connected: see `Reader`."""
         return self._written - unsent_bytes(self._transport)
 
     def disconnect(self) -> None:
-        """End the connection: see `Reader`."""
         self._drop_unwritten()
         self.abort()
 

@@ -41,7 +41,6 @@ class HttpTimeouts:
     send: float = 60
 
     def of(self, phase: Phase) -> float:
-        """The limit of a phase; 0 for none."""
         if phase is Phase.WORKING:
             return 0
         return {Phase.HEADER: self.header, Phase.BODY: self.body, Phase.IDLE: self.keepalive, Phase.SEND: self.send}[

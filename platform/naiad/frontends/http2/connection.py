@@ -97,7 +97,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     Attributes:
         has_preface: Whether the client has sent HTTP/2's preface.
-        longest_message: See `StreamController`.
     """
 
     def __init__(
@@ -114,15 +113,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         """A connection that asyncio has accepted.
 
         Args:
-            application: What handles the requests.
-            connections: The open connections; this one adds and removes itself.
             read_buffer: Where the socket is read into. All connections of an event loop share it: `buffer_updated`
                 takes everything out before the loop reads another socket.
-            limits: Bounds on what the client may do.
-            settings: When the client is pinged, and how long the connection may live.
-            turns: Resumes connections that have used up their share of a turn of the loop.
-            stream_count: Counts the open streams of all connections.
-            budget: Counts what waits for the client; None for no limit.
         """
         budget = budget or RequestBudget()
         loop = asyncio.get_running_loop()
@@ -221,7 +213,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes arrived."""
         if self._is_over:
             return
         self._keepalive.last_read = self._loop.time()
@@ -259,7 +250,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._share_end = 0.0
 
     def _fail_with(self, error: Exception) -> None:
-        """End the connection with GOAWAY because of an error."""
         if isinstance(error, Http2ConnectionError):
             self.fail(error.code, error.text)
         else:
@@ -423,7 +413,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     # -- content (section 6.1) ----------------------------------------------------------------------------------
 
     def on_data(self, number: int, size: int, data: bytes, start: int, end: int, ended: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
-        """A whole DATA frame."""
         stream = self._count_data(number, size)
         if end - start < SMALL_DATA_SIZE and not ended:
             self._charge(_SMALL_DATA, SMALL_DATA_COST)
@@ -441,7 +430,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self._data_stream = stream
 
     def on_data_chunk(self, data: bytes, start: int, end: int, is_last: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
-        """More content of a long DATA frame."""
         stream = self._data_stream
         if is_last:
             self._data_stream = None
@@ -484,7 +472,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         stream.is_paused = True
 
     def resume_stream(self, stream: Stream) -> None:
-        """Open the stream's window again."""
         stream.is_paused = False
         if stream.is_open:
             increment = self._receive_flow.reopen(stream)
@@ -494,7 +481,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     # -- control frames -----------------------------------------------------------------------------------------
 
     def on_window_update(self, number: int, increment: int) -> None:
-        """The client opened a window (section 6.9)."""
         sender = self._sender
         fragments = sender.fragments
         if not number:
@@ -513,7 +499,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self._settle()
 
     def on_reset(self, number: int) -> None:
-        """The client cancelled a request (section 6.4)."""
         self._check_opened(number, "RST_STREAM")
         stream = self._streams.pop(number, None)
         if stream is None:
@@ -529,7 +514,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._close_if_idle()
 
     def on_settings(self, payload: bytes) -> None:
-        """The client changed its settings (section 6.5)."""
         cost = flood_account.SETTINGS_COST + len(payload) // _SETTING_SIZE * flood_account.SETTING_COST
         if self._sender.apply_settings(payload):
             cost += len(self._streams) * flood_account.WINDOW_CHANGE_COST
@@ -538,7 +522,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._sender.send_queued()  # behind the acknowledgement, see `Sender.apply_settings`
 
     def on_ping(self, payload: bytes, *, is_ack: bool) -> None:
-        """The client pinged, or acknowledged a ping (section 6.7)."""
         self._charge(Flood.PING, flood_account.PING_COST)
         if is_ack:
             self._keepalive.on_ping_ack(payload)
@@ -548,7 +531,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._write(frames.ping(payload, is_ack=True))
 
     def on_ignored_frame(self) -> None:
-        """A frame without a meaning for a server."""
         self._charge(Flood.IGNORED, flood_account.IGNORED_COST)
 
     def _check_opened(self, number: int, name: str) -> None:
@@ -582,7 +564,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._charge(Flood.REFUSED if error.code == ErrorCode.REFUSED_STREAM else Flood.STREAM_ERROR, cost)
 
     def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
-        """End a stream with RST_STREAM."""
         self._writer.write(frames.reset(stream.number, code))
         self._remember_reset(stream.number)
         self._remove_stream(stream)
@@ -640,7 +621,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     @property
     def open_streams(self) -> Collection[int]:
-        """Identifiers of open streams."""
         return self._streams.keys()
 
     @property
@@ -675,16 +655,13 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     @property
     def has_unread_bytes(self) -> bool:
-        """Whether the client has sent bytes that were not read yet."""
         return has_unread_bytes(self._writer.transport)
 
     @property
     def sent_count(self) -> int:
-        """How many field sections and pieces of data were sent."""
         return self._sender.count
 
     def ping(self, payload: bytes) -> None:
-        """Send a ping."""
         self._write(frames.ping(payload))
 
     def drain(self) -> None:
@@ -697,14 +674,12 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         return self._shutdown.is_announced or self._is_over
 
     def announce_shutdown(self, *, is_final: bool) -> None:
-        """Send a GOAWAY with NO_ERROR; a final one names the last stream that is processed."""
         if is_final:
             self._max_stream = self._last_stream
         self._write(frames.go_away(self._max_stream, ErrorCode.NO_ERROR))
         self._close_if_idle()
 
     def fail(self, code: ErrorCode, text: str) -> None:
-        """End the connection with GOAWAY."""
         if self._is_over:
             return
         # The last stream in GOAWAY must not grow from one frame to the next (section 6.8).
@@ -713,7 +688,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._cancel_streams()
 
     def abort(self) -> None:
-        """Close the connection without GOAWAY."""
         self._writer.disconnect()
 
     def _close_if_idle(self) -> None:

@@ -67,7 +67,6 @@ class FieldBlockDecoder(Generic[T]):
 
         Args:
             parse: Called with the fields of each block that is not known; its result is kept with the block.
-            limits: Bounds on a block.
         """
         self.cost = 0.0
         self._parse = parse
@@ -99,11 +98,7 @@ class FieldBlockDecoder(Generic[T]):
         return cost
 
     def decode(self, block: bytes) -> Fields:
-        """The fields of a block.
-
-        Raises:
-            Http2ConnectionError: As `read`.
-        """
+        """The fields of a block; raises as `read`."""
         self._is_changed = False
         self._huffman_left = self._limits.huffman_size
         try:

@@ -85,12 +85,7 @@ class FloodAccount:
     __slots__ = ("_answers", "_balance", "_burst", "_charged", "_is_held", "_refilled_at", "_share")
 
     def __init__(self, limits: Http2Limits, now: float) -> None:
-        """A full account.
-
-        Args:
-            limits: How much it holds, and how fast time refills it.
-            now: The time, in seconds of any clock.
-        """
+        """A full account; *now* is in seconds of any clock."""
         self._burst = limits.overhead_seconds * 1e6
         self._share = limits.overhead_share * 1e6
         self._balance = self._burst
@@ -115,7 +110,6 @@ class FloodAccount:
         """Refill the account by what happened since the last time.
 
         Args:
-            now: The time.
             answers: How many answers have left since the connection began.
 
         Raises:

@@ -123,12 +123,7 @@ class ReceiveFlow:
     __slots__ = ("_size", "_stream_size", "window")
 
     def __init__(self, size: int, stream_size: int) -> None:
-        """Flow control with full windows.
-
-        Args:
-            size: The connection's window, in bytes.
-            stream_size: The window of each stream.
-        """
+        """Flow control with full windows: *size* bytes for the connection, *stream_size* for each stream."""
         self._size = size
         self._stream_size = stream_size
         self.window = size

@@ -204,11 +204,7 @@ class Http2FrameReader:
             self.has_rest = True
 
     def resume(self) -> None:
-        """Parse what `feed` has kept, or as much of it as fits into a share of the turn.
-
-        Raises:
-            Http2ConnectionError: As `feed`.
-        """
+        """Parse what `feed` has kept, or as much of it as fits into a share of the turn."""
         data, position = self._rest, self._rest_position
         self._rest, self._rest_position, self.has_rest = b"", 0, False
         if not position:  # nothing of it was parsed: it may continue a frame
@@ -298,11 +294,7 @@ class Http2FrameReader:
             self._partial = b""
 
     def _check_length(self, kind: int, length: int) -> None:
-        """Reject a frame by its head, before the rest of it is kept.
-
-        Raises:
-            Http2ConnectionError: The frame is longer than the limits allow.
-        """
+        """Reject a frame that is longer than the limits allow by its head, before the rest of it is kept."""
         limits = self._limits
         if length > limits.frame_size:
             raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {length} bytes")

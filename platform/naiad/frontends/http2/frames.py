@@ -78,7 +78,6 @@ class Http2ConnectionError(Exception):
     """The peer broke the protocol; the connection ends with GOAWAY (section 5.4.1).
 
     Attributes:
-        code: The error code of the GOAWAY.
         text: Its debug data, for the developer of the peer.
     """
 
@@ -89,12 +88,7 @@ class Http2ConnectionError(Exception):
 
 
 class Http2StreamError(Exception):
-    """The peer broke the protocol on one stream; the stream ends with RST_STREAM, the connection stays (section 5.4.2).
-
-    Attributes:
-        stream: The stream's identifier.
-        code: The error code of the RST_STREAM.
-    """
+    """The peer broke the protocol on one stream, which ends with RST_STREAM; the connection stays (section 5.4.2)."""
 
     def __init__(self, stream: int, code: ErrorCode) -> None:
         super().__init__(f"stream {stream}: {code.name}")
@@ -153,11 +147,7 @@ def window_update(stream: int, increment: int) -> bytes:
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """The identifiers and values of a SETTINGS frame, in its order.
-
-    Raises:
-        Http2ConnectionError: The payload's length is not a multiple of six.
-    """
+    """The identifiers and values of a SETTINGS frame, in its order; Http2ConnectionError if its length is wrong."""
     if len(payload) % _SETTING.size:
         raise Http2ConnectionError(ErrorCode.FRAME_SIZE_ERROR, f"SETTINGS with {len(payload)} bytes")
     return list(_SETTING.iter_unpack(payload))

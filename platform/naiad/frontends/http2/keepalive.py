@@ -110,12 +110,10 @@ class Keepalive:
         self._sent_at_last_ping = -1
 
     def start(self) -> None:
-        """Watch the connection."""
         if self._settings.keepalive_time < math.inf:
             self._silence_timer = self._loop.call_later(self._settings.keepalive_time, self._check_silence)
 
     def stop(self) -> None:
-        """Cancel all timers."""
         for timer in (self._silence_timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()
@@ -142,7 +140,6 @@ class Keepalive:
             connection.fail(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """The client acknowledged a ping."""
         if payload == _KEEPALIVE_PAYLOAD and self._ack_timer is not None:
             self._ack_timer.cancel()
             self._ack_timer = None
@@ -200,7 +197,6 @@ class GracefulShutdown:
             self._age_timer = self._loop.call_later(age, self._on_max_age)
 
     def stop(self) -> None:
-        """Cancel all timers."""
         for timer in (self._age_timer, self._ack_timer):
             if timer is not None:
                 timer.cancel()
@@ -236,7 +232,6 @@ class GracefulShutdown:
         self._ack_timer = self._loop.call_later(_SHUTDOWN_PING_SECONDS, self._announce_last_stream)
 
     def on_ping_ack(self, payload: bytes) -> None:
-        """The client acknowledged a ping."""
         if payload == _SHUTDOWN_PAYLOAD and self._ack_timer is not None:
             self._announce_last_stream()
 

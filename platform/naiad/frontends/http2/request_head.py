@@ -29,7 +29,6 @@ class RequestHead:
     """A request without its content.
 
     Attributes:
-        method: Such as `POST`.
         path: The value of `:path`.
         fields: All fields but the pseudo-fields, in their order.
         content_length: The value of `content-length`; -1 without one.
@@ -44,11 +43,7 @@ class RequestHead:
 
 
 def parse_request_head(fields: Fields) -> RequestHead:
-    """The request that fields describe.
-
-    Raises:
-        InvalidFieldsError: The request is malformed.
-    """
+    """The request that fields describe; InvalidFieldsError if it is malformed."""
     pseudo: dict[bytes, bytes] = {}
     count = 0
     for name, value in fields:
@@ -67,11 +62,7 @@ def parse_request_head(fields: Fields) -> RequestHead:
 
 
 def check_fields(fields: Fields) -> int:
-    """Check ordinary fields or trailers; return the value of `content-length`, or -1.
-
-    Raises:
-        InvalidFieldsError: A field is malformed or forbidden.
-    """
+    """Check fields or trailers; return `content-length` or -1. InvalidFieldsError if one is malformed or forbidden."""
     length = -1
     for name, value in fields:
         if _NAME.fullmatch(name) is None or name in _CONNECTION_FIELDS:

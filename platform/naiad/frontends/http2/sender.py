@@ -160,7 +160,6 @@ class Sender:
     """Sends responses as far as flow control and the transport allow. Implements `ResponseSender`.
 
     Attributes:
-        flow: What may be sent.
         count: How many field sections and pieces of data were sent (gRPC's ping rules depend on it).
         fragments: How many of these pieces were fragments.
     """
@@ -176,11 +175,7 @@ class Sender:
         """A sender for one connection.
 
         Args:
-            writer: Where frames go.
-            streams: The connection's open streams; only read.
             on_response_sent: Called with a stream whose response has been handed to the transport completely.
-            defer: Calls a function in a later turn of the loop.
-            budget: Counts what is held back.
         """
         self._budget = budget
         self.flow = SendFlow()
@@ -297,13 +292,11 @@ class Sender:
         return True
 
     def on_window_update(self, increment: int) -> None:
-        """The peer opened the connection's window."""
         self.flow.on_window_update(increment)
         if self._queue:
             self.send_queued()
 
     def on_stream_window_update(self, stream: Stream, increment: int) -> None:
-        """The peer opened a stream's window."""
         self.flow.on_stream_window_update(stream, increment)
         if stream.unsent_data and stream.send_window > 0:
             self._enqueue(stream)

@@ -36,11 +36,7 @@ class PeerSettings:
         self.initial_window = DEFAULT_WINDOW
 
     def apply(self, payload: bytes) -> None:
-        """Apply the payload of a SETTINGS frame. Unknown settings are ignored (section 6.5.2).
-
-        Raises:
-            Http2ConnectionError: A value is out of its range.
-        """
+        """Apply a SETTINGS payload, without unknown settings (section 6.5.2); Http2ConnectionError for bad values."""
         for key, value in read_settings(payload):
             if key == Setting.HEADER_TABLE_SIZE:
                 self.table_size = value

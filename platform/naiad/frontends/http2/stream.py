@@ -108,8 +108,6 @@ class Stream:
     Attributes:
         number: The stream's identifier.
         controller: Its connection, for what is not part of the response.
-        sender: What sends its response.
-        handler: What handles its request.
         send_window: Bytes of DATA that the peer accepts on it.
         receive_window: Bytes of DATA that the peer may send on it.
         is_half_closed: Whether the request is complete ("half-closed (remote)", section 5.1).
@@ -118,7 +116,6 @@ class Stream:
         is_queued: Whether it is in the sender's queue.
         fields_cost: Microseconds that decoding the request's fields took, estimated.
         content_left: Bytes of content that `content-length` announced and that have not arrived; -1 without one.
-        unsent_data: Messages that flow control holds back.
         unsent_trailers: The trailers behind them, and whether these are constant.
     """
 
@@ -187,11 +184,7 @@ class Stream:
         self.controller.cancel_stream(self, ErrorCode.ENHANCE_YOUR_CALM)
 
     def count_content(self, size: int, *, ended: bool) -> None:
-        """Compare content with `content-length`, and note the end of the request.
-
-        Raises:
-            Http2StreamError: The content is longer or shorter than announced (section 8.1.1).
-        """
+        """Compare content with `content-length`, and note the end of the request; Http2StreamError if they differ."""
         if self.content_left >= 0:
             if size > self.content_left or (ended and size < self.content_left):
                 raise Http2StreamError(self.number, ErrorCode.PROTOCOL_ERROR)

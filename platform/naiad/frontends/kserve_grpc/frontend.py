@@ -45,20 +45,7 @@ class GrpcFrontend:
         limits: Http2Limits | None = None,
         count: ConnectionCount | None = None,
     ) -> None:
-        """Make a frontend; it listens once started.
-
-        Args:
-            engine: Handles the requests.
-            address: Address to listen at, such as `0.0.0.0` or `::`.
-            port: Port to listen at; 0 for any free one.
-            reuse_port: Whether other servers may listen at the same port.
-            settings: Settings of the transport.
-            extensions: State shared with other frontends.
-            access: What is restricted, and which headers are forwarded.
-            tls: Certificates; None to serve without TLS.
-            limits: Bounds on what a client may do.
-            count: Counts the connections, against the limits that it has.
-        """
+        """Make a frontend; *limits* bounds what a client may do, *count* the number of connections."""
         self._engine = engine
         self._tls = tls
         self._address = address
@@ -74,11 +61,7 @@ class GrpcFrontend:
         self._server: GrpcServer | None = None
 
     async def start(self) -> int:
-        """Begin to listen; return the port.
-
-        Raises:
-            OptionError: The address or port cannot be used.
-        """
+        """Begin to listen; return the port. Raises OptionError if the address or port cannot be used."""
         tls = None if self._tls is None else grpc_context(self._tls)
         loop = asyncio.get_running_loop()
         turns = turns_of(loop)
@@ -89,7 +72,6 @@ class GrpcFrontend:
         return port
 
     def drain(self) -> None:
-        """Serve on, and ask clients to connect elsewhere."""
         if self._server is not None:
             self._server.drain()
 
@@ -112,7 +94,6 @@ class GrpcFrontend:
             await self._extensions.background.close()
 
     def application(self, loop: asyncio.AbstractEventLoop) -> GrpcApplication:
-        """What handles the requests of connections."""
         service = InferenceService(self._engine, self._gate, self._extensions)
         forward = self._access.forward
         memory = self._extensions.memory

@@ -79,10 +79,7 @@ class InferStream:
         """A stream without requests.
 
         Args:
-            engine: Handles the requests.
-            gate: Counts them, and rejects new ones while the server stops.
             on_change: Called when `outgoing`, `failure` or `is_finished` may have changed.
-            extensions: State shared with other frontends.
             prepare: Called with each request before it is submitted.
             headers: Those that name the trace which the requests belong to.
             errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
@@ -126,7 +123,6 @@ class InferStream:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last message of the last request has been taken from `outgoing`."""
         return self._has_all_requests and self.is_idle
 
     def feed(self, data: Message) -> None:
@@ -163,8 +159,6 @@ class InferStream:
         start: Callable[[Callable[[T], None], Callable[[Exception], None]], Cancellable],
         then: Callable[[T], None],
     ) -> None:
-        """Start work for a request; *then* gets its result."""
-
         # The next message is fed when `is_reading` is false, so that has to wait until this request is in its place.
         def on_done(value: T) -> None:
             done = self._reading
@@ -223,7 +217,6 @@ class InferStream:
         self._prepare = None
 
     def cancel(self) -> None:
-        """Cancel all requests; their responses are discarded."""
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.cancel()
@@ -260,7 +253,6 @@ class InferStream:
             self._engine.cancel(request.ticket)
 
     def _reject(self, request: _StreamedRequest, error: NaiadError) -> None:
-        """Respond with an error to a request that was not submitted."""
         request.release_regions()
         if self._errors_end_stream:
             self.fail(error)
@@ -301,7 +293,6 @@ class InferStream:
         return response_codec.encode_stream_error(error.message, request.body, final=final)
 
     def fail(self, error: NaiadError) -> None:
-        """End the stream with a status."""
         if self.failure is None:
             self.failure = without_frames(error)
             self.cancel()
@@ -313,7 +304,6 @@ class InferStream:
         self._on_change()
 
     def on_request_end(self, request: _StreamedRequest) -> None:
-        """A request has its last response, or was not accepted."""
         if request in self._in_flight:
             self._in_flight.remove(request)
             self._gate.leave()
@@ -362,7 +352,6 @@ class _StreamedRequest:
         self._waiting: deque[tuple[InferResponse | None, bool]] | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Accept a response from the engine; *final* with the last one, or with None after it."""
         if self.is_complete:  # cancelled
             return
         if self._waiting is not None and self._job is not None:
@@ -379,7 +368,6 @@ class _StreamedRequest:
             self._accept(response, self.requested, final=final)
 
     def cancel(self) -> None:
-        """Discard all responses that have not been sent."""
         self.is_complete = True
         self.release_regions()
         job, self._job, self._waiting = self._job, None, None

@@ -29,7 +29,6 @@ class LongMessage(NamedTuple):
     """A message that was read; see `request_codec.decode_request`.
 
     Attributes:
-        request: The request.
         enable_empty_final: Whether its stream ends with an empty final response.
         requested: Outputs in another form; None without any.
     """
@@ -45,11 +44,7 @@ def read_message(content: memoryview, raw_count: int | None, version: int, limit
     Args:
         content: The message, without its raw contents where their number is given.
         raw_count: How many raw contents the host has; None if they are in *content*.
-        version: The version of the model in it.
         limits: How many tensors the model has.
-
-    Raises:
-        NaiadError: The message is not a valid request.
     """
     try:
         body = ModelInferRequest.FromString(bytes(content))
@@ -61,11 +56,7 @@ def read_message(content: memoryview, raw_count: int | None, version: int, limit
 
 
 def read_load(content: memoryview) -> tuple[str, str, dict[str, Any]]:
-    """Repository, model and parameters of a load request; runs in an offload process. Files are long buffers.
-
-    Raises:
-        NaiadError: The message is not a valid request.
-    """
+    """Repository, model and parameters of a load request; runs in an offload process. Files are long buffers."""
     try:
         message = RepositoryModelLoadRequest.FromString(bytes(content))
     except DecodeError:
@@ -85,11 +76,7 @@ def start_reading(
     on_done: Callable[[LongMessage], None],
     on_failed: Callable[[Exception], None],
 ) -> OffloadTask:
-    """Read a message in an offload process.
-
-    Raises:
-        NaiadError: Its model is unknown.
-    """
+    """Read a message in an offload process."""
     limits = limits_of(engine.model_metadata(head.body.model_name, version))
     raw = head.raw
     return extensions.background.pool.start(

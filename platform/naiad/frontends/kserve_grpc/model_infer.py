@@ -42,7 +42,6 @@ class ModelInfer:
         self._response_count = 0
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Accept a response from the engine; *final* with the last one, or with None after it."""
         if response is not None:
             self._response = response
             self._response_count += 1

@@ -90,12 +90,10 @@ class ModelStreamInfer:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether requests wait."""
         return bool(self._waiting)
 
     @property
     def waiting_size(self) -> int:
-        """Bytes of the requests that wait or are in flight."""
         # What the requests in flight hold is an estimate: as much as the longest message so far, each.
         return self._queued_size + self._inference.pending * self._longest_message
 
@@ -107,7 +105,6 @@ class ModelStreamInfer:
             self._feed()
 
     def on_cancel(self) -> None:
-        """Cancel all requests; their responses are discarded."""
         self._detach()
         self._waiting.clear()
         self._queued_size = 0
@@ -192,6 +189,5 @@ class ModelStreamInfer:
             request.propagated = self._context.forwarder.forward(request, self._call.head.metadata, request.propagated)
 
     def _detach(self) -> None:
-        """Drop the references to this object, which are cycles: the call is over."""
         self._context.gate.remove_close_callback(self._send_outgoing)
         self._inference.detach()

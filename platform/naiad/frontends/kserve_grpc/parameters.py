@@ -20,11 +20,7 @@ _INT64_MAX = (1 << 63) - 1
 
 
 def decode(parameters: Mapping[str, InferParameter], request: InferRequest) -> bool:
-    """Set what the parameters of a request say; return whether its stream ends with an empty final response.
-
-    Raises:
-        InvalidRequestError: With the reference's texts.
-    """
+    """Set what the parameters of a request say; return whether its stream ends with an empty final response."""
     for_model: dict[str, Parameter] = {}
     enable_empty_final = False
     for key, parameter in parameters.items():

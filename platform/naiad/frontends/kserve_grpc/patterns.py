@@ -48,16 +48,7 @@ _NO_ID = (0, 0)
 
 
 class _Input(NamedTuple):
-    """An input, and the bounds of its elements in the message without an id.
-
-    Attributes:
-        name: The input's name.
-        datatype: Its datatype.
-        shape: Its shape.
-        prefix: Tag and length before its elements.
-        start: Where its elements begin.
-        end: Where they end.
-    """
+    """An input, and the bounds of its elements in the message without an id; *prefix* is tag and length before them."""
 
     name: str
     datatype: Datatype
@@ -68,12 +59,7 @@ class _Input(NamedTuple):
 
 
 class MessagePattern:
-    """What messages have in common that differ in their ids and the bytes of their tensors alone.
-
-    Attributes:
-        model_name: The model.
-        version: Its version, as in requests.
-    """
+    """What messages have in common that differ in their ids and the bytes of their tensors alone."""
 
     __slots__ = ("_head", "_inputs", "_layout_key", "_outputs", "_responses", "model_name", "version")
 
@@ -128,11 +114,7 @@ class MessagePattern:
         )
 
     def encode_response(self, response: InferResponse) -> list[Buffer]:
-        """The parts of a response's message; tensors are not copied.
-
-        Raises:
-            NaiadError: The response is an error, or too long.
-        """
+        """The parts of a response's message; tensors are not copied. Raises the error of a response that is one."""
         layout = response.layout
         if layout is None or response.error is not None or response.parameters:
             return response_codec.encode_response(response)
@@ -159,12 +141,7 @@ class MessagePattern:
 
 
 class PatternMatch(NamedTuple):
-    """A message that has a known pattern.
-
-    Attributes:
-        pattern: The pattern.
-        request: The message's request.
-    """
+    """A message that has a known pattern."""
 
     pattern: MessagePattern
     request: InferRequest

@@ -110,11 +110,7 @@ def parse(data: Message) -> InferMessage:
 
 
 def parse_short(data: Message) -> InferMessage | LongHead:
-    """Parse a message of at least `LONG_MESSAGE` bytes if it is short without its raw contents.
-
-    Raises:
-        NaiadError: The message is malformed.
-    """
+    """Parse a message of at least `LONG_MESSAGE` bytes if it is short without its raw contents."""
     try:
         outline = wire_format.outline(data, RAW_INPUTS, (_NAME, _VERSION, _ID), _MAX_FIELDS)
         if outline.is_complete and outline.kept_size < LONG_MESSAGE:
@@ -135,7 +131,6 @@ def find_raw_input(head: memoryview, size: int) -> tuple[str, int, int] | None:
 
     Args:
         head: The first bytes of the message.
-        size: Bytes of the message.
 
     Returns:
         None if *head* does not show that it is such a message: every implementation of protobuf writes raw tensors
@@ -174,21 +169,7 @@ def parse_version(text: str) -> int:
 def decode_request(
     message: InferMessage, version: int, regions: TensorRegions = NO_REGIONS, limits: TensorLimits = NO_LIMITS
 ) -> tuple[InferRequest, bool, RequestedOutputs | None]:
-    """The request of a message.
-
-    Args:
-        message: The message.
-        version: The model's version in it.
-        regions: Shared memory that tensors may refer to.
-        limits: How many tensors the model has.
-
-    Returns:
-        The request, whether its stream ends with an empty final response, and the outputs that are requested in another
-        form, if any.
-
-    Raises:
-        NaiadError: The message is not a valid request.
-    """
+    """The request of a message, whether its stream ends with an empty final response, and outputs in another form."""
     body = message.body
     request = InferRequest(
         model_name=body.model_name,
@@ -258,11 +239,7 @@ def _decode_inputs(
 def _decode_outputs(
     body: ModelInferRequest, regions: TensorRegions, requested: RequestedOutputs | None
 ) -> tuple[list[str], RequestedOutputs | None]:
-    """Names of the requested outputs, and the special forms they are requested in, added to those in *requested*.
-
-    Raises:
-        NaiadError: An output is named twice, or a parameter is invalid.
-    """
+    """Names of the requested outputs, and the special forms they are requested in, added to those in *requested*."""
     names: dict[str, None] = {}  # in order, and looked up for each output
     requested = requested or RequestedOutputs()
     for output in body.outputs:
@@ -292,11 +269,7 @@ def _decode_output(
 
 
 def _region_of(tensor: str, given: Mapping[str, InferParameter]) -> tuple[str, int, int] | None:
-    """The shared memory region, offset and size of a tensor; None for a tensor outside of shared memory.
-
-    Raises:
-        InvalidRequestError: A parameter has the wrong type, or is missing.
-    """
+    """The shared memory region, offset and size of a tensor; None for a tensor outside of shared memory."""
     region, offset, size = (
         _parameter(tensor, given, key, kind)
         for key, kind in ((_REGION, "string_param"), (_OFFSET, "int64_param"), (_SIZE, "int64_param"))

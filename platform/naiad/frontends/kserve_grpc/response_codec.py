@@ -60,8 +60,6 @@ def encode_stream_error(message: str, request: ModelInferRequest, *, final: bool
     """The bytes of an error on a stream.
 
     Args:
-        message: The error's text.
-        request: The request that failed.
         final: Whether it is the last response to the request; None for a request that never reached the model. The
             reference then sets the id alone.
     """

@@ -17,11 +17,7 @@ _CHOICES = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str
 
 
 async def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) -> pb.LogSettingsResponse:
-    """Change the settings that the request names; return all of them.
-
-    Raises:
-        NaiadError: A setting has an invalid value.
-    """
+    """Change the settings that the request names; return all of them."""
     wanted: dict[str, str | bool | int] = {}
     for name, value in request.settings.items():
         if name not in log_settings.TYPES:
@@ -43,11 +39,7 @@ async def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) ->
 async def change_trace_settings(
     request: pb.TraceSettingRequest, engine: EngineDoor, tracer: RequestTracer
 ) -> pb.TraceSettingResponse:
-    """Change the settings that the request names, of one model or of all; return those that then apply.
-
-    Raises:
-        NaiadError: A setting has an invalid value.
-    """
+    """Change the settings that the request names, of one model or of all; return those that then apply."""
     model = request.model_name
     if model:
         trace_settings.check_model_exists(engine, model)

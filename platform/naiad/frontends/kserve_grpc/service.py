@@ -35,7 +35,6 @@ class Inference(NamedTuple):
     """A request of ModelInfer, and the encoder of its response.
 
     Attributes:
-        request: The request.
         encode: Returns the parts of a response's message; raises the error of a response that is one.
         requested: Outputs in another form; None without any.
     """
@@ -76,11 +75,7 @@ class InferenceService:
             return None  # reported once the message is complete
 
     def read(self, data: Message) -> Inference:
-        """The inference that a message of ModelInfer requests.
-
-        Raises:
-            NaiadError: The message is malformed, or its model is unknown or decoupled.
-        """
+        """The inference that a message requests; NaiadError if it is malformed, or its model unknown or decoupled."""
         match = self._patterns.match(data)
         if match is not None:
             self._reject_decoupled(match.pattern.model_name, match.pattern.version)
@@ -96,15 +91,11 @@ class InferenceService:
         """As `read`, for messages of any length: calls *on_read* at once, or later.
 
         Args:
-            data: The message.
             on_read: Called with the inference.
             on_failed: Called with the error of work that was done later.
 
         Returns:
             What cancels the work; None if *on_read* was called.
-
-        Raises:
-            NaiadError: As `read`.
         """
         match = self._patterns.match(data)
         if match is not None:
@@ -187,11 +178,9 @@ class InferenceService:
         return pb.HealthCheckResponse(status=status)
 
     async def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: ARG002 - as `check`
-        """Whether the server is live."""
         return pb.ServerLiveResponse(live=self._engine.is_live())
 
     async def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: ARG002 - as `check`
-        """Whether the server and its models are ready."""
         return pb.ServerReadyResponse(ready=await self._engine.check_server_ready())
 
     async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
@@ -200,37 +189,31 @@ class InferenceService:
         return pb.ModelReadyResponse(ready=await self._engine.check_ready(request.name, version))
 
     async def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: ARG002 - as `check`
-        """Name, version and extensions."""
         return from_document(server_document(self._engine.server_metadata()), pb.ServerMetadataResponse())
 
     async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        """Inputs and outputs of a model."""
         version = request_codec.parse_version(request.version)
         metadata = self._engine.model_metadata(request.name, version)
         return from_document(metadata_document(metadata), pb.ModelMetadataResponse())
 
     async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        """The effective configuration of a model."""
         version = request_codec.parse_version(request.version)
         config = self._engine.model_config(request.name, version)
         return from_document({"config": dict(config)}, pb.ModelConfigResponse())
 
     async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        """Statistics of one version, of all versions of a model, or of all models."""
         version = request_codec.parse_version(request.version)
         await self._engine.gather_counts()
         statistics = self._engine.statistics(request.name, version)
         return from_document(statistics_document(statistics), pb.ModelStatisticsResponse())
 
     async def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
-        """All models of the repositories."""
         _reject_repository(request.repository_name)
         engine = self._engine
         entries = engine.ready_index() if request.ready else await engine.repository_index()
         return from_document({"models": index_document(entries)}, pb.RepositoryIndexResponse())
 
     async def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
-        """Load or reload a model."""
         _reject_repository(request.repository_name)
         await self._engine.load(request.model_name, control_messages.load_parameters(request))
         return pb.RepositoryModelLoadResponse()
@@ -254,13 +237,11 @@ class InferenceService:
     async def system_shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
-        """All registered regions, or one of them."""
         return control_messages.regions(self._extensions.regions.status(request.name))
 
     async def system_shared_memory_register(
         self, request: pb.SystemSharedMemoryRegisterRequest
     ) -> pb.SystemSharedMemoryRegisterResponse:
-        """Register a region of shared memory."""
         await self._extensions.regions.register(request.name, request.key, request.offset, request.byte_size)
         return pb.SystemSharedMemoryRegisterResponse()
 
@@ -274,13 +255,11 @@ class InferenceService:
     async def cuda_shared_memory_status(
         self, request: pb.CudaSharedMemoryStatusRequest
     ) -> pb.CudaSharedMemoryStatusResponse:
-        """All registered regions of GPUs' memory, or one of them."""
         return control_messages.cuda_regions(self._extensions.regions.cuda_status(request.name))
 
     async def cuda_shared_memory_register(
         self, request: pb.CudaSharedMemoryRegisterRequest
     ) -> pb.CudaSharedMemoryRegisterResponse:
-        """Register a region of a GPU's memory."""
         await self._extensions.regions.register_cuda(
             request.name, request.raw_handle, request.device_id, request.byte_size
         )
@@ -295,11 +274,9 @@ class InferenceService:
         return pb.CudaSharedMemoryUnregisterResponse()
 
     async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        """Change trace settings; respond with all of them."""
         return await change_trace_settings(request, self._engine, self._extensions.tracer)
 
     async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-        """Change log settings; respond with all of them."""
         return await change_log_settings(request, self._extensions.log)
 
 
@@ -310,18 +287,7 @@ def _reject_repository(name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContext:
-    """What all calls of a frontend share. Implements `CallContext` of the transport.
-
-    Attributes:
-        engine: Handles inferences.
-        gate: Counts them.
-        service: The methods.
-        extensions: State shared with other frontends.
-        forwarder: Makes request parameters of metadata; None where nothing is forwarded.
-        loop: The event loop.
-        pool: Buffers of long messages.
-        tasks: Running methods that are coroutines.
-    """
+    """What all calls of a frontend share. Implements `CallContext` of the transport."""
 
     engine: EngineDoor
     gate: AdmissionGate
@@ -334,5 +300,4 @@ class ServiceContext:
 
     @property
     def memory(self) -> RequestMemory:
-        """The budget that long messages count in."""
         return self.extensions.memory

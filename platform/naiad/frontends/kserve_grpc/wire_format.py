@@ -50,8 +50,6 @@ def find_last(
 
     Args:
         head: The first bytes of the message.
-        size: Bytes of the message.
-        field: Number of the field.
         texts: As for `outline`: fields before it.
         max_fields: How many fields are walked.
 
@@ -84,13 +82,9 @@ def outline(
     """Find the values of the length-delimited *field*; no value is copied.
 
     Args:
-        message: The message.
         field: Number of the field whose values are cut out.
         texts: Numbers of further length-delimited fields whose last values are returned.
         max_fields: How many fields are walked; each takes about a microsecond.
-
-    Raises:
-        WireFormatError: The message is malformed.
     """
     wanted = field << 3 | _LENGTH_DELIMITED
     text_tags = {number << 3 | _LENGTH_DELIMITED: number for number in texts}

@@ -125,7 +125,6 @@ class Endpoints:
         }
 
     def handle(self, exchange: HttpExchange) -> None:
-        """Respond to one request, now or later."""
         request = exchange.request
         if self._log.is_verbose:
             log_request(logger, request)
@@ -223,7 +222,6 @@ class Endpoints:
         self._infer_body(exchange, request, route)
 
     def _infer_body(self, exchange: HttpExchange, request: HttpRequest, route: Route) -> None:
-        """Handle an inference request whose body is not compressed any more."""
         body = request.body
         header_length = request.headers.get(b"inference-header-content-length")
         # As in the reference, a body without JSON is a tensor: also an empty one, whose length nothing says.
@@ -261,7 +259,6 @@ class Endpoints:
         return True
 
     def _check_infer(self, exchange: HttpExchange, route: Route, inference: InferRequest, form: ResponseFormat) -> None:
-        """Submit a request, after its inputs are complete."""
         name, version, requested = route.name, route.version, form.requested
         if requested is not None:
             requested.prepare(
@@ -369,8 +366,6 @@ class Endpoints:
         return response(200, [])
 
     def _respond_later(self, exchange: HttpExchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
-        """Respond with the result of a coroutine."""
-
         async def run() -> None:
             try:
                 parts = await work
@@ -388,7 +383,6 @@ class Endpoints:
 
 
 def _fail(exchange: HttpExchange, problem: Exception) -> None:
-    """Respond with the error of work that was done later."""
     if isinstance(problem, NaiadError):
         exchange.respond(_error_response(problem))
         return
@@ -413,7 +407,6 @@ class InferSink:
         self._extensions = extensions
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - signature of Sink
-        """Write the response."""
         exchange, self._exchange = self._exchange, None
         if exchange is None:
             return  # a second response would be taken for that to the connection's next request

@@ -60,11 +60,7 @@ class GenerateEndpoints:
         self._budget = extensions.memory.budget
 
     def handle(self, exchange: HttpExchange, route: Route) -> None:
-        """Submit one request; its sink responds now or later.
-
-        Raises:
-            NaiadError: If the request is rejected.
-        """
+        """Submit one request; its sink responds now or later."""
         request = exchange.request
         metadata = self._engine.model_metadata(route.name, route.version)
         if request.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
@@ -109,7 +105,6 @@ class GenerateEndpoints:
 
 
 def _fail(exchange: HttpExchange, problem: Exception) -> None:
-    """Respond with the error of a request that was read later."""
     if isinstance(problem, NaiadError):
         exchange.respond(error(problem))
         return

@@ -31,14 +31,8 @@ def parse_generate(
     """Read a generate request.
 
     Args:
-        body: The body, uncompressed.
-        metadata: The model's inputs.
         version: Its version from the URL, or LATEST.
-        max_json: Longest JSON in bytes.
         max_objects: How many objects the JSON may contain; None for any number.
-
-    Raises:
-        NaiadError: If anything is malformed.
     """
     if len(body) > max_json:
         raise json_too_long(len(body), max_json)
@@ -80,7 +74,6 @@ def check_unique_keys(body: Buffer, request_id: str, inputs: Container[str]) -> 
 
     Args:
         body: The body, which is valid JSON.
-        request_id: The client's id of the request; empty without one.
         inputs: Names of the model's inputs.
 
     Raises:
@@ -106,7 +99,6 @@ def deduce_shape(configured: tuple[int, ...], count: int) -> tuple[int, ...] | N
 
     Args:
         configured: The dimensions, -1 where variable, the batch among them.
-        count: Number of elements.
 
     Returns:
         The shape, with 1 for all other variable dimensions; None if the count does not fit.

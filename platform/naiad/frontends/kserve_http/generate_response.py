@@ -44,11 +44,7 @@ def is_long(result: InferResponse) -> bool:
 
 
 def generate_response_steps(result: InferResponse) -> Generator[None, None, tuple[int, list[bytes]]]:
-    """As `generate_response`, in steps of about a millisecond; the JSON is in parts.
-
-    Raises:
-        NaiadError: If an output has no form in JSON.
-    """
+    """As `generate_response`, in steps of about a millisecond; the JSON is in parts."""
     members = _members(result)
     rendered: dict[str, list[bytes]] = {name: [orjson.dumps(value)] for name, value in members.items()}
     for tensor in result.outputs:
@@ -86,7 +82,6 @@ def _document(result: InferResponse) -> dict[str, Any]:
 
 
 def _members(result: InferResponse) -> dict[str, Any]:
-    """The members beside the outputs."""
     document: dict[str, Any] = {"id": result.request_id} if result.request_id else {}
     document["model_name"] = result.model_name
     document["model_version"] = str(result.model_version)

@@ -54,15 +54,7 @@ def parse_infer(
     """Read a request whose JSON is the whole body or its first *header_length* bytes.
 
     Args:
-        body: The body, uncompressed.
         header_length: Value of Inference-Header-Content-Length, None if it was not sent.
-        model_name: The model, from the URL.
-        version: Its version, from the URL, or LATEST.
-        max_json: Longest JSON in bytes.
-        regions: Shared memory that tensors may refer to.
-
-    Raises:
-        NaiadError: If anything is malformed.
     """
     json_size = json_length(body, header_length, max_json)
     view = memoryview(body)
@@ -70,11 +62,7 @@ def parse_infer(
 
 
 def json_length(body: Buffer, header_length: bytes | None, max_json: int) -> int:
-    """Bytes of JSON at the beginning of a body; the arguments are those of `parse_infer`.
-
-    Raises:
-        InvalidRequestError: If the header is malformed, or the JSON too long.
-    """
+    """Bytes of JSON at the beginning of a body; the arguments are those of `parse_infer`."""
     size = len(body)
     json_size = size if header_length is None else parse_header_length(header_length, size)
     if json_size > max_json:
@@ -94,16 +82,8 @@ def read_document(
     """Read a request whose JSON has been parsed.
 
     Args:
-        document: The JSON.
         body: The body: tensors in binary are slices of it.
         json_size: Where they begin.
-        model_name: The model, from the URL.
-        version: Its version, from the URL, or LATEST.
-        regions: Shared memory that tensors may refer to.
-        limits: How many tensors the model has.
-
-    Raises:
-        NaiadError: If anything is malformed.
     """
     if "inputs" not in document and _is_response(document):
         document = {"id": document.get("id", ""), "inputs": document["outputs"]}
@@ -160,13 +140,6 @@ def parse_raw(
 ) -> tuple[InferRequest, ResponseFormat]:
     """Read a raw binary request: the body is the data of the model's only input, with batch size 1.
 
-    Args:
-        body: The body, uncompressed.
-        metadata: The model's inputs.
-        version: Its version from the URL, or LATEST.
-        max_size: Longest body in bytes.
-        is_batched: Whether the first dimension of the input is the batch.
-
     Raises:
         InvalidRequestError: If the body is too long, the model has another number of inputs, several dimensions are
             variable, or strings may have several elements.
@@ -192,11 +165,7 @@ def parse_raw(
 
 
 def parse_header_length(value: bytes, size: int) -> int:
-    """The number in Inference-Header-Content-Length.
-
-    Raises:
-        InvalidRequestError: If it is not a number, or greater than *size*, the length of the body.
-    """
+    """The number in Inference-Header-Content-Length, at most *size*, the length of the body."""
     text = value.decode("latin-1").strip(" \t")
     length = integer(text)
     if length is None:
@@ -215,11 +184,7 @@ def json_too_long(size: int, limit: int) -> InvalidRequestError:
 
 
 def parse_id(document: Mapping[str, Any]) -> str:
-    """The client's id of a request; empty without one.
-
-    Raises:
-        MalformedRequestError: If it is not a string.
-    """
+    """The client's id of a request; empty without one. Raises MalformedRequestError for one that is not a string."""
     request_id = document.get("id", "")
     if not isinstance(request_id, str):
         raise MalformedRequestError("Unable to parse 'id': attempt to access JSON non-string as string")

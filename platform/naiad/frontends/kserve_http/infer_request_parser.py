@@ -42,7 +42,6 @@ class _KnownRequest:
         request: The request, without inputs and with the id of the first one.
         inputs: Name, datatype, shape, start and end of each input. Positions count from the end of the JSON.
         size: Bytes after the JSON.
-        form: How the client wants the response.
         has_id: Whether an id was cut off the JSON that it is found by.
     """
 
@@ -61,7 +60,6 @@ class _KnownJson:
         request: The request, without inputs and with the id of the first one.
         pieces: The JSON around its lists of data, without an id at its beginning.
         inputs: Name, datatype and shape of each input, and what gives the bytes of its list.
-        form: How the client wants the response.
         has_id: Whether an id was cut off the JSON that the pieces are of.
     """
 

@@ -31,9 +31,6 @@ def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Bu
 
     Returns:
         Parts of the body, its content type and further header lines.
-
-    Raises:
-        NaiadError: If an output cannot be sent in the requested form.
     """
     regions = _NO_REGIONS
     if form.requested is not None:
@@ -113,7 +110,6 @@ def infer_response_steps(
 
 
 def _document(result: InferResponse) -> dict[str, Any]:
-    """The members of a response before its outputs."""
     document: dict[str, Any] = {"id": result.request_id} if result.request_id else {}
     document["model_name"] = result.model_name
     document["model_version"] = str(result.model_version)

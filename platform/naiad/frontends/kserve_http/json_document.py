@@ -37,8 +37,6 @@ def parse_json(
     """The JSON object of a request.
 
     Args:
-        text: The JSON.
-        not_an_object: The error's text for JSON of another type.
         max_objects: How many objects it may contain; None for any number.
         data: The members whose values are elements of tensors. Their strings may have bytes that are not UTF-8, which
             are the surrogates U+DC80 to U+DCFF of `surrogateescape`.
@@ -47,7 +45,6 @@ def parse_json(
     Raises:
         InvalidRequestError: If it is not a JSON object, is nested deeper than 100 levels, or has too many objects; and
             if a string outside of *data* is not UTF-8.
-        MemoryError: If there is not enough memory.
     """
     raw = bytes(text).removeprefix(codecs.BOM_UTF8)  # editors on Windows write it
     if raw.endswith(b"\0"):
@@ -66,12 +63,7 @@ def parse_json(
 
 
 def may_repeat_names(text: bytes, document: Any) -> bool:
-    """Whether an object of a JSON text may have two members of one name: a quick check with false positives.
-
-    Args:
-        text: The JSON.
-        document: What orjson has read of it: of equal names, the last member.
-    """
+    """Whether an object of a JSON text may have two members of one name: a quick check with false positives."""
     # Each member has a colon. So if there are as many colons as members, none is missing.
     members = _count_members(document) if type(document) is dict else 0
     return text.count(b":") != members and len(_KEY.findall(text)) != members
@@ -90,11 +82,7 @@ def _count_members(members: dict[str, Any]) -> int:
 
 
 def _read_unusual(raw: bytes, problem: orjson.JSONDecodeError, data: Container[str]) -> Any:
-    """A text that is not standard JSON.
-
-    Raises:
-        InvalidRequestError: If the reference does not read it either, or a string outside of *data* is not UTF-8.
-    """
+    """A text that is not standard JSON."""
     has_numbers = b"NaN" in raw or b"Inf" in raw
     text = raw.decode("utf-8", "surrogateescape")
     is_utf8 = text.isascii() or not _has_surrogates(text)

@@ -9,11 +9,7 @@ from naiad.core.errors import MalformedRequestError
 
 
 def string_member(entry: Mapping[str, Any], member: str) -> str:
-    """The value of a required member that must be a string.
-
-    Raises:
-        MalformedRequestError: If it is missing or has another type.
-    """
+    """The value of a required member that must be a string; else MalformedRequestError, as for all functions here."""
     value = entry.get(member)
     if isinstance(value, str):
         return value
@@ -25,48 +21,28 @@ def string_member(entry: Mapping[str, Any], member: str) -> str:
 
 
 def as_object(value: object, member: str) -> Mapping[str, Any]:
-    """The value of *member* as an object.
-
-    Raises:
-        MalformedRequestError: If it has another type.
-    """
+    """The value of *member* as an object."""
     if not isinstance(value, dict):
         raise MalformedRequestError(f"Unable to parse '{member}': attempt to access JSON non-object as object")
     return value
 
 
 def as_unsigned(value: object, prefix: str) -> int:
-    """*value* as an unsigned integer of 64 bits.
-
-    Args:
-        value: The value.
-        prefix: Beginning of the error's text, such as `Unable to parse 'timeout': `.
-
-    Raises:
-        MalformedRequestError: If it has another type or is out of range.
-    """
+    """*value* as an unsigned integer of 64 bits; *prefix* begins the error, such as `Unable to parse 'timeout': `."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 0 or value >> 64:
         raise MalformedRequestError(f"{prefix}attempt to access JSON non-unsigned-integer as unsigned-integer")
     return value
 
 
 def as_boolean(value: object, prefix: str) -> bool:
-    """*value* as a boolean; *prefix* as in `as_unsigned`.
-
-    Raises:
-        MalformedRequestError: If it has another type.
-    """
+    """*value* as a boolean; *prefix* as in `as_unsigned`."""
     if not isinstance(value, bool):
         raise MalformedRequestError(f"{prefix}attempt to access JSON non-boolean as boolean")
     return value
 
 
 def as_string(value: object, prefix: str) -> str:
-    """*value* as a string; *prefix* as in `as_unsigned`.
-
-    Raises:
-        MalformedRequestError: If it has another type.
-    """
+    """*value* as a string; *prefix* as in `as_unsigned`."""
     if not isinstance(value, str):
         raise MalformedRequestError(f"{prefix}attempt to access JSON non-string as string")
     return value

@@ -215,11 +215,7 @@ def _pack_list(pack_all: Callable[..., bytes], text: bytes) -> bytes:
 
 
 def _flat(values: Any) -> list[Any]:
-    """The elements of nested lists in order.
-
-    Raises:
-        TypeError: If it is not a list, or the lists are not equally deep.
-    """
+    """The elements of nested lists in order."""
     if type(values) is not list:
         raise TypeError
     flat: list[Any] = values
@@ -274,12 +270,8 @@ def from_tensor(tensor: OutputTensor, *, exact: bool = False) -> list[Any]:
     """The elements of an output as a flat list.
 
     Args:
-        tensor: The output.
         exact: Whether values that JSON cannot express are written as the reference does: invalid UTF-8 as raw bytes
             instead of replacement characters, NaN and Infinity by their names instead of null.
-
-    Raises:
-        InvalidRequestError: For FP16 and BF16.
     """
     if tensor.datatype in _WITHOUT_JSON:
         raise InvalidRequestError(
@@ -356,9 +348,6 @@ def rendered_steps(tensor: OutputTensor, *, exact: bool) -> Generator[None, None
     """The elements of a long output as JSON, without the brackets of the list, in steps of about a millisecond.
 
     The same as the elements of `from_tensor`.
-
-    Raises:
-        InvalidRequestError: For FP16 and BF16.
     """
     data = tensor.data
     pieces: list[bytes] = []
@@ -423,13 +412,7 @@ def _wrong_element(datatype: Datatype) -> MalformedRequestError:
 
 
 def _fits(array: np.ndarray[Any, np.dtype[Any]], kinds: set[type], datatype: Datatype) -> bool:
-    """Whether all elements have a JSON type that *datatype* allows. numpy would convert others without an error.
-
-    Args:
-        array: The elements.
-        kinds: Their types.
-        datatype: Datatype of the input.
-    """
+    """Whether all elements have a JSON type that *datatype* allows. numpy would convert others without an error."""
     kind = array.dtype.kind
     if kind not in _allowed(datatype):
         return False
@@ -507,11 +490,7 @@ def flatten(data: list[Any]) -> Iterator[Any]:
 
 
 def pack_strings(data: list[Any]) -> tuple[bytes, int]:
-    """The bytes of a BYTES tensor, and the number of its elements.
-
-    Raises:
-        MalformedRequestError: For elements that are not strings.
-    """
+    """The bytes of a BYTES tensor, and the number of its elements."""
     if len(data) <= _FEW:
         try:
             return pack_chunk(data), len(data)

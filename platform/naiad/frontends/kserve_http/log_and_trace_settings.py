@@ -24,11 +24,7 @@ _READERS: dict[type, Callable[[object, str], str | bool | int]] = {
 
 
 async def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequence[Buffer]:
-    """All settings of the log, after changing those that a POST names.
-
-    Raises:
-        NaiadError: If a setting cannot have the given value.
-    """
+    """All settings of the log, after changing those that a POST names."""
     if request.method == "POST":
         changes = {
             name: _READERS[log_settings.TYPES[name]](value, "")
@@ -42,11 +38,7 @@ async def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequenc
 async def trace_settings_response(
     request: HttpRequest, model: str, engine: EngineDoor, tracer: RequestTracer
 ) -> Sequence[Buffer]:
-    """The trace settings of one model, or the default ones (no *model*), after changing those that a POST names.
-
-    Raises:
-        NaiadError: If a setting cannot have the given value.
-    """
+    """The trace settings of one model, or the default ones (no *model*), after changing those that a POST names."""
     if model:
         trace_settings.check_model_exists(engine, model)
     if request.method == "POST":

@@ -32,12 +32,7 @@ def read_infer(
 ) -> tuple[InferRequest, ResponseFormat]:
     """Read a request. See `infer_request.parse_infer`.
 
-    Args:
-        content: The JSON at the beginning of the body.
-        body_size: Bytes of the whole body.
-        model_name: The model, from the URL.
-        version: Its version, from the URL, or LATEST.
-        limits: How many tensors it has.
+    *content* is the JSON at the beginning of the body, which has *body_size* bytes.
     """
     json_size = len(content)
     document = parse_json(content, max_objects=MAX_OBJECTS)
@@ -61,11 +56,7 @@ def read_load_parameters(content: memoryview) -> Mapping[str, Any]:
 
 
 def load_parameters(body: Buffer) -> dict[str, str | bytes]:
-    """The parameters of a load request: `config` is text, `file:<path>` is base64.
-
-    Raises:
-        NaiadError: If one has another name or type, with the reference's text.
-    """
+    """The parameters of a load request: `config` is text, `file:<path>` is base64."""
     parameters = parse_json(body, max_objects=MAX_OBJECTS).get("parameters", {}) if body else {}
     if not isinstance(parameters, dict):
         raise MalformedRequestError("attempt to get members for non-object")

@@ -48,7 +48,6 @@ class ResponseFormat:
     Attributes:
         binary_by_default: Whether outputs that are not listed are sent as binary.
         binary: Whether each listed output is sent as binary, by name.
-        requested: Outputs in a special form; None for most requests.
         repeated: What earlier responses of this form had in common; None for requests that are not recognised when
             they are repeated.
     """
@@ -59,16 +58,11 @@ class ResponseFormat:
     repeated: RepeatedResponses | None = None
 
     def is_binary(self, name: str) -> bool:
-        """Whether output *name* is sent as binary."""
         return self.binary.get(name, self.binary_by_default)
 
 
 def parse_outputs(outputs: object, form: ResponseFormat, regions: TensorRegions) -> list[str]:
-    """Read the `outputs` of a request into *form*; return their names.
-
-    Raises:
-        NaiadError: If anything is malformed, or a region is not registered.
-    """
+    """Read the `outputs` of a request into *form*; return their names."""
     if outputs is None:
         return []
     if not isinstance(outputs, list):
@@ -107,12 +101,7 @@ def _check_region_alone(*, is_binary: bool, has_classes: bool) -> None:
 
 
 def parse_region(parameters: Mapping[str, Any], regions: TensorRegions) -> tuple[str, int, int]:
-    """Region, offset and size that the parameters of a tensor name.
-
-    Raises:
-        MalformedRequestError: If one is missing or has the wrong type.
-        NaiadError: If the size is missing and the region is not registered.
-    """
+    """Region, offset and size that the parameters of a tensor name."""
     region = as_string(parameters["shared_memory_region"], "Unable to parse 'shared_memory_region': ")
     offset = as_unsigned(parameters.get("shared_memory_offset", 0), "Unable to parse 'shared_memory_offset': ")
     if "shared_memory_byte_size" not in parameters:

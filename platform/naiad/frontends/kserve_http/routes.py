@@ -38,7 +38,6 @@ class Route(NamedTuple):
     """The parts of a path.
 
     Attributes:
-        endpoint: The endpoint.
         methods: HTTP methods it allows.
         name: Model or region in the path; empty if it has none.
         version: Model version in the path; LATEST if it has none.

@@ -42,19 +42,10 @@ class HttpFrontend:
         """A frontend that is not listening yet; see `start`.
 
         Args:
-            engine: Executes the requests.
-            address: Address to listen on.
             port: Port to listen on, 0 for any.
-            reuse_port: Whether several servers may share the port.
             max_json: Longest JSON of a request in bytes (--http-max-input-size).
-            limits: Bounds on requests.
-            extensions: What is shared with other frontends.
-            access: What is restricted, and which headers are forwarded.
-            tls: Certificates; None for plain HTTP.
             fallback: Handles requests for paths that are not KServe's. It returns False for paths it does not know.
             admit_fallback: Whether *fallback* would read the body of a request with some head.
-            timeouts: Time limits of connections.
-            count: Counts the connections, against the limits that it has.
             pages: Which Hosts and which web pages are served; None for the defaults.
         """
         limits = limits or RequestLimits()
@@ -91,11 +82,7 @@ class HttpFrontend:
         )
 
     async def start(self) -> int:
-        """Listen; return the port.
-
-        Raises:
-            OptionError: If the address and port are not available.
-        """
+        """Listen; return the port. Raises OptionError if the address and port are not available."""
         return await self._listener.start()
 
     def drain(self) -> None:

@@ -17,11 +17,7 @@ from naiad.protocol.inference import Buffer
 
 
 async def shared_memory_response(request: HttpRequest, route: Route, regions: RegionRegistry) -> Sequence[Buffer]:
-    """Register, list or unregister regions, as the path says.
-
-    Raises:
-        NaiadError: If the request is invalid, or clients may not use shared memory.
-    """
+    """Register, list or unregister regions, as the path says."""
     is_system = route.endpoint is Endpoint.SYSTEM_SHARED_MEMORY
     if route.action == "status":
         return json_response(_status(route.name, regions, is_system=is_system))

@@ -33,8 +33,6 @@ class Sample:
     """The value of one series.
 
     Attributes:
-        labels: Labels of the series.
-        value: Its value.
         suffix: Appended to the family's name, such as `_count` for a histogram.
     """
 
@@ -45,14 +43,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All series of one name.
-
-    Attributes:
-        name: Name of the metric.
-        help: Its description.
-        type: Its type.
-        samples: Its series.
-    """
+    """All series of one name."""
 
     name: str
     help: str
@@ -75,9 +66,7 @@ def histogram_samples(
     """The series of one histogram, in the reference's order.
 
     Args:
-        labels: Labels of the histogram.
         counts: Observations in each bucket, not cumulated; the last bucket has no upper bound.
-        total: Sum of all observations.
         bounds: Upper bounds of all buckets but the last.
     """
     yield Sample(labels, sum(counts), "_count")

@@ -74,7 +74,6 @@ def refusal_families(statistics: Sequence[ModelStatistics], without_version: Map
     """Requests that were refused on arrival, and whether models can serve now.
 
     Args:
-        statistics: Of the versions that are loaded.
         without_version: Requests that no version got to see, by reason.
     """
     # Reasons without refusals are included, so that the first refusal is an increase.

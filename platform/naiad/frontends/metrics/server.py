@@ -49,12 +49,9 @@ class MetricsFrontend:
         """A frontend that is not listening yet; see `start`.
 
         Args:
-            engine: Its statistics become metrics.
-            address: Address to listen on.
             port: Port to listen on, 0 for any.
             collectors: Makers of further families, such as `cache.cache_families` or the models' own metrics.
             with_system: Whether to include the machine's processor and memory (--allow-cpu-metrics).
-            prepare: Called before each response; None if the collectors need nothing of other processes.
             with_counters: Whether to include sums of durations (--metrics-config=counter_latencies).
             pages: Which Hosts are served; None for the default.
         """
@@ -78,24 +75,17 @@ class MetricsFrontend:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
         return self._listener.connection_count
 
     async def start(self) -> int:
-        """Listen; return the port.
-
-        Raises:
-            OptionError: If the address and port are not available.
-        """
+        """Listen; return the port. Raises OptionError if the address and port are not available."""
         psutil.cpu_percent()  # the first call starts the interval that utilization is measured over
         return await self._listener.start()
 
     async def stop(self) -> None:
-        """Stop listening and close the connections."""
         await self._listener.stop(_STOP_SECONDS)
 
     def scrape(self) -> bytes:
-        """All metrics now, in Prometheus' text format."""
         statistics = self._engine.statistics()
         families = triton_families.model_families(statistics, with_durations=self._with_counters)
         families += triton_families.memory_pool_families(statistics)
@@ -122,7 +112,6 @@ class MetricsFrontend:
         return await self.page()
 
     async def page(self) -> list[Buffer]:
-        """The response with all metrics now."""
         if self._prepare is not None:
             await self._prepare()
         try:

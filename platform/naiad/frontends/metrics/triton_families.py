@@ -126,7 +126,6 @@ def model_families(statistics: Sequence[ModelStatistics], *, with_durations: boo
     """The metrics of each model version.
 
     Args:
-        statistics: Of the versions that are ready.
         with_durations: Whether to include the sums of durations and the cache's counters. The reference switches both
             off by `--metrics-config=counter_latencies=false`.
     """

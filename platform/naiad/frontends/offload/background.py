@@ -45,11 +45,7 @@ class Background:
         await self.pool.close()
 
     async def run(self, function: Callable[..., T], content: Sequence[Buffer], *arguments: Any) -> T:
-        """The result of a function that runs in a process of the pool, without `Deferred` objects.
-
-        Raises:
-            Exception: That of the function, or a `NaiadError`; see `OffloadPool.start`.
-        """
+        """The result of a function that runs in a process of the pool, without `Deferred` objects."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         task = self.pool.start(function, content, arguments, no_deferred, result.set_result, result.set_exception)
         try:
@@ -61,7 +57,6 @@ class Background:
     def count_strings(
         self, request: InferRequest, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]
     ) -> SlicedJob:
-        """Count the elements of a request's long BYTES tensors; see `has_long_strings`."""
         return self.slices.start(_count_strings(request), on_done, on_failed)
 
 

@@ -48,11 +48,7 @@ def deferred_values(count: int) -> list[Buffer]:
 
 
 def prepare(request: InferRequest) -> InferRequest:
-    """The request as it is sent to the host: elements of BYTES are counted, long buffers are not copied again.
-
-    Raises:
-        InvalidRequestError: If it has too many parameters.
-    """
+    """The request as it is sent to the host: elements of BYTES are counted, long buffers are not copied again."""
     check_parameter_count(len(request.parameters))
     return replace(
         request,
@@ -63,11 +59,7 @@ def prepare(request: InferRequest) -> InferRequest:
 
 
 def check_parameter_count(count: int) -> None:
-    """Reject a request with too many parameters.
-
-    Raises:
-        InvalidRequestError: If there are too many.
-    """
+    """Reject a request with too many parameters."""
     if count > _MAX_PARAMETERS:
         raise InvalidRequestError(
             f"cannot use the request: it has {count} parameters; at most {_MAX_PARAMETERS} are supported"

@@ -28,9 +28,7 @@ def continue_later(
     The connection handles no further request meanwhile. The work is cancelled if the client disconnects.
 
     Args:
-        exchange: The exchange.
         start: Starts the work, given what to call with its result and with its error.
-        then: Called with the result.
         fail: Called with the error of the work, or with that which *then* raised.
     """
 

@@ -61,12 +61,7 @@ class Deferred:
 
 
 class Outcome(NamedTuple):
-    """How a task ended.
-
-    Attributes:
-        kind: How.
-        value: The result, the exception, or the text of a traceback.
-    """
+    """How a task ended."""
 
     kind: OutcomeKind
     value: Any
@@ -111,12 +106,8 @@ def read_outcome(head: bytes, descriptor: int, resolve: Callable[[tuple[Any, ...
     """Read an outcome; its long buffers are views of the shared memory.
 
     Args:
-        head: As sent with it.
         descriptor: The shared memory; it may be closed afterwards.
         resolve: Returns the object for the key of a `Deferred`.
-
-    Raises:
-        NaiadError: By *resolve*.
     """
     kind, count, text_size = OUTCOME_HEAD.unpack(head)
     view = memoryview(mmap.mmap(descriptor, 0))

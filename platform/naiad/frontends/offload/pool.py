@@ -43,13 +43,7 @@ Resolve = Callable[[tuple[Any, ...]], Any]
 
 
 class OffloadTask:
-    """A task of the pool, until it is done or cancelled.
-
-    Attributes:
-        function: See `OffloadPool.start`, as for `content`, `arguments`, `resolve`, `on_done` and `on_failed`.
-        size: Bytes of the content.
-        process: The process that runs the function; None while the task waits.
-    """
+    """A task of the pool, until it is done or cancelled."""
 
     __slots__ = ("_pool", "arguments", "content", "function", "on_done", "on_failed", "process", "resolve", "size")
 
@@ -75,7 +69,6 @@ class OffloadTask:
 
     @property
     def is_over(self) -> bool:
-        """Whether the task has ended or was cancelled."""
         return self._pool is None
 
     def cancel(self) -> None:
@@ -86,14 +79,12 @@ class OffloadTask:
             self.content = ()
 
     def succeed(self, value: Any) -> None:
-        """Report the result, unless the task was cancelled."""
         if self._pool is not None:
             self._pool = None
             self.content = ()
             self.on_done(value)
 
     def fail(self, error: Exception) -> None:
-        """Report an error, unless the task was cancelled."""
         if self._pool is not None:
             self._pool = None
             self.content = ()
@@ -112,7 +103,6 @@ class OffloadPool:
 
         Args:
             memory_limit: Bytes that a task may use at most. Tasks with little content may use less.
-            size: How many processes there may be.
             idle_seconds: How long a process without a task is kept.
         """
         self._size = size
@@ -128,7 +118,6 @@ class OffloadPool:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the processes."""
         return [process.pid for process in self._processes]
 
     def start(
@@ -143,11 +132,8 @@ class OffloadPool:
         """Run a function, after the tasks that were started before.
 
         Args:
-            function: A function of a module.
             content: What it reads, in parts.
-            arguments: Its other arguments.
             resolve: Returns the object for the key of a `Deferred` in the result.
-            on_done: Called with the result.
             on_failed: Called with the exception that the function or *resolve* raised, or with a `NaiadError` if the
                 function needs too much memory or its process dies.
         """
@@ -157,7 +143,6 @@ class OffloadPool:
         return task
 
     def memory_of(self, task: OffloadTask) -> int:
-        """Bytes of memory that a task may use."""
         return min(_BASE_MEMORY + _MEMORY_FACTOR * task.size, self._memory_limit)
 
     async def close(self) -> None:
@@ -173,7 +158,6 @@ class OffloadPool:
     # -- for tasks and processes --------------------------------------------------------------------------------
 
     def on_cancel(self, task: OffloadTask) -> None:
-        """A task was cancelled."""
         if task.process is None:
             if task in self._waiting:
                 self._waiting.remove(task)
@@ -181,7 +165,6 @@ class OffloadPool:
             task.process.end("its task was cancelled")
 
     def on_idle(self) -> None:
-        """A process has finished its task."""
         self._dispatch()
 
     def on_end(self, process: OffloadProcess, reaping: asyncio.Future[int]) -> None:
@@ -213,19 +196,10 @@ class OffloadPool:
 
 
 class OffloadProcess:
-    """One process of the pool.
-
-    Attributes:
-        pid: Its process id.
-        task: What it does; None while it is idle.
-    """
+    """One process of the pool."""
 
     def __init__(self, pool: OffloadPool, idle_seconds: float) -> None:
-        """Start it.
-
-        Raises:
-            OSError: The system starts no process.
-        """
+        """Start it."""
         self._pool = pool
         self._idle_seconds = idle_seconds
         self._loop = asyncio.get_running_loop()
@@ -248,7 +222,6 @@ class OffloadProcess:
         return f"<OffloadProcess pid={self.pid} {'busy' if self.task is not None else 'idle'}>"
 
     def begin(self, task: OffloadTask) -> None:
-        """Run a task."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -326,11 +299,7 @@ class OffloadProcess:
             task.fail(NaiadError("internal error; the server's log has the details", code=Code.INTERNAL))
 
     def end(self, reason: str) -> None:
-        """End the process. Its task fails, unless it was cancelled.
-
-        Args:
-            reason: Why, for the log; empty if it has died.
-        """
+        """End the process. Its task fails, unless it was cancelled; *reason* is for the log, empty if it has died."""
         if self._is_ended:
             return
         self._is_ended = True

@@ -47,7 +47,6 @@ def run_tasks(descriptor: int) -> None:
 
 
 def _run(descriptor: int, pickle_size: int, content_size: int, memory: int) -> Outcome:
-    """Run one task within its memory."""
     mapped = mmap.mmap(descriptor, pickle_size + content_size, access=mmap.ACCESS_READ)
     os.close(descriptor)
     view = memoryview(mapped)

@@ -73,7 +73,6 @@ class SliceScheduler:
 
         Args:
             steps: Yields about once a millisecond, and returns the result.
-            on_done: Called with the result.
             on_failed: Called with the exception that *steps* raised.
         """
         job = SlicedJob(steps, on_done, on_failed)
@@ -82,7 +81,6 @@ class SliceScheduler:
         return job
 
     def close(self) -> None:
-        """Cancel all work."""
         while self._jobs:
             self._jobs.popleft().cancel()
 

@@ -203,12 +203,7 @@ class TraceFile:
 
     @contextlib.contextmanager
     def _failures_logged(self, path: str, count: int = 0) -> Iterator[None]:
-        """Log an error unless it is that of the write before, and how many traces were lost once a write succeeds.
-
-        Args:
-            path: The file.
-            count: How many traces are written.
-        """
+        """Log an error unless it is that of the write before, and how many traces were lost once a write succeeds."""
         problem = ""
         try:
             yield
@@ -241,11 +236,9 @@ class _WriterThread:
 
     @property
     def has_started(self) -> bool:
-        """Whether any call was put."""
         return self._thread is not None
 
     def put(self, call: Callable[[], None]) -> None:
-        """Run *call* after those before it."""
         with self._changed:
             self._calls.append(call)
             if self._thread is None:
@@ -278,7 +271,6 @@ class _WriterThread:
                 return False
 
     def on_progress(self) -> None:
-        """A call has written something."""
         self._progress += 1
 
     def pause(self, size: int) -> None:

@@ -31,10 +31,6 @@ class TensorRecord:
 
     Attributes:
         trace: The id of the request's trace.
-        activity: Where it was seen.
-        name: Its name.
-        datatype: The type of its elements.
-        shape: Its dimensions.
         data: A copy of its elements; empty if it did not fit.
     """
 
@@ -54,7 +50,6 @@ class CompleteTrace:
     """The records of a client's request and of all requests that it caused.
 
     Attributes:
-        records: The records.
         size: Bytes that they take, about.
     """
 
@@ -147,13 +142,7 @@ class JsonRecorder:
 
     @classmethod
     def root(cls, request: InferRequest, levels: tuple[str, ...], output: TraceOutput) -> JsonRecorder:
-        """The recorder of a client's request.
-
-        Args:
-            request: The request.
-            levels: What is recorded: TIMESTAMPS, TENSORS.
-            output: Receives the records when the request, and all that it caused, have ended.
-        """
+        """The recorder of a client's request; *output* gets the records when all that it caused has ended."""
         return cls(request, _TraceTree(levels, output))
 
     @property
@@ -162,16 +151,13 @@ class JsonRecorder:
         return b""
 
     def record(self, name: str, when: int) -> None:
-        """Record an event in the server."""
         if self._tree.with_times and self._tree.has_room():
             self._records.append({"id": self._id, "timestamps": [{"name": name, "ns": when}]})
 
     def record_transport(self, name: str, when: int) -> None:
-        """Record an event on the client's connection."""
         self.record(name, when)
 
     def record_compute(self, times: ComputeTimes) -> None:
-        """Record the execution by a model."""
         self.record("COMPUTE_START", times.start)
         self.record("COMPUTE_INPUT_END", times.input_end)
         self.record("COMPUTE_OUTPUT_START", times.output_start)
@@ -193,16 +179,13 @@ class JsonRecorder:
                 self._record_tensor("TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, tensor.data)
 
     def end_request(self, error: NaiadError | None) -> None:  # noqa: ARG002 - the format has no errors
-        """Record the end of the request."""
         self._insert_header(self._model[1])
         self.record("REQUEST_END", time.monotonic_ns())
 
     def close(self) -> None:
-        """Finish the record: nothing follows."""
         self._tree.close_one()
 
     def create_child(self, request: InferRequest) -> JsonRecorder:
-        """A recorder for a request that this one causes."""
         return JsonRecorder(request, self._tree, self._id)
 
     def _insert_header(self, version: int) -> None:

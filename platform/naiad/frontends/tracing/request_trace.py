@@ -74,7 +74,6 @@ class RequestTrace:
 
     @property
     def context(self) -> bytes:
-        """Context for spans of the model's own, as JSON; empty for none."""
         return self.recorder.context
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
@@ -98,7 +97,6 @@ class RequestTrace:
         return _ChildSink(recorder, sink)
 
     def on_rejected(self) -> None:
-        """Record the end of a rejected request."""
         record_rejection(self.recorder)
 
 
@@ -112,7 +110,6 @@ class _ChildSink:
         self._sink = sink
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
-        """Record a response and pass it on."""
         recorder = self._recorder
         if response is not None:
             recorder.record_response(response)
@@ -168,7 +165,6 @@ class RootSink:
         self._protocol = protocol
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
-        """Record a response and pass it on."""
         recorder = self._recorder
         record_answer(recorder, response, final=final)
         began = time.monotonic_ns()

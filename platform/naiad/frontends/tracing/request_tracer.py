@@ -23,15 +23,7 @@ class RequestTracer(Protocol):
     ) -> int:
         """Submit a request, traced if it is sampled or has a trace context; return its ticket.
 
-        Args:
-            engine: The engine.
-            request: The request.
-            sink: Receives its responses.
-            protocol: `HTTP` or `GRPC`.
-            headers: Its headers among `PROPAGATED_HEADERS`.
-
-        Raises:
-            NaiadError: If the engine rejects it.
+        *protocol* is `HTTP` or `GRPC`; *headers* are those among `PROPAGATED_HEADERS`.
         """
 
     def settings(self, model: str = "") -> Mapping[str, str | list[str]]:

@@ -22,11 +22,7 @@ _INT32 = (1 << 31) - 1
 
 
 def check_model_exists(engine: EngineDoor, name: str) -> None:
-    """Reject settings for an unknown model.
-
-    Raises:
-        InvalidRequestError: If no version of the model is loaded.
-    """
+    """Reject settings for an unknown model."""
     try:
         engine.model_metadata(name)
     except NaiadError:
@@ -39,11 +35,7 @@ def read_only_file_error() -> UnsupportedRequestError:
 
 
 def parse_levels(names: Sequence[str]) -> tuple[str, ...]:
-    """The trace levels of these names; unknown names are ignored.
-
-    Raises:
-        InvalidRequestError: If OFF is combined with other levels.
-    """
+    """The trace levels of these names; unknown names are ignored."""
     if "OFF" in names and len(names) > 1:
         raise InvalidRequestError("Expect only one trace level 'OFF' is specified")
     return levels_of(names)
@@ -53,9 +45,6 @@ def parse_number(name: str, text: str) -> int:
     """The value of a numeric setting.
 
     Negative values of unsigned settings wrap around 2**32, as in the reference.
-
-    Raises:
-        InvalidRequestError: If the text does not begin with a number, or the number is out of range.
     """
     match = _LEADING.match(text)
     if match is None:

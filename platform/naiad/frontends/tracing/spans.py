@@ -41,11 +41,7 @@ class SpanExporter:
     """Creates spans and sends them to a collector, in batches, on OpenTelemetry's own thread."""
 
     def __init__(self, options: OpenTelemetryConfig) -> None:
-        """Start to export spans.
-
-        Raises:
-            OptionError: If OpenTelemetry is not installed.
-        """
+        """Start to export spans; OptionError if OpenTelemetry is not installed."""
         try:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -88,13 +84,7 @@ class SpanExporter:
         return context if self._trace.get_current_span(context).get_span_context().is_valid else None
 
     def start(self, request: InferRequest, context: Context | None, received: int) -> SpanRecorder:
-        """Start the spans of a client's request.
-
-        Args:
-            request: The request.
-            context: The context that it was sent with, if any.
-            received: When it had arrived, in nanoseconds of the monotonic clock.
-        """
+        """Start the spans of a client's request, which had arrived at *received* (monotonic ns)."""
         root = _RootSpan(self, context, received)
         return SpanRecorder(request, root, root.context)
 
@@ -169,15 +159,12 @@ class SpanRecorder:
         return self._root.exporter.serialize(self._context)
 
     def record(self, name: str, when: int) -> None:
-        """Record an event in the server."""
         self._span.add_event(name, timestamp=when + self._root.offset)
 
     def record_transport(self, name: str, when: int) -> None:
-        """Record an event on the client's connection."""
         self._root.span.add_event(name, timestamp=when + self._root.offset)
 
     def record_compute(self, times: ComputeTimes) -> None:
-        """Record the execution by a model."""
         offset = self._root.offset
         span, _ = self._root.exporter.start_span("compute", self._context, times.start + offset)
         span.add_event("COMPUTE_START", timestamp=times.start + offset)
@@ -187,11 +174,9 @@ class SpanRecorder:
         span.end(times.end + offset)
 
     def begin(self) -> None:
-        """Record the start of the request."""
         self.record("REQUEST_START", time.monotonic_ns())
 
     def record_response(self, response: InferResponse) -> None:
-        """Record the model version of a response."""
         self._span.set_attribute("triton.model_version", response.model_version)
 
     def end_request(self, error: NaiadError | None) -> None:
@@ -210,5 +195,4 @@ class SpanRecorder:
             self._root.span.end(time.monotonic_ns() + self._root.offset)
 
     def create_child(self, request: InferRequest) -> SpanRecorder:
-        """A recorder for a request that this one causes."""
         return SpanRecorder(request, self._root, self._context, self._id)

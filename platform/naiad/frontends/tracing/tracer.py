@@ -27,9 +27,7 @@ class _EffectiveSettings:
     """The settings that apply to one model, or to all others, and the state of sampling under them.
 
     Attributes:
-        options: The settings.
         remaining: Requests that may still be traced; -1 for no limit.
-        on_omitted: See `TraceOutput`, as for `on_dropped` and `write`.
     """
 
     def __init__(self, options: TraceConfig, file: TraceFile) -> None:
@@ -78,12 +76,10 @@ class Tracer:
     """Traces requests by settings for all models and for single models.
 
     Attributes:
-        is_on: Whether any request may be traced.
         on_change: Awaited with `is_on` after each change of clients: other processes trace requests, too.
     """
 
     def __init__(self, options: TraceConfig | None = None) -> None:
-        """A tracer with the options of the command line."""
         self._defaults = options or TraceConfig()
         self._file = TraceFile(self._defaults.file)
         self._changes: dict[str, dict[str, Any]] = {"": {}}
@@ -115,13 +111,7 @@ class Tracer:
     def start(
         self, request: InferRequest, protocol: str, headers: Mapping[str, str], received: int
     ) -> TraceRecorder | None:
-        """Begin the trace of a request if it is sampled or has a trace context.
-
-        Args:
-            request: The request, which gets its trace.
-            protocol: `HTTP` or `GRPC`.
-            headers: Its headers among `PROPAGATED_HEADERS`.
-            received: When it had arrived, in nanoseconds of the monotonic clock.
+        """Begin the trace of a request, arrived at *received* (monotonic ns), if it is sampled or has a trace context.
 
         Returns:
             What records the responses; None if the request is not traced.
@@ -142,7 +132,6 @@ class Tracer:
         return recorder
 
     def settings(self, model: str = "") -> dict[str, str | list[str]]:
-        """The settings that apply to all models or to one, in the form that clients receive."""
         settings = self._settings.get(model) or self._settings[""]
         options = settings.options
         found: dict[str, str | list[str]] = {
@@ -180,11 +169,9 @@ class Tracer:
         self.is_on = any(setting.is_on() for setting in self._settings.values())
 
     def reopen(self) -> None:
-        """Begin a new trace file if the file has been renamed or removed since it was opened."""
         self._file.reopen()
 
     def close(self) -> None:
-        """Write or export all pending traces."""
         for setting in self._settings.values():
             setting.flush()
         self._file.close()
