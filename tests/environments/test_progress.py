@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from naiad.environments.progress import BarReporter, LogReporter, ProgressEvent, ProgressMeter, default_reporter
+from naiad.environments.progress import (
+    BarReporter,
+    LogReporter,
+    ProgressEvent,
+    ProgressMeter,
+    default_reporter,
+    steps_shown,
+)
 
 ERASE_LINE = "\x1b[2K"
 
@@ -115,3 +122,17 @@ def test_a_step_that_ends_at_once_gets_no_bar():
 def test_there_is_a_bar_only_on_a_terminal():
     assert isinstance(default_reporter(io.StringIO()), LogReporter)
     assert not isinstance(default_reporter(Terminal()), LogReporter)
+
+
+def test_a_command_prints_the_steps_that_a_server_logs_and_nothing_afterwards():
+    log = logging.getLogger("naiad.environments")
+    before = log.level, list(log.handlers)
+    stream = io.StringIO()
+
+    with steps_shown(stream):
+        log.info("environment of '%s': resolving", "m")
+        log.debug("a detail")
+    log.warning("later")
+
+    assert stream.getvalue() == "environment of 'm': resolving\n"
+    assert (log.level, list(log.handlers)) == before

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-__all__ = ["BarReporter", "default_reporter"]
+__all__ = ["BarReporter", "default_reporter", "steps_shown"]
 
 _log = logging.getLogger("naiad.environments")
 
@@ -130,6 +132,21 @@ def default_reporter(stream: TextIO | None = None) -> ProgressReporter:
     """A reporter for the log, and for bars if *stream* (default: stderr) is a terminal."""
     stream = sys.stderr if stream is None else stream
     return _FanOutReporter(LogReporter(), BarReporter(stream)) if stream.isatty() else LogReporter()
+
+
+@contextlib.contextmanager
+def steps_shown(stream: TextIO | None = None) -> Iterator[None]:
+    """A context in which a command, which has no log, prints what is logged of environments on *stream* (stderr)."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    level = _log.level
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        _log.setLevel(level)
 
 
 class BarReporter:

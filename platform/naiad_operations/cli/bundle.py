@@ -17,7 +17,7 @@ from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.core.errors import BundleError
 from naiad.core.quantities import counted, size_text
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.progress import default_reporter
+from naiad.environments.progress import default_reporter, steps_shown
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
 from naiad_operations.bundle.archive import SUFFIXES, write_bundle
@@ -65,6 +65,7 @@ def _verify(line: CommandLine) -> int:
     return 1 if differences else 0
 
 
+@steps_shown()
 def _make(line: CommandLine) -> int:
     archive, layout = (Path(line.last(flag)) if line.has(flag) else None for flag in (_OUTPUT, _OCI))
     outputs = [path for path in (archive, layout) if path is not None]

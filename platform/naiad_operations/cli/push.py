@@ -21,7 +21,7 @@ from naiad.config.server.flag import Flag, Kind, UsageError
 from naiad.core.errors import BundleError
 from naiad.core.quantities import size_text
 from naiad.environments.archives.manifest import host_platform
-from naiad.environments.progress import default_reporter
+from naiad.environments.progress import default_reporter, steps_shown
 from naiad.environments.store.opening import open_store
 from naiad.environments.store.placement import spread
 from naiad.sources.registry.client import open_registry
@@ -47,6 +47,7 @@ def push(arguments: Sequence[str]) -> int:
     return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "push", _push)
 
 
+@steps_shown()
 def _push(line: CommandLine) -> int:
     if len(line.positional) != 2:  # noqa: PLR2004 - the reference and the repository
         raise UsageError(f"cannot push: give a reference and a model repository: {_PROGRAM}")

@@ -103,8 +103,8 @@ class RemoteArchives:
         """
         subject = redact(uri) + (f" of '{label}'" if label else "")
 
-        def on_waiting() -> None:
-            _log.info("waiting for %s: another process or thread is downloading it", subject)
+        def on_waiting(holder: str) -> None:
+            _log.info("waiting for %s: %s is downloading it", subject, holder)
 
         locks = ExitStack()
         path = self._part(uri).with_suffix(".lock")

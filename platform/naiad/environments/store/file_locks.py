@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from naiad.core import blocking
 from naiad.core.errors import EnvironmentBusyError
@@ -33,8 +36,11 @@ class CreationLocks:
         self._threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     @contextmanager
-    def hold(self, lock: FileLock, subject: str, on_waiting: Callable[[], None]) -> Iterator[None]:
+    def hold(self, lock: FileLock, subject: str, on_waiting: Callable[[str], None]) -> Iterator[None]:
         """Hold a lock, whose file's folder exists; *subject* is what is created, for the error.
+
+        *on_waiting* is called before this waits, with who has the lock.
+
 
         Raises:
             EnvironmentBusyError: If another process has the lock, and this does not wait.
@@ -42,19 +48,18 @@ class CreationLocks:
         own = self._threads[str(lock.lock_file)]
         has_waited = not own.acquire(blocking=False)
         if has_waited:
-            on_waiting()
+            on_waiting("another thread of this process")
             blocking.acquire(lambda seconds: own.acquire(timeout=seconds))
         try:
             try:
                 lock.acquire(timeout=0)
             except TimeoutError as error:
+                holder = _holder(Path(lock.lock_file))
                 if not self._waits:
                     raise EnvironmentBusyError(
-                        f"cannot use {subject} yet: another process is creating it; repeat the command when that has "
-                        "ended"
+                        f"cannot use {subject} yet: {holder} is creating it; repeat the command when that has ended"
                     ) from error
-                if not has_waited:
-                    on_waiting()
+                on_waiting(holder)
                 blocking.acquire(partial(_try_acquire, lock))
             try:
                 yield
@@ -62,6 +67,18 @@ class CreationLocks:
                 lock.release()
         finally:
             own.release()
+
+
+def _holder(path: Path) -> str:
+    """The process that has the lock of a file, by its id where the kernel tells it (proc_locks(5))."""
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        inode = str(path.stat().st_ino)
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 4211 08:02:131107 0 EOF; lines with `->` are processes that wait
+            fields = line.split()
+            if fields[1] == "FLOCK" and fields[5].rpartition(":")[2] == inode and int(fields[4]) > 0:
+                return f"process {fields[4]} ({psutil.Process(int(fields[4])).name()})"
+    return "another process"
 
 
 def _try_acquire(lock: FileLock, seconds: float) -> bool:

@@ -203,8 +203,8 @@ class Store:
     def _locked(self, digest: str, label: str) -> Iterator[None]:
         subject = "the environment" + (f" of '{label}'" if label else "")
 
-        def on_waiting() -> None:
-            _log.info("waiting for %s: another process or thread is creating it", subject)
+        def on_waiting(holder: str) -> None:
+            _log.info("waiting for %s: %s is creating it", subject, holder)
 
         with ExitStack() as locks:
             try:

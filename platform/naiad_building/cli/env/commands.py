@@ -119,7 +119,7 @@ def _pack(
     PREFIX may be a conda environment, a venv, an output of `naiad env build`, or a Python with its packages.
     """
     from naiad.core.errors import ExecutionEnvironmentError
-    from naiad.environments.progress import default_reporter
+    from naiad.environments.progress import default_reporter, steps_shown
     from naiad_building.pack import default_output, pack
 
     output = output or default_output(prefix)
@@ -128,7 +128,8 @@ def _pack(
         raise ExecutionEnvironmentError(
             f"cannot write {output}: there is no folder {output.parent}; create it, or name another --output"
         )
-    packed = pack(prefix, output, force=force, reporter=default_reporter())
+    with steps_shown():
+        packed = pack(prefix, output, force=force, reporter=default_reporter())
     for warning in packed.warnings:
         click.echo(f"warning: {warning}", err=True)
     if not any(package.name.lower() == "numpy" for package in packed.manifest.packages):
@@ -201,6 +202,7 @@ def _prefetch(
     from naiad.core.signatures import read_trusted_keys
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import StorePolicy
+    from naiad.environments.progress import steps_shown
     from naiad.models.resolution.layout import lay_out_guest
 
     policy = StorePolicy(
@@ -224,7 +226,8 @@ def _prefetch(
         if accept_changed and uri:
             manager.accept_changed(uri)
         try:
-            ready = manager.prepare(source, python=python, python_origin=origin)
+            with steps_shown():
+                ready = manager.prepare(source, python=python, python_origin=origin)
             if changed := manager.explain_changed(source):
                 raise ExecutionEnvironmentError(changed)
         except NaiadError as error:
