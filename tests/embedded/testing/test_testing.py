@@ -14,6 +14,7 @@ import pytest
 import triton_python_backend_utils as pb_utils
 from embedded.testing.models import write_model
 from naiad_stub.native.elf import write_library
+from support.waiting import until
 
 from naiad.testing import ConfigError, InvalidRequestError, LogRecord, ModelError, NaiadError, Request, load
 
@@ -325,8 +326,7 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing_in_the_process(tmp_path, m
         sound
     ).close()  # what the first model of a process brings along, such as a hook for imports, stays for all others
     with load(sound) if beside_another else contextlib.nullcontext():
-        gc.collect()  # files that earlier tests have left in cycles would be closed below
-        state = _state_of_process()
+        state, files = _state_of_process(), _open_files()
 
         for _ in range(2):
             with pytest.raises((ModelError, NaiadError, SystemExit)) as failure:
@@ -341,6 +341,9 @@ def test_a_model_that_cannot_be_loaded_leaves_nothing_in_the_process(tmp_path, m
                 ):  # imported for the first time, as by the words of an error
                     del after["modules"][name]
             assert {name: after[name] for name in after if after[name] != state[name]} == {}
+            until(
+                lambda: _open_files() <= files, "the end of all files that were opened"
+            )  # other tests' files may end, too
         with load(sound) as model:
             assert model.infer({"IN": [1]})["OUT"].tolist() == [2]
             assert model.module.VALUE == "sound"
@@ -353,9 +356,16 @@ def _state_of_process():
         "hooks": [*sys.meta_path, *sys.path_hooks, builtins.__import__],
         "environment": dict(os.environ),
         "folder": Path.cwd(),
-        "files": len(list(Path("/proc/self/fd").iterdir())),
         "bytecode": sys.dont_write_bytecode,
     }
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for descriptor in list(Path("/proc/self/fd").iterdir()):
+        with contextlib.suppress(OSError):  # closed meanwhile, as the one of the listing
+            found.add(str(descriptor.readlink()))
+    return found
 
 
 def _is_of_library(module: types.ModuleType, models: Path) -> bool:

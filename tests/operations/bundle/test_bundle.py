@@ -145,7 +145,7 @@ def test_the_page_works_as_typed(made, tmp_path):
     archive, image = MAKING
     assert archive.commands == "naiad bundle --model-repository=models --http-port=8080 --output=shop.tar.zst\n"
     assert image.commands == "naiad bundle --model-repository=models --oci=image\n"
-    assert is_as_shown(said, archive.printed)
+    assert is_as_shown(said.replace(f"{folder}/", ""), archive.printed)
     (tmp_path / "shop.tar.zst").symlink_to(folder / "shop.tar.zst")
     environ = {"PATH": f"{NAIAD.parent}{os.pathsep}{os.environ['PATH']}"}
 
