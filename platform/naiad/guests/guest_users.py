@@ -36,7 +36,7 @@ class GuestUsers:
             self._known = frozenset(entry.pw_uid for entry in pwd.getpwall())  # whose files no guest must get
 
     def user_of(self, model: str) -> GuestUser | None:
-        """The user of a model, whose *model* is for example its path; None for the server's own.
+        """The user of the guests of *model* (a path, for example); None for the server's own.
 
         Raises:
             ResolutionError: If other models have all users of the range.

@@ -61,7 +61,6 @@ class DormantVersion:
         is_known: Whether a load cannot change the configuration: then requests are checked before they wake the model.
         totals: What was counted of its requests, also by earlier loads.
         hindrance: Why its load has not begun, for the error of requests that time out meanwhile; empty for none.
-        direct, instances, open_sequences: Empty: it has no guests.
         is_lost: False: the next request may load it.
     """
 

@@ -165,7 +165,11 @@ def parse_raw(
 
 
 def parse_header_length(value: bytes, size: int) -> int:
-    """The number in Inference-Header-Content-Length, at most *size*, the length of the body."""
+    """The number in Inference-Header-Content-Length.
+
+    Raises:
+        InvalidRequestError: If it is none, or more than *size*, the length of the body.
+    """
     text = value.decode("latin-1").strip(" \t")
     length = integer(text)
     if length is None:
