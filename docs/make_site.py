@@ -198,7 +198,10 @@ def home(text: str) -> str:
     )
     whole = text[: picture.start()] + text[picture.end() :]
     at = begin.start()
-    return f'---\ntitle: Python models, each in its own Python\nhide:\n  - navigation\n---\n\n{whole[:at]}<div class="ways">{ways}</div>\n\n{pictures}\n\n{whole[at:]}'
+    return (
+        "---\ntitle: Python models, each in its own Python\nhide:\n  - navigation\n---\n\n"
+        f'{whole[:at]}<div class="ways">{ways}</div>\n\n{pictures}\n\n{whole[at:]}'
+    )
 
 
 def _page_address(page: str) -> str:
