@@ -51,6 +51,12 @@ def _folders_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _nested_runs_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have runs that tests start keep their folders by themselves: pytest fails where two clean up at the same time."""
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(tmp_path_factory.mktemp("nested"))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _guests_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let all servers of the run share the guest's files and their bytecode."""
     shared_guests.append(once(tmp_path_factory, "guests", Path.mkdir))
