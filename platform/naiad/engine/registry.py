@@ -269,8 +269,8 @@ class Registry:
     def _find(self, name: str, version: int) -> VersionRecord:
         model = self._known(name)
         name = model.key
-        serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)
-        if not serving and (step := self._step_of(model)):
+        step = self._step_of(model)
+        if step and not any(record.loaded is not None for record in model.versions.values()):
             raise NotReadyError(
                 f"Request for unknown model: '{name}' has no available versions: it is loading ({step})"
             )
@@ -281,6 +281,7 @@ class Registry:
             if record.loaded is None:
                 raise NotReadyError(f"Request for unknown model: '{name}' version {version} is not at ready state")
             return record
+        serving = sorted(number for number, record in model.versions.items() if record.loaded is not None)
         if not serving:
             raise NoLoadedVersionError(f"Request for unknown model: '{name}' has no available versions")
         return model.versions[serving[-1]]

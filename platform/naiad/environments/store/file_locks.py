@@ -41,7 +41,6 @@ class CreationLocks:
 
         *on_waiting* is called before this waits, with who has the lock.
 
-
         Raises:
             EnvironmentBusyError: If another process has the lock, and this does not wait.
         """

@@ -23,7 +23,7 @@ from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchRepor
 from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
-from naiad.protocol.delivery import send_safely
+from naiad.protocol.delivery import fail_sink, send_safely
 from naiad.protocol.inference import InferRequest, InferResponse, RejectableSink, Sink
 from naiad.protocol.metadata import InstanceStatus, ModelMetadata
 from naiad.server.processes.far_guests import FarGuests
@@ -115,18 +115,17 @@ class _SentRequest:
     """A request that was sent to a branch.
 
     Attributes:
-        process: The process.
-        request: The request.
-        sink: Gets its responses.
+        link: The link to its process; one that has ended does nothing.
         instance: The instance that has taken a call; empty while that is not known.
         is_cancelled: Whether its client has given it up.
         number: Its number on the link.
     """
 
-    __slots__ = ("instance", "is_cancelled", "number", "process", "request", "sink")
+    __slots__ = ("instance", "is_cancelled", "link", "number", "process", "request", "sink")
 
-    def __init__(self, process: int, request: InferRequest, sink: Sink) -> None:
+    def __init__(self, process: int, link: RequestLink, request: InferRequest, sink: Sink) -> None:
         self.process = process
+        self.link = link
         self.request = request
         self.sink = sink
         self.instance = ""
@@ -321,12 +320,15 @@ class VersionBranches:
         return self._board.idle_process(self._order.row, self._counts)
 
     def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
-        sent = self._sent[key] = _SentRequest(process, request, sink)
+        link = self._processes.requests_to(process)
+        if link is None:
+            fail_sink(sink, exited_error(process), (*self._of, request.request_id))
+            return
+        sent = self._sent[key] = _SentRequest(process, link, request, sink)
         self._counts[process] += 1
+        origin = _CALL if needs_idle else None
         try:
-            sent.number = self._processes.submit(
-                process, request, _BranchSink(self, key), self._route, _CALL if needs_idle else None
-            )
+            sent.number = link.submit(request, _BranchSink(self, key), origin, link.route_to(self._route))
         except NaiadError as error:
             self._end(key, error)
 
@@ -408,21 +410,15 @@ class VersionBranches:
     def cancel(self, key: int) -> None:
         sent = self._sent[key]
         sent.is_cancelled = True
-        requests = self._processes.requests_to(sent.process)
-        if requests is not None:
-            requests.cancel(sent.number, drops_responses=False)
+        sent.link.cancel(sent.number, drops_responses=False)
 
     def confirm_sent(self, key: int, count: int) -> None:
         sent = self._sent[key]
-        requests = self._processes.requests_to(sent.process)
-        if requests is not None:
-            requests.confirm_sent(sent.number, count)
+        sent.link.confirm_sent(sent.number, count)
 
     def drop_responses(self, key: int) -> None:
         sent = self._sent[key]
-        requests = self._processes.requests_to(sent.process)
-        if requests is not None:
-            requests.drop_responses(sent.number)
+        sent.link.drop_responses(sent.number)
 
 
 class BranchProcesses:
@@ -505,17 +501,6 @@ class BranchProcesses:
         if result.error is not None:
             raise error_of(result.error)
         return result.value
-
-    def submit(self, number: int, request: InferRequest, sink: Sink, route: VersionRoute, origin: Origin | None) -> int:
-        """Send a request to a branch of a process; its number on that link.
-
-        Raises:
-            NaiadError: If that is not possible.
-        """
-        requests = self.requests_to(number)
-        if requests is None:
-            raise exited_error(number)
-        return requests.submit(request, sink, origin, requests.route_to(route))
 
     def requests_to(self, number: int) -> RequestLink | None:
         """The requests to branches of a process; None if it does not run."""
