@@ -8,7 +8,6 @@ from typing import Any, Callable, Collection, Iterator, List, Optional, Sequence
 
 from naiad_remote.breaker import Breaker
 from naiad_remote.errors import CallError, Cause, may_retry
-from naiad_remote.grpc_target import GrpcTarget
 from naiad_remote.http_target import HttpTarget
 from naiad_remote.metrics import Metrics, TargetMetrics
 from naiad_remote.router import Router
@@ -24,9 +23,14 @@ def connect(target: Target, settings: Settings) -> Any:
     """What calls a target by its protocol. It connects when it is first called.
 
     Raises:
-        ValueError: If it cannot be called from this environment, or a file of `tls` cannot be used.
+        ValueError: If a file of `tls` cannot be used.
     """
-    return GrpcTarget(target, settings) if target.is_grpc else HttpTarget(target, settings)
+    if target.is_grpc:
+        # Over HTTP, a Python with numpy alone does as the environment.
+        from naiad_remote.grpc_target import GrpcTarget
+
+        return GrpcTarget(target, settings)
+    return HttpTarget(target, settings)
 
 
 def time_limit(configured: float, timeout_us: int) -> Tuple[float, Cause]:

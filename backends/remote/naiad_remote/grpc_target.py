@@ -1,4 +1,4 @@
-"""A target over gRPC, by the package grpcio, for one response or a stream of them."""
+"""A target over gRPC, for one response or a stream of them, by grpcio and the messages of tritonclient."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import os
 import re
 from collections import deque
 from pathlib import Path
-from typing import Any, Deque, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
-from naiad_remote import protobuf
+import grpc
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from naiad_remote import kserve_grpc
 from naiad_remote.errors import CallError, Cause, too_long
 from naiad_remote.settings import Settings, Target
 from naiad_remote.watch import Limit
@@ -73,18 +77,10 @@ class GrpcTarget:
     """Calls one target; used by many threads.
 
     Raises:
-        ValueError: If grpcio is missing, or a file of `tls` cannot be used.
+        ValueError: If a file of `tls` cannot be used.
     """
 
     def __init__(self, target: Target, settings: Settings) -> None:
-        try:
-            import grpc
-        except ImportError as error:
-            raise ValueError(
-                f"the target {target} needs the package grpcio in the model's environment ({error}); "
-                "install it there, or use an address of HTTP"
-            ) from None
-        self._grpc = grpc
         self._target = target
         self._max_idle = settings.max_in_flight
         self._max_response = settings.max_response
@@ -104,7 +100,7 @@ class GrpcTarget:
             if settings.tls.server_name:
                 self._options.append(("grpc.ssl_target_name_override", settings.tls.server_name))
             # Channels share a connection only if they share the credentials.
-            self._credentials = _credentials(grpc, settings)
+            self._credentials = _credentials(settings)
         self._channel = self._new_channel()
         self._stream = self._channel.stream_stream(f"{_SERVICE}/ModelStreamInfer")
 
@@ -114,8 +110,9 @@ class GrpcTarget:
         Raises:
             CallError: If it does not arrive, or is an error.
         """
-        message = protobuf.encode_request(request, self._target.model, self._target.version)
-        yield self._decoded(protobuf.decode_response, self._call("ModelInfer", message, request.headers, limit))
+        message = kserve_grpc.encode_request(request, self._target.model, self._target.version)
+        received = self._call("ModelInfer", message, request.headers, limit)
+        yield self._read(received, service_pb2.ModelInferResponse, kserve_grpc.decode_response)
 
     def stream(self, request: WireRequest, limit: Limit) -> Iterator[WireResponse]:
         """The responses of a request to a decoupled model, as they arrive.
@@ -123,17 +120,17 @@ class GrpcTarget:
         Raises:
             CallError: If the target fails, after any number of responses.
         """
-        message = protobuf.encode_request(request, self._target.model, self._target.version)
+        message = kserve_grpc.encode_request(request, self._target.model, self._target.version)
         metadata = [*request.headers, ("triton_grpc_error", "true")]  # the first error ends the stream, with its code
         call = self._stream(iter([message]), metadata=metadata)
         try:
             limit.attach(call.cancel)
             for received in call:
-                found = self._decoded(protobuf.decode_stream_response, received)
+                found = self._read(received, service_pb2.ModelStreamInferResponse, kserve_grpc.decode_stream_response)
                 if isinstance(found, str):  # by a server that does not know that header
                     raise CallError(Cause.ERROR, f"{found} (from {self._target})", "INTERNAL")
                 yield found
-        except self._grpc.RpcError as error:
+        except grpc.RpcError as error:
             raise self._failure(error, limit) from None
         finally:
             limit.detach()
@@ -145,15 +142,16 @@ class GrpcTarget:
         Raises:
             CallError: If the target cannot be asked.
         """
-        message = protobuf.encode_model(self._target.model, self._target.version)
+        name, version = self._target.model, self._target.version
+        message = service_pb2.ModelConfigRequest(name=name, version=version).SerializeToString()
         try:
-            config = self._call("ModelConfig", message, headers, limit)
+            received = self._call("ModelConfig", message, headers, limit)
         except CallError as error:
             if error.code != "UNSUPPORTED":
                 raise
-            metadata = self._call("ModelMetadata", message, headers, limit)
-            return self._decoded(protobuf.decode_metadata, metadata)
-        return self._decoded(protobuf.decode_config, config)
+            received = self._call("ModelMetadata", message, headers, limit)  # its request has the same fields
+            return self._read(received, service_pb2.ModelMetadataResponse, kserve_grpc.decode_metadata)
+        return self._read(received, service_pb2.ModelConfigResponse, kserve_grpc.decode_config)
 
     def close(self) -> None:
         """Close the connections that no call uses."""
@@ -163,8 +161,8 @@ class GrpcTarget:
 
     def _new_channel(self) -> Any:
         if self._credentials is not None:
-            return self._grpc.secure_channel(self._target.address, self._credentials, self._options)
-        return self._grpc.insecure_channel(self._target.address, self._options)
+            return grpc.secure_channel(self._target.address, self._credentials, self._options)
+        return grpc.insecure_channel(self._target.address, self._options)
 
     def _call(self, name: str, message: bytes, headers: List[Tuple[str, str]], limit: Limit) -> Any:
         try:
@@ -175,7 +173,7 @@ class GrpcTarget:
         try:
             limit.attach(connection.close)
             return connection.method(name)(message, timeout=None if rest == math.inf else rest, metadata=headers)
-        except self._grpc.RpcError as error:
+        except grpc.RpcError as error:
             raise self._failure(error, limit) from None
         except ValueError:
             if limit.ended_by is None:
@@ -188,10 +186,11 @@ class GrpcTarget:
             else:
                 connection.close()
 
-    def _decoded(self, decode: Any, message: bytes) -> Any:
+    def _read(self, content: bytes, kind: Any, decode: Callable[[Any], Any]) -> Any:
+        """What *decode* makes of a message; if grpcio read it, a malformed one would be an error of the call."""
         try:
-            return decode(message)
-        except ValueError as error:
+            return decode(kind.FromString(content))
+        except (DecodeError, ValueError) as error:
             text = f"cannot call {self._target}: its response is malformed: {error}"
             raise CallError(Cause.MALFORMED, text, "INTERNAL") from None
 
@@ -237,7 +236,7 @@ def shorten(details: str) -> str:
     return _PREFIXES.sub("", details, count=1) or details
 
 
-def _credentials(grpc: Any, settings: Settings) -> Any:
+def _credentials(settings: Settings) -> Any:
     tls = settings.tls
 
     def content(path: str) -> Optional[bytes]:

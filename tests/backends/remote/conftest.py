@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from backends.builds import declared_environment
 from support.server import ServerProcess
 
 from . import models
@@ -14,6 +15,12 @@ from . import models
 BACKEND = Path(__file__).parents[3] / "backends" / "remote"
 if str(BACKEND) not in sys.path:
     sys.path.append(str(BACKEND))
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The flag for a store with the environment that the backend declares."""
+    return f"--env-store={declared_environment(tmp_path_factory, 'remote')}"
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ ensemble_scheduling {
 
 
 @pytest.fixture(scope="module")
-def caller(target: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def caller(target: ServerProcess, store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """The server with models of the backend, all of whose targets are models of the other server."""
     folder = tmp_path_factory.mktemp("caller")
     repository = folder / "models"
@@ -63,7 +63,7 @@ def caller(target: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> I
     models.add_remote(repository, "shadowed", {"url": http, "model": "rows", "shadow": f"{http}/v2/models/wait"})
     models.add_python(repository, "pipeline", "", _PIPELINE)
     (repository / "pipeline" / "1" / "model.py").unlink()
-    with ServerProcess(repository, "--http-header-forward-pattern=x-.*", work=folder) as server:
+    with ServerProcess(repository, store, "--http-header-forward-pattern=x-.*", work=folder) as server:
         yield server
 
 
@@ -288,7 +288,7 @@ def test_the_configuration_is_completed_from_the_targets(caller):
 
 
 @pytest.mark.parametrize(("kind", "frontends"), [("direct", "0"), ("bls", "0"), ("direct", "2")])
-def test_a_chain_that_comes_back_to_its_caller_is_rejected_with_its_links(tmp_path, kind, frontends):
+def test_a_chain_that_comes_back_to_its_caller_is_rejected_with_its_links(tmp_path, store, kind, frontends):
     """`here` of one server calls the other server, which calls `here`, directly or in a model of its own."""
     ports = dict(zip(("one", "other"), free_ports(2), strict=True))
     tensors = 'input { name: "X" data_type: TYPE_INT32 dims: [ 1 ] }\noutput { name: "DONE" data_type: TYPE_INT32 dims: [ 1 ] }\n'
@@ -297,9 +297,13 @@ def test_a_chain_that_comes_back_to_its_caller_is_rejected_with_its_links(tmp_pa
     models.add_remote(tmp_path / "b", "there", {"url": f"http://{HOST}:{ports['one']}", "model": "here"}, tensors)
     models.add_call(tmp_path / "b", "bls", "there")
     one = ServerProcess(
-        tmp_path / "a", f"--http-port={ports['one']}", f"--processes={max(int(frontends), 1)}", work=tmp_path / "work-a"
+        tmp_path / "a",
+        store,
+        f"--http-port={ports['one']}",
+        f"--processes={max(int(frontends), 1)}",
+        work=tmp_path / "work-a",
     )
-    other = ServerProcess(tmp_path / "b", f"--http-port={ports['other']}", work=tmp_path / "work-b")
+    other = ServerProcess(tmp_path / "b", store, f"--http-port={ports['other']}", work=tmp_path / "work-b")
     one.http_port, other.http_port = ports["one"], ports["other"]
     with one, other:
         reply = infer(one, "here", {"inputs": [{"name": "X", "shape": [1], "datatype": "INT32", "data": [1]}]})

@@ -86,7 +86,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ServerPr
 
 @pytest.fixture(scope="module")
 def caller(
-    targets: tuple[ServerProcess, ServerProcess], tmp_path_factory: pytest.TempPathFactory
+    targets: tuple[ServerProcess, ServerProcess], store: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServerProcess]:
     """Of each protocol a model with both targets, idempotent, and one with the first target alone, which is not."""
     folder = tmp_path_factory.mktemp("caller")
@@ -95,7 +95,7 @@ def caller(
         urls = [f"{protocol}://{getattr(each, f'{protocol}_url')}" for each in targets]
         add(folder, f"both_{protocol}", {**common, "url": ",".join(urls), "idempotent": "true"})
         add(folder, f"one_{protocol}", {**common, "url": urls[0], "retries": "0"})
-    with ServerProcess(folder / "models", work=folder) as server:
+    with ServerProcess(folder / "models", store, work=folder) as server:
         yield server
 
 

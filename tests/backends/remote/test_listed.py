@@ -193,7 +193,7 @@ def _calls(caller: ListedCaller, target: ScriptedTarget) -> bool:
     return caller._listed.targets[0].address == target.address and (call(caller), bool(target.requests))[1]
 
 
-def test_a_model_of_the_backend_calls_the_near_server(listing, tmp_path: Path):
+def test_a_model_of_the_backend_calls_the_near_server(listing, store, tmp_path: Path):
     output = {"outputs": [{"name": "Y", "datatype": "FP32", "shape": [1], "data": [2.0]}]}
 
     def double(connection: socket.socket, request: bytes) -> bool:
@@ -204,7 +204,7 @@ def test_a_model_of_the_backend_calls_the_near_server(listing, tmp_path: Path):
     body = {"inputs": [{"name": "X", "shape": [1], "datatype": "FP32", "data": [1.0]}]}
     with scripted(double) as near, scripted(double) as far:
         with ServerProcess(
-            tmp_path / "models", work=tmp_path, environ={"NAIAD_RAY_NODE": "here"}, wait="loaded"
+            tmp_path / "models", store, work=tmp_path, environ={"NAIAD_RAY_NODE": "here"}, wait="loaded"
         ) as caller:
             # As on Ray: the server itself starts before any server is listed.
             until(lambda: "lists no ready server" in caller.log, "the warning")
