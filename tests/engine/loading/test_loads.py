@@ -122,9 +122,9 @@ def test_the_server_may_stop_at_any_step_of_a_load_on_demand(host, more):
 
 
 ADVICE = (
-    "; if 'nosuch' is code of your own, put it beside model.py, or into a folder of PYTHONPATH for models under the "
-    "server's own interpreter; if it is from a package, add it with `naiad add {}/models/m PACKAGE`, with the package's "
-    "name, which need not be the module's"
+    "; if it is from a package, add it with `naiad add {}/models/m PACKAGE`, with the package's name, which need not be "
+    "the module's; if 'nosuch' is code of your own, put it beside model.py, or into a folder of PYTHONPATH for models "
+    "under the server's own interpreter"
 )
 MISSING = "ModuleNotFoundError: No module named 'nosuch'"
 POINTER = "; '{0}/models/m/1/w.bin' is a Git LFS pointer instead of the file; run `git lfs pull` in the repository that it comes from"

@@ -146,7 +146,15 @@ def test_the_name_determines_the_backend_where_no_file_does(make):
 
 
 def test_a_model_whose_backend_is_unknown_is_refused(make):
-    assert refused(make(model_py=False)).startswith("Invalid model name: Could not determine backend for model 'm'")
+    files = make(model_py=False)
+    missing = f" '{files.directory}/1/model.py' does not exist: "
+
+    why = refused(files)
+
+    assert why.startswith("Invalid model name: Could not determine backend for model 'm'")
+    assert why.endswith(f"{missing}a model in Python has its code there.")
+    (files.directory / "model.py").touch()
+    assert refused(files).endswith(f"{missing}move '{files.directory}/model.py' there.")
 
 
 @pytest.mark.parametrize("folder", ["inner", "models/inner"])

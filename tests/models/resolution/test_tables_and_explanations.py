@@ -173,13 +173,26 @@ def test_the_models_that_failed_are_named_with_the_first_line_of_their_reasons()
         ("b", 1, "UNAVAILABLE: Internal: the first version's reason"),
         ("a", 1, "READY"),
         ("d", None, "UNAVAILABLE: it needs 'b'"),
-        ("c", 1, f"UNAVAILABLE: Invalid argument: {'x' * 500}"),
+        ("c", 1, f"UNAVAILABLE: Invalid argument: {'long ' * 90}"),
         ("e", 1, "UNAVAILABLE: Internal: e"),
         ("f", None, ""),
     ]
     assert failed_models(rows) == (
-        f"4 of 6 models failed: b (the first version's reason), c ({'x' * 400}...), d (it needs 'b') "
+        f"4 of 6 models failed: b (the first version's reason), c ({'long ' * 79}...), d (it needs 'b') "
         "and 1 more, see above"
     )
     assert failed_models(rows[:1]) == "1 of 1 models failed: b (no module 'x'; add it)"
+    assert failed_models([rows[4]]) == f"1 of 1 models failed: c ({' '.join(['long'] * 90)})"
     assert failed_models([("a", 1, "READY"), ("f", None, "")]) == ""
+
+
+def test_the_reason_of_a_model_begins_with_the_line_of_its_code():
+    crash = "pid 5 was killed by SIGSEGV. Its last lines on stderr:\nFatal Python error"
+    places = {
+        "OSError: x\n\nAt:\n  /lib/x.py(3): load\n  /r/m/1/model.py(7): f\n  /r/m/1/model.py(9): g\n": "/r/m/1/model.py:7: OSError: x",
+        "OSError: x\n\nAt:\n  /lib/x.py(3): load\n": "OSError: x",
+        f'{crash}\n  File "/lib/x.py", line 2 in g\n  File "/r/m/1/model.py", line 4 in f\n': "/r/m/1/model.py:4: pid 5 was killed by SIGSEGV.",
+        crash: "pid 5 was killed by SIGSEGV.",
+    }  # fmt: skip
+    for reason, line in places.items():
+        assert failed_models([("m", 1, f"UNAVAILABLE: Internal: {reason}")]) == f"1 of 1 models failed: m ({line})"

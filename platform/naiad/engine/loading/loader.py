@@ -45,7 +45,7 @@ from naiad.engine.lifecycle.placement import (
 )
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading.introspect import may_auto_complete
-from naiad.engine.loading.missing_package import missing_package
+from naiad.engine.loading.load_advice import load_advice
 from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import version_numbers
@@ -208,7 +208,7 @@ class Loader:
                 prewarmed.release()
             if not isinstance(error, ModelError):
                 raise
-            if advice := missing_package(error.message, resolution) or prepared.unfetched:
+            if advice := load_advice(error.message, resolution) or prepared.unfetched:
                 first, separator, rest = error.message.partition("\n")
                 raise ModelError(
                     f"{first}; {advice}{separator}{rest}", code=error.code, traceback_text=error.traceback_text
@@ -386,7 +386,7 @@ class Loader:
         loaded.place = place
         loaded.hold(spec.lease for share in shares.values() for spec in share if spec.lease is not None)
         loaded.metadata, loaded.resolution = with_labels(loaded.metadata, labels), resolution
-        loaded.log.advise = partial(missing_package, resolution=resolution)
+        loaded.log.advise = partial(load_advice, resolution=resolution)
         self.launching.set()
         on_step("starting its processes")
         await loaded.start()

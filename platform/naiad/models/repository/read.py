@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.autofill import fill_backend
+from naiad.config.model.autofill import PYTHON_FILENAME, fill_backend
 from naiad.config.model.gpu_placement import GpuPlacement, place_on_cpu
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.normalise import normalise, normalise_instance_groups
@@ -175,14 +175,16 @@ def _reject_placeholders(message: pb.ModelConfig, path: Path) -> None:
 
 
 def _misplacement_hint(directory: Path) -> str:
-    """A hint for when the model repository was named one level too high or too low; empty without evidence."""
+    """A hint for when the model repository was named one level too high or too low, or the code is elsewhere."""
     above = directory.parent
     if version_number(directory.name) is not None and (above / CONFIG_FILENAME).exists():
         return f" '{above}' looks like a model: the folder above it, '{above.parent}', may be the model repository."
     below = (path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/{CONFIG_FILENAME}"))
     model = next(below, None)
     if model is None:
-        return ""
+        code = directory / PYTHON_FILENAME
+        advice = f"move '{code}' there" if code.is_file() else "a model in Python has its code there"
+        return f" '{directory}/1/{PYTHON_FILENAME}' does not exist: {advice}."
     return f" There is a model in '{model}', so '{model.parent}' may be the model repository."
 
 

@@ -19,7 +19,10 @@ _SETTING_END = re.compile(r'(?<=",)(?=")')
 NO_VERSION = "Not loaded: No model version was found"
 _UNAVAILABLE = "UNAVAILABLE: "
 _NAMED_FAILURES = 3
-_REASON_LENGTH = 400
+_REASONS_LENGTH = 1200
+"""Characters of all reasons that are named together."""
+_PLACE = re.compile(r'(?:^  |File ")(?P<file>/[^"\n]*/model\.py)(?:\(|", line )(?P<line>\d+)', re.MULTILINE)
+"""The innermost frame of a model's own code, as exceptions and `faulthandler` have it."""
 _CODES = frozenset(code.value for code in Code)
 
 
@@ -72,21 +75,27 @@ def failed_models(models: Iterable[tuple[str, int | None, str]]) -> str:
     reasons: dict[str, str] = {}
     for name, _, status in rows:
         if status.startswith(_UNAVAILABLE):
-            reasons.setdefault(name, _first_line(status.removeprefix(_UNAVAILABLE)))
+            reasons.setdefault(name, _in_one_line(status.removeprefix(_UNAVAILABLE)))
     if not reasons:
         return ""
-    named = [f"{name} ({why})" for name, why in list(reasons.items())[:_NAMED_FAILURES]]
+    length = _REASONS_LENGTH // min(len(reasons), _NAMED_FAILURES)
+    named = [
+        f"{name} ({textwrap.shorten(why, length, placeholder=' ...')})"
+        for name, why in list(reasons.items())[:_NAMED_FAILURES]
+    ]
     others = len(reasons) - len(named)
     more = f" and {others} more, see above" if others else ""
     return f"{len(reasons)} of {len({name for name, _, _ in rows})} models failed: {', '.join(named)}{more}"
 
 
-def _first_line(reason: str) -> str:
-    """The first line of a reason, without the code before it, which is a word of the protocol."""
-    line = reason.partition("\n")[0]
+def _in_one_line(reason: str) -> str:
+    """The place in `model.py` and the first line of a reason, without the word of the protocol before it."""
+    line, _, rest = reason.partition("\n")
     code, _, text = line.partition(": ")
     line = text if code in _CODES else line
-    return line if len(line) <= _REASON_LENGTH else f"{line[:_REASON_LENGTH]}..."
+    line = line.removesuffix(" Its last lines on stderr:")
+    place = _PLACE.search(rest)
+    return f"{place['file']}:{place['line']}: {line}" if place else line
 
 
 def agent_table() -> str:

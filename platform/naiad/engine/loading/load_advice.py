@@ -1,4 +1,4 @@
-"""Advice for a model that could not import a module: the package to add, and where or with which command."""
+"""Advice for a model that cannot be loaded: the package to add, with which command or where, or what to define."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ from naiad.config.model.environment_source import EnvironmentSource
 from naiad.models.resolution.decision import Resolution
 from naiad.sources.interpreters.distributions import folder_with_module, package_of, server_search_path
 
-__all__ = ["missing_package"]
+__all__ = ["load_advice"]
 
 _LEFT_OUT = {"pkg_resources": "setuptools<82"}
 """Modules that later releases of their packages leave out, and requirements that have them."""
 _MISSING = re.compile(r"(^|, message: )ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
+_UNLIKE = {
+    re.compile(r"AttributeError: module '[\w.]+' has no attribute 'TritonPythonModel'"): (
+        "class TritonPythonModel, with a method execute(self, requests)"
+    ),
+    re.compile(r"TypeError: (\w+\.)?initialize\(\) (takes|missing) "): "it as initialize(self, args)",
+}
+"""Errors of code that lacks what a model has, and what to define."""
 
-def missing_package(message: str, resolution: Resolution) -> str:
-    """How to add the package of a module that could not be imported; empty if the error has another cause."""
-    found = _MISSING.search(message.partition("\n")[0])
+
+def load_advice(message: str, resolution: Resolution) -> str:
+    """How to add the package of a module that could not be imported, or what to define; empty for other errors."""
+    line = message.partition("\n")[0]
+    for error, wanted in _UNLIKE.items():
+        if error.match(line):
+            return f"define {wanted}, in {resolution.model_file}"
+    found = _MISSING.search(line)
     if found is None or resolution.library is not None:
         return ""
     module = found["module"].partition(".")[0]
@@ -35,9 +47,9 @@ def missing_package(message: str, resolution: Resolution) -> str:
     package = package_of(module)
     if not package:
         return (
-            f"if '{module}' is code of your own, put it beside model.py, or into a folder of PYTHONPATH for models "
-            f"under the server's own interpreter; if it is from a package, {_advice(resolution, 'PACKAGE')}, with the "
-            "package's name, which need not be the module's"
+            f"if it is from a package, {_advice(resolution, 'PACKAGE')}, with the package's name, which need not be "
+            f"the module's; if '{module}' is code of your own, put it beside model.py, or into a folder of PYTHONPATH "
+            "for models under the server's own interpreter"
         )
     return f"if '{module}' is a package, {_advice(resolution, package)}"
 

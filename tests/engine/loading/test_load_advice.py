@@ -1,4 +1,4 @@
-"""What a model whose import failed is advised to do."""
+"""What a model that cannot be loaded is advised to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.environment_source import EnvironmentSource
-from naiad.engine.loading.missing_package import missing_package
+from naiad.engine.loading.load_advice import load_advice
 from naiad.models.resolution.decision import GuestLayout, Resolution
 
 MODEL = Path("/models/m")
@@ -67,7 +67,7 @@ RESOLUTION = Resolution(
 def test_the_advice_names_the_command_or_the_file(environment: Path | EnvironmentSource | None, advice: str) -> None:
     message = "ModuleNotFoundError: No module named 'yaml.nodes'\n\nAt:\n  model.py(1)"
 
-    found = missing_package(message, replace(RESOLUTION, environment=environment))
+    found = load_advice(message, replace(RESOLUTION, environment=environment))
 
     assert found == f"if 'yaml' is a package, {advice}"
 
@@ -75,7 +75,7 @@ def test_the_advice_names_the_command_or_the_file(environment: Path | Environmen
 def test_a_shared_backend_is_named_in_place_of_its_model() -> None:
     message = "Failed to process the request(s) for model 'm_0', message: ModuleNotFoundError: No module named 'PIL'"
 
-    found = missing_package(message, replace(RESOLUTION, backend_dir=Path("/backends/b")))
+    found = load_advice(message, replace(RESOLUTION, backend_dir=Path("/backends/b")))
 
     assert found == "if 'PIL' is a package, add it with `naiad add /backends/b pillow`"
 
@@ -84,10 +84,10 @@ def test_no_package_is_named_that_is_not_known_to_have_the_module(monkeypatch, t
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
-    assert missing_package("ModuleNotFoundError: No module named 'sparktts.models'", RESOLUTION) == (
-        "if 'sparktts' is code of your own, put it beside model.py, or into a folder of PYTHONPATH for models under the "
-        "server's own interpreter; if it is from a package, add it with `naiad add /models/m PACKAGE`, with the package's "
-        "name, which need not be the module's"
+    assert load_advice("ModuleNotFoundError: No module named 'sparktts.models'", RESOLUTION) == (
+        "if it is from a package, add it with `naiad add /models/m PACKAGE`, with the package's name, which need not be "
+        "the module's; if 'sparktts' is code of your own, put it beside model.py, or into a folder of PYTHONPATH for "
+        "models under the server's own interpreter"
     )
 
 
@@ -98,7 +98,7 @@ def test_a_module_in_a_folder_of_pythonpath_is_said_to_be_there(layout, monkeypa
     monkeypatch.setenv("PYTHONPATH", f"/nowhere:{tmp_path}/code")
     of_archive = replace(RESOLUTION, environment=MODEL / "e.tar.gz")
 
-    found = missing_package("ModuleNotFoundError: No module named 'sparktts'", of_archive)
+    found = load_advice("ModuleNotFoundError: No module named 'sparktts'", of_archive)
 
     assert found.startswith(
         f"'sparktts' is in {tmp_path}/code, which the server's PYTHONPATH or working directory names"
@@ -107,12 +107,30 @@ def test_a_module_in_a_folder_of_pythonpath_is_said_to_be_there(layout, monkeypa
     assert "naiad add" not in found
 
 
+@pytest.mark.parametrize(
+    ("message", "wanted"),
+    [
+        (
+            "AttributeError: module '1.model' has no attribute 'TritonPythonModel'",
+            "class TritonPythonModel, with a method execute(self, requests)",
+        ),
+        (
+            "TypeError: TritonPythonModel.initialize() takes 1 positional argument but 2 were given",
+            "it as initialize(self, args)",
+        ),
+        ("TypeError: initialize() missing 1 required positional argument: 'more'", "it as initialize(self, args)"),
+    ],
+)
+def test_code_that_lacks_what_a_model_has_is_told_what_to_define(message: str, wanted: str) -> None:
+    assert load_advice(message, RESOLUTION) == f"define {wanted}, in /models/m/1/model.py"
+
+
 @pytest.mark.parametrize("message", ["ValueError: x", "x\nModuleNotFoundError: No module named 'y'", ""])
 def test_other_errors_get_no_advice(message: str) -> None:
-    assert missing_package(message, RESOLUTION) == ""
+    assert load_advice(message, RESOLUTION) == ""
 
 
 def test_a_module_that_its_package_has_left_out_is_in_older_releases() -> None:
-    found = missing_package("ModuleNotFoundError: No module named 'pkg_resources'", RESOLUTION)
+    found = load_advice("ModuleNotFoundError: No module named 'pkg_resources'", RESOLUTION)
 
     assert found == "only setuptools<82 has 'pkg_resources': add it with `naiad add /models/m 'setuptools<82'`"
