@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import select
 import sys
+import termios
 import threading
 import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -15,6 +21,7 @@ import click
 from naiad.cli.click_options import json_option
 from naiad.cli.http_reading import (
     DEFAULT_URL,
+    HttpStatusError,
     ServerAddress,
     UnreachableServerError,
     basic_authorization,
@@ -26,17 +33,44 @@ from naiad.core.errors import NaiadError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from naiad_operations.top.reading import TopReader
     from naiad_operations.top.snapshot import Snapshot
-    from naiad_operations.top.view import View
 
 __all__ = ["show", "top_command"]
+
+_KEY_SECONDS = 0.05
+_PIPE_COLUMNS = 1000
+"""Largest width of lines that no terminal shows, without COLUMNS: nothing is cut, for `grep` and files."""
+_NOT_FOUND, _UNAUTHORIZED, _FORBIDDEN = 404, 401, 403
+_REMEDIES = {
+    _NOT_FOUND: "it has no page at /ui, whose figures these are; start it with --ui=true, or name its HTTP port",
+    _UNAUTHORIZED: "its page needs a password; add --ui-password=FILE",
+    _FORBIDDEN: "its page is not served to this address; start it with --ui-password=FILE or --ui-address",
+}
+_KEYS = {
+    "\x1b[A": "up",
+    "\x1bOA": "up",
+    "k": "up",
+    "\x1b[B": "down",
+    "\x1bOB": "down",
+    "j": "down",
+    "\x1b[5~": "page up",
+    "b": "page up",
+    "\x1b[6~": "page down",
+    " ": "page down",
+    "\x1b[H": "home",
+    "\x1b[1~": "home",
+    "g": "home",
+    "\x1b[F": "end",
+    "\x1b[4~": "end",
+    "G": "end",
+}
+_KEY = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Z])|.", re.DOTALL)
+"""One key: the sequence of a key without a letter (ECMA-48, section 5.4), or a letter."""
 
 
 @click.command("top", short_help="Show the models and guests of a running server, live.")
 @click.argument("url", default="")
 @click.option("--url", "named", metavar="URL", default="", help="The same as the argument.")
-@click.option("--metrics", metavar="URL", default="", help="Address of its metrics; default: port 8002 of its host.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between readings."
 )
@@ -54,52 +88,48 @@ __all__ = ["show", "top_command"]
 def top_command(
     url: str,
     named: str,
-    metrics: str,
     interval: float,
     once: bool,  # noqa: FBT001 - click passes options by name
     password: Path | None,
     headers: tuple[str, ...],
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
-    """Show the models and guests of the server at URL; q or Ctrl-C ends it.
+    """Show the models and guests of the server at URL, which has --ui=true; q or Ctrl-C ends it.
 
     In a terminal, s and S choose the column that sorts the models, r reverses the order, and arrows scroll.
 
-    URL is the address of its HTTP port; default: http://localhost:8000. A server with --ui=true has all figures; of
-    others, rates, mean durations and queues are read from /metrics.
+    URL is the address of its HTTP port; default: http://localhost:8000.
     """
-    from naiad_operations.top.reading import TopReader
-
     if url and named:
         raise click.UsageError(f"the server is named twice, {url} and {named}", click.get_current_context())
     given = dict(map(parse_header, headers))
     if password is not None:
         given |= basic_authorization(password)
-    reader = TopReader(ServerAddress(url or named or DEFAULT_URL, given), metrics)
+    server = ServerAddress(url or named or DEFAULT_URL, given)
     try:
         if json:
-            print_json(_read_once(reader, interval))
+            print_json(_read(server))
         elif once or not sys.stdout.isatty():
-            _print_once(_read_once(reader, interval))
+            _print_once(_read(server))
         else:
             from rich.console import Console
 
-            show(reader, interval, Console())
+            show(lambda: _read(server), interval, Console())
     except KeyboardInterrupt:
         return  # the way to end it
 
 
-def _read_once(reader: TopReader, interval: float) -> Snapshot:
-    """One snapshot with rates; metrics need two readings for that."""
-    snapshot = reader.read()
-    if not reader.has_page:
-        time.sleep(min(interval, 1.0))
-        snapshot = reader.read()
-    return snapshot
+def _read(server: ServerAddress) -> Snapshot:
+    from naiad_operations.top.snapshot import snapshot_of
 
-
-_PIPE_COLUMNS = 1000
-"""Largest width of lines that no terminal shows, without COLUMNS: nothing is cut, for `grep` and files."""
+    try:
+        return snapshot_of(server.url, server.get("/ui/data/state"), server.get("/ui/data/guests"))
+    except HttpStatusError as error:
+        if error.status not in _REMEDIES:
+            raise
+        raise NaiadError(f"cannot read the server at {server.url}: {_REMEDIES[error.status]}") from error
+    except ValueError as error:  # another program's page
+        raise NaiadError(f"cannot read the server at {server.url}: {_REMEDIES[_NOT_FOUND]}") from error
 
 
 def _print_once(snapshot: Snapshot) -> None:
@@ -118,38 +148,44 @@ def _print_once(snapshot: Snapshot) -> None:
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def show(reader: TopReader, interval: float, console: Console) -> None:
+def show(read: Callable[[], Snapshot], interval: float, console: Console) -> None:
     """Redraw until the user ends it; while the server does not answer, its last figures stay, with the reason."""
     from rich.live import Live
 
-    from naiad_operations.top.keys import single_keys
     from naiad_operations.top.view import View
 
     # The first error ends the command: nothing can be shown yet.
-    view = View(reader.read())
+    view = View(read())
     readings: SimpleQueue[Snapshot | BaseException] = SimpleQueue()
-    threading.Thread(target=_read_repeatedly, args=(reader, interval, readings), daemon=True).start()
-    with single_keys() as keys, Live(view, console=console, screen=True, auto_refresh=False) as live:
+    threading.Thread(target=_read_repeatedly, args=(read, interval, readings), daemon=True).start()
+    with _single_keys() as pressed, Live(view, console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.refresh()
             # A key or a reading, whichever is first.
-            while not (key := keys.read(_KEY_SECONDS)) and readings.empty():
+            while not (keys := pressed(_KEY_SECONDS)) and readings.empty():
                 pass
-            if view.press(key):
+            if any(view.press(key) for key in keys):
                 return
             if not readings.empty():
-                _take(view, readings.get())
+                reading = readings.get()
+                if isinstance(reading, UnreachableServerError):
+                    view.problem = f"{time.strftime('%H:%M:%S')}: {reading.message.partition(';')[0]}"
+                elif isinstance(reading, NaiadError):
+                    view.problem = reading.message
+                elif isinstance(reading, BaseException):
+                    raise reading
+                else:
+                    view.snapshot, view.problem = reading, ""
 
 
-_KEY_SECONDS = 0.05
-
-
-def _read_repeatedly(reader: TopReader, interval: float, readings: SimpleQueue[Snapshot | BaseException]) -> None:
+def _read_repeatedly(
+    read: Callable[[], Snapshot], interval: float, readings: SimpleQueue[Snapshot | BaseException]
+) -> None:
     """Read on this thread, so that keys act while a server does not answer."""
     while True:
         time.sleep(interval)
         try:
-            readings.put(reader.read())
+            readings.put(read())
         except NaiadError as error:
             readings.put(error)
         except BaseException as error:  # noqa: BLE001 - for the other thread to raise
@@ -157,12 +193,31 @@ def _read_repeatedly(reader: TopReader, interval: float, readings: SimpleQueue[S
             return
 
 
-def _take(view: View, reading: Snapshot | BaseException) -> None:
-    if isinstance(reading, UnreachableServerError):
-        view.problem = f"{time.strftime('%H:%M:%S')}: {reading.message.partition(';')[0]}"
-    elif isinstance(reading, NaiadError):
-        view.problem = reading.message
-    elif isinstance(reading, BaseException):
-        raise reading
-    else:
-        view.snapshot, view.problem = reading, ""
+@contextmanager
+def _single_keys() -> Iterator[Callable[[float], list[str]]]:
+    """What waits for some seconds for keys of the terminal, which sends no whole lines meanwhile.
+
+    A key is a letter, or the name of another key. Ctrl-C still interrupts. Without a terminal there are no keys.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+
+        def wait(seconds: float) -> list[str]:
+            time.sleep(seconds)
+            return []
+
+        yield wait
+        return
+    terminal = sys.stdin.fileno()
+    settings = termios.tcgetattr(terminal)
+
+    def read(seconds: float) -> list[str]:
+        if not select.select([terminal], [], [], seconds)[0]:
+            return []
+        text = os.read(terminal, 256).decode("utf-8", "replace")
+        return [_KEYS.get(key, key) for key in _KEY.findall(text)]
+
+    try:
+        tty.setcbreak(terminal)
+        yield read
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -25,71 +26,57 @@ _NAME_COLUMNS = 16
 _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """A column of the table of models.
 
     Attributes:
-        order: By what it sorts models; None is last.
-        is_text: Whether it is left-aligned, and sorted from the beginning of the alphabet.
+        value: What it shows, and by what it sorts models; None is last.
+        text: That value in a cell.
         rank: The higher, the earlier it is left out where the terminal is narrow; 0 never.
+        is_text: Whether it is left-aligned, and sorted from the beginning of the alphabet.
+        is_optional: Whether it is left out where each model has none or zero.
     """
 
     title: str
-    cell: Callable[[ModelRow], str]
-    order: Callable[[ModelRow], float | str | None]
-    is_text: bool = False
-    is_shown: Callable[[Sequence[ModelRow]], bool] = lambda _: True
+    value: Callable[[ModelRow], Any]
+    text: Callable[[Any], str]
     rank: int = 0
+    is_text: bool = False
+    is_optional: bool = False
+
+    def cell(self, row: ModelRow) -> str:
+        return self.text(self.value(row))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return _UNKNOWN
+    return f"{value:.1f}" if 0 < value < _FEW else f"{value:,.0f}"
+
+
+def _count(value: int | None) -> str:
+    return _UNKNOWN if value is None else str(value)
+
+
+def _size(value: int | None) -> str:
+    return _UNKNOWN if value is None else size_text(value)
 
 
 MODEL_COLUMNS = (
-    Column(title="Model", cell=lambda row: row.name, order=lambda row: row.name, is_text=True),
+    Column("Model", lambda row: row.name, str, is_text=True),
     Column(
-        title="Ver",
-        cell=lambda row: row.version,
-        order=lambda row: integer(row.version),
-        is_text=True,
-        rank=6,
+        "Ver", lambda row: integer(row.version), lambda number: "" if number is None else str(number), 6, is_text=True
     ),
-    Column(title="State", cell=lambda row: row.shown_state, order=lambda row: row.shown_state, is_text=True),
-    Column(
-        title="req/s",
-        cell=lambda row: _number(row.requests_per_second),
-        order=lambda row: row.requests_per_second,
-    ),
-    Column(
-        title="fail/s",
-        cell=lambda row: _number(row.failures_per_second),
-        order=lambda row: row.failures_per_second,
-        is_shown=lambda rows: any(row.failures_per_second for row in rows),
-    ),
-    Column(title="p50 ms", cell=lambda row: _number(row.p50_ms), order=lambda row: row.p50_ms, rank=5),
-    Column(title="p95 ms", cell=lambda row: _number(row.p95_ms), order=lambda row: row.p95_ms, rank=1),
-    Column(
-        title="mean ms",
-        cell=lambda row: _number(row.mean_ms),
-        order=lambda row: row.mean_ms,
-        # Without a page, servers report a mean instead of percentiles.
-        is_shown=lambda rows: any(row.mean_ms is not None for row in rows),
-        rank=1,
-    ),
-    Column(title="Queue", cell=lambda row: _count(row.waiting), order=lambda row: row.waiting, rank=2),
-    Column(
-        title="tokens/s",
-        cell=lambda row: _number(row.tokens_per_second),
-        order=lambda row: row.tokens_per_second,
-        is_shown=lambda rows: any(row.tokens_per_second for row in rows),
-        rank=7,
-    ),
-    Column(
-        title="Restarts",
-        cell=lambda row: _count(row.restarts),
-        order=lambda row: row.restarts,
-        is_shown=lambda rows: any(row.restarts for row in rows),
-        rank=4,
-    ),
-    Column(title="Memory", cell=lambda row: _size(row.memory), order=lambda row: row.memory, rank=3),
+    Column("State", lambda row: row.shown_state, str, is_text=True),
+    Column("req/s", lambda row: row.requests_per_second, _number),
+    Column("fail/s", lambda row: row.failures_per_second, _number, is_optional=True),
+    Column("p50 ms", lambda row: row.p50_ms, _number, 5),
+    Column("p95 ms", lambda row: row.p95_ms, _number, 1),
+    Column("Queue", lambda row: row.waiting, _count, 2),
+    Column("tokens/s", lambda row: row.tokens_per_second, _number, 7, is_optional=True),
+    Column("Restarts", lambda row: row.restarts, _count, 4, is_optional=True),
+    Column("Memory", lambda row: row.memory, _size, 3),
 )
 
 
@@ -103,8 +90,6 @@ def draw(snapshot: Snapshot, problem: str = "", *, width: int, fills_width: bool
         parts.append(tables[-1])
     for table in tables:
         table.expand = fills_width
-    if snapshot.server.note:
-        parts.append(Text(snapshot.server.note, style="dim"))
     return Group(*parts)
 
 
@@ -144,7 +129,7 @@ def columns_of(models: Sequence[ModelRow], width: int) -> list[Column]:
 
     Columns that would have the same value in each row are left out, and others where there is no room.
     """
-    shown = [column for column in MODEL_COLUMNS if column.is_shown(models)]
+    shown = [column for column in MODEL_COLUMNS if not column.is_optional or any(map(column.value, models))]
 
     def needed() -> int:
         return sum(max(len(column.title), *(len(column.cell(row)) for row in models)) + 1 for column in shown[1:])
@@ -222,20 +207,6 @@ def _memory(server: ServerRow) -> str:
         return ""
     total = f" of {size_text(server.total_memory)}" if server.total_memory else ""
     return f"{size_text(server.memory)}{total}"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return _UNKNOWN
-    return f"{value:.1f}" if 0 < value < _FEW else f"{value:,.0f}"
-
-
-def _count(value: int | None) -> str:
-    return _UNKNOWN if value is None else str(value)
-
-
-def _size(value: int | None) -> str:
-    return _UNKNOWN if value is None else size_text(value)
 
 
 def _span(seconds: float) -> str:

@@ -91,10 +91,10 @@ class View:
         column = self._column()
         if column is None:
             return models[::-1] if self._is_reversed else models
-        known = [row for row in models if column.order(row) is not None]
+        known = [row for row in models if column.value(row) is not None]
         is_descending = column.is_text == self._is_reversed
-        ordered = sorted(known, key=lambda row: (column.order(row), row.name), reverse=is_descending)
-        return [*ordered, *(row for row in models if column.order(row) is None)]
+        ordered = sorted(known, key=lambda row: (column.value(row), row.name), reverse=is_descending)
+        return [*ordered, *(row for row in models if column.value(row) is None)]
 
     def _column(self) -> Column | None:
         found = (column for column in columns_of(self.snapshot.models, self._width) if column.title == self._sort)

@@ -1,4 +1,4 @@
-"""`naiad top` against real servers: one with its page, one without, none at all."""
+"""`naiad top` against real servers: one with its page, others without, none at all."""
 
 from __future__ import annotations
 
@@ -60,7 +60,6 @@ def test_all_figures_are_read_from_a_server_with_its_page(served, capsys):
         return found if all(guest["cpu"] is not None for guest in found["guests"]) else None
 
     found = served.wait_for(read, "figures of the processes")
-    assert found["server"]["source"] == "console"
     assert [(row["name"], row["state"]) for row in found["models"]] == [
         ("no_code", "UNAVAILABLE"),
         ("add_sub", "READY"),
@@ -89,7 +88,10 @@ def test_columns_limit_the_width_of_piped_output(served, capsys, monkeypatch):
 
 def test_a_page_that_needs_a_password_is_told(served, capsys):
     code, _, err = top(capsys, f"http://{served.http_url}", "--once")
-    assert (code, err) == (1, f"http://{served.http_url}: its page needs a password; add --ui-password=FILE\n")
+    assert (code, err) == (
+        1,
+        f"cannot read the server at http://{served.http_url}: its page needs a password; add --ui-password=FILE\n",
+    )
 
 
 @pytest.mark.parametrize("end", ["q", "Ctrl-C"])
@@ -125,48 +127,23 @@ def test_a_terminal_is_redrawn_and_sorted_by_a_key_until_the_user_ends_it(served
             os.close(controller)
 
 
-def test_a_page_that_is_not_served_here_is_told_and_metrics_are_read(tmp_path, capsys):
+def test_a_page_that_is_not_served_here_is_told(tmp_path, capsys):
     with ServerProcess(ADD_SUB, "--ui=true", work=tmp_path) as server:
-        arguments = (server.http_url, f"--metrics=http://{server.metrics_url}", "--once", "--interval=0.1")
-        code, out, _ = top(capsys, *arguments, "--header=X-Forwarded-For:10.0.0.7")
-        assert code == 0
-        assert "add_sub" in out
-        assert "the server's page is not served here: start it with --ui-password=FILE or --ui-address for p50" in out
-
-
-def test_rates_of_a_server_without_a_page_are_read_from_its_metrics(tmp_path, capsys):
-    with ServerProcess(ADD_SUB, work=tmp_path) as server:
-        assert server.post("/v2/models/add_sub/infer", REQUEST).status == 200
-        arguments = (server.http_url, f"--metrics=http://{server.metrics_url}", "--interval=0.1")
-        code, out, err = top(capsys, *arguments, "--json")
-        assert (code, err) == (0, "")
-        found = json.loads(out)
-        assert (found["server"]["source"], found["server"]["state"]) == ("metrics", "ready")
-        (model,) = found["models"]
-        assert (model["requests_per_second"], model["waiting"], model["guests"]) == (0.0, 0, 1)
-        (guest,) = [each for each in found["guests"] if each["model"]]  # the others are frontend processes
-        assert guest["name"] == "add_sub_0"
-        code, out, _ = top(capsys, server.http_url, f"--metrics=http://127.0.0.1:{free_ports(1)[0]}", "--once")
-        assert code == 0
-        assert "so only states are known; give their address with --metrics" in out
-        code, _, err = top(capsys, f"http://{server.metrics_url}")
-        assert (code, "it is not a server of naiad or Triton" in err) == (1, True)
-        code, _, err = top(capsys, f"http://{server.grpc_url}")
+        code, _, err = top(capsys, server.http_url, "--once", "--header=X-Forwarded-For:10.0.0.7")
         assert code == 1
-        assert err.startswith(
-            f"cannot read http://{server.grpc_url}/v2: HTTP status 400 Bad Request: This port speaks HTTP/2"
-        )
+        assert "its page is not served to this address; start it with --ui-password=FILE or --ui-address" in err
 
 
-def test_a_server_whose_apis_are_restricted_needs_the_key(tmp_path, capsys):
-    with ServerProcess(ADD_SUB, "--http-restricted-api=model-repository:key=secret", work=tmp_path) as server:
-        code, _, err = top(capsys, server.http_url, "--once")
-        assert (code, err.splitlines()[0].partition(": ")[2]) == (
-            1,
-            "This API is restricted, expecting header 'key'; give it with --header=NAME:VALUE",
-        )
-        arguments = (f"--metrics=http://{server.metrics_url}", "--interval=0.1", "--header=key:secret")
-        assert top(capsys, server.http_url, *arguments, "--once")[0] == 0
+def test_a_server_without_a_page_is_told_to_have_none(tmp_path, capsys):
+    with ServerProcess(ADD_SUB, work=tmp_path) as server:
+        for url in (server.http_url, server.metrics_url):
+            code, _, err = top(capsys, url, "--once")
+            assert code == 1
+            problem = "it has no page at /ui, whose figures these are; start it with --ui=true, or name its HTTP port"
+            assert err == f"cannot read the server at http://{url}: {problem}\n"
+        code, _, err = top(capsys, server.grpc_url)
+        assert code == 1
+        assert "HTTP status 400 Bad Request: This port speaks HTTP/2" in err
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from rich.console import Console
 from naiad_operations.top.snapshot import GuestRow, ModelRow, ServerRow, Snapshot
 from naiad_operations.top.view import View
 
-SERVER = ServerRow(url="http://localhost:8000", source="console", version="1", state="ready")
+SERVER = ServerRow(url="http://localhost:8000", version="1", state="ready")
 
 
 def model(number, **fields):
