@@ -246,7 +246,9 @@ def stray_argument(argument: str, *, is_repository: bool = False) -> UsageError:
 def wrong_arguments(program: str, wanted: str, given: Sequence[str]) -> UsageError:
     """The error about too few or too many positional arguments, for the caller to raise."""
     text = f"expected {wanted}, got {', '.join(given) or 'none'}"
-    return UsageError(f"{program}: {text}", preface=f"{program}: {text}")
+    inputs = [argument for argument in given[1:] if "=" in argument] if program.startswith("naiad run") else []
+    hint = f"did you mean --input '{inputs[0]}'?" if inputs else ""
+    return UsageError(f"{program}: {text}", preface=f"{program}: {text}", hint=hint)
 
 
 def repeated_address(program: str, argument: str, flag: str) -> UsageError:

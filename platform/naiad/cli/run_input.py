@@ -121,7 +121,14 @@ def _named_input(name: str, value: Any, metadata: ModelMetadata) -> InputTensor:
         raise InvalidRequestError(
             f"model '{metadata.name}' has no input '{name}'; its inputs are: {', '.join(by_name) or 'none'}"
         )
-    return input_tensor(tensor, value)
+    try:
+        return input_tensor(tensor, value)
+    except InvalidRequestError as error:
+        if not isinstance(value, str):
+            raise
+        raise InvalidRequestError(
+            f"{error.message}: a value is JSON, for example --input '{example_of(tensor)}'"
+        ) from error
 
 
 # -- from a value to a tensor -----------------------------------------------------------------------------------------
