@@ -3,6 +3,7 @@
 The folders of this package are layers, which import only lower ones; `docs/explanation/architecture.md` lists them.
 """
 
+import sys
 from importlib import import_module
 
 __all__ = (
@@ -62,13 +63,13 @@ def __getattr__(name: str) -> object:
 
 
 def _version() -> str:
-    # Imported here: importlib.metadata takes longer to import than everything else that a command needs to start.
-    from importlib.metadata import PackageNotFoundError, version
+    # In the name of our `.dist-info`: importlib.metadata takes longer to import than all else that a command needs.
+    from pathlib import Path
 
-    try:
-        return version("naiad")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0.0.0"
+    for folder in sys.path:
+        for found in Path(folder).glob("naiad-*.dist-info"):
+            return found.stem.removeprefix("naiad-")
+    return "0.0.0"  # run from a source tree that was never installed
 
 
 def __dir__() -> list[str]:
