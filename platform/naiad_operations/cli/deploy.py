@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import naiad
 from naiad.cli.command_line import (
@@ -26,21 +25,11 @@ from naiad.config.server.getopt import HELP, split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import DeploymentError, NaiadError
 from naiad_operations.bundle.manifest import RUN, read_manifest
-from naiad_operations.deploy.autoscaling import (
-    Targets,
-    horizontal_pod_autoscaler,
-    pod_monitor,
-    prometheus_rule,
-    scaled_object,
-)
-from naiad_operations.deploy.compose import ComposeSettings, compose
-from naiad_operations.deploy.container_files import PATH_FLAGS
-from naiad_operations.deploy.dockerfile import default_base, default_package, dockerfile
+from naiad_operations.deploy.docker import PATH_FLAGS, compose, default_base, default_package, dockerfile
 from naiad_operations.deploy.kserve import MODELS, inference_service, serving_runtime
-from naiad_operations.deploy.kubernetes import Pod, deployment, disruption_budget, network_policy, service
+from naiad_operations.deploy.kubernetes import Pod, Targets, autoscaler, deployment, monitor, network_policy
 from naiad_operations.deploy.server import DeployedServer, describe_server, is_label
 from naiad_operations.deploy.systemd import unit
-from naiad_operations.deploy.yaml import documents
 
 __all__ = ["deploy", "with_absolute_path", "write_output"]
 
@@ -209,39 +198,36 @@ def _compose(line: CommandLine) -> str:
     _, server = _described(line, line.server, drains=False)
     return compose(
         server,
-        ComposeSettings(
-            image=line.last(_IMAGE),
-            context=Path.cwd(),
-            file=Path(line.last(_OUTPUT)) if line.has(_OUTPUT) else None,
-            memory=line.last(_MEMORY),
-            cpus=line.last(_CPUS),
-            gpus=int(line.last(_GPUS)),
-            uid=int(line.last(_UID)) if line.last(_UID) else None,
-        ),
+        image=line.last(_IMAGE),
+        context=Path.cwd(),
+        file=Path(line.last(_OUTPUT)) if line.has(_OUTPUT) else None,
+        memory=line.last(_MEMORY),
+        cpus=line.last(_CPUS),
+        gpus=int(line.last(_GPUS)),
+        uid=int(line.last(_UID)) if line.last(_UID) else None,
     )
 
 
 def _kubernetes(line: CommandLine) -> str:
     server = _server(line, line.server)
-    pod = _pod(line, server)
-    made = [deployment(server, pod), service(server), disruption_budget(server)]
+    pod = _pod(line)
+    made = [deployment(server, pod)]
     if line.has(_POLICY) or line.has(_ALLOW):
-        made.append(network_policy(server, line.all(_ALLOW)))
+        made.append(network_policy(server, pod, line.all(_ALLOW)))
     if pod.is_monitored:
-        records = bool(pod.max_replicas) and not line.has(_KEDA)  # KEDA queries the metrics themselves
-        made += [pod_monitor(server), prometheus_rule(server, line.last(_NAMESPACE), records=records)]
+        # KEDA queries the metrics themselves.
+        made.append(monitor(server, pod, records=bool(pod.max_replicas) and not line.has(_KEDA)))
     if line.has(_KEDA):
         _require_max_replicas(pod)
-        made.append(scaled_object(server, pod, _targets(line)))
-    elif pod.max_replicas:
-        made.append(horizontal_pod_autoscaler(server, pod, _targets(line)))
-    return documents(_in_namespace(made, line.last(_NAMESPACE)))
+    if pod.max_replicas:
+        made.append(autoscaler(server, pod, _targets(line), keda=line.has(_KEDA)))
+    return "---\n".join(made)
 
 
 def _kserve(line: CommandLine) -> str:
     # Flags that the user gives come last, so that they override KServe's.
     server = _server(line, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *line.server])
-    pod = _pod(line, server)
+    pod = _pod(line)
     made = [serving_runtime(server, pod, cluster=line.has(_CLUSTER))]
     storage = line.last(_STORAGE_URI)
     if line.has(_KEDA):
@@ -257,24 +243,7 @@ def _kserve(line: CommandLine) -> str:
                 targets=_targets(line) if line.has(_KEDA) else None,
             )
         )
-    return documents(_in_namespace(made, line.last(_NAMESPACE)))
-
-
-def _in_namespace(objects: list[dict[str, Any]], namespace: str) -> list[dict[str, Any]]:
-    """The objects in a namespace, as far as they have one; empty: the namespace into which they will be applied."""
-    if not namespace:
-        return objects
-    if not is_label(namespace):
-        raise DeploymentError(
-            f"cannot use --namespace={namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; the first "
-            "and last are not '-'"
-        )
-    return [
-        each
-        if each["kind"] == "ClusterServingRuntime"
-        else {**each, "metadata": {"name": each["metadata"]["name"], "namespace": namespace, **each["metadata"]}}
-        for each in objects
-    ]
+    return "---\n".join(made)
 
 
 def _targets(line: CommandLine) -> Targets:
@@ -282,7 +251,6 @@ def _targets(line: CommandLine) -> Targets:
         queue_milliseconds=int(line.last(_TARGET_QUEUE)),
         pending=int(line.last(_TARGET_PENDING)),
         prometheus=line.last(_PROMETHEUS),
-        namespace=line.last(_NAMESPACE),
     )
 
 
@@ -355,14 +323,20 @@ def _described(
     return options, describe_server(line.last(_NAME), options, flags)
 
 
-def _pod(line: CommandLine, server: DeployedServer) -> Pod:
+def _pod(line: CommandLine) -> Pod:
     if not line.last(_IMAGE):
         raise DeploymentError(
             "cannot describe a pod: no image is named; add --image=IMAGE, such as one made by `naiad bundle --oci`"
         )
+    namespace = line.last(_NAMESPACE)
+    if namespace and not is_label(namespace):
+        raise DeploymentError(
+            f"cannot use --namespace={namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; the first "
+            "and last are not '-'"
+        )
     pod = Pod(
         image=line.last(_IMAGE),
-        args=server.flags,
+        namespace=namespace or None,
         gpus=int(line.last(_GPUS)),
         replicas=int(line.last(_REPLICAS)),
         max_replicas=int(line.last(_MAX_REPLICAS)),

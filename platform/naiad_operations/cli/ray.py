@@ -11,7 +11,6 @@ from naiad.config.server.flag import Flag, Kind, UsageError, format_flag
 from naiad.core.errors import DeploymentError
 from naiad_operations.cli.deploy import with_absolute_path, write_output
 from naiad_operations.deploy.ray_service import RAY_VERSION, RayServing, describe_serving, ray_service, serve_config
-from naiad_operations.deploy.yaml import documents
 
 __all__ = ["ray"]
 
@@ -89,7 +88,6 @@ def _yaml(line: CommandLine) -> int:
         serving,
         image=line.last(_IMAGE),
         memory=line.last(_MEMORY),
-        config=documents([serve_config(serving)]),
         version=line.last(_RAY_VERSION) or _installed_ray() or RAY_VERSION,
         models_claim=claim,
     )
@@ -98,7 +96,7 @@ def _yaml(line: CommandLine) -> int:
             f"no pod mounts {folder}: the image must contain it; else name a URI, or a claim with --models-claim=NAME",
             file=sys.stderr,
         )
-    write_output(documents([manifest]), line.last(_OUTPUT), replace=line.has(_FORCE))
+    write_output(manifest, line.last(_OUTPUT), replace=line.has(_FORCE))
     return 0
 
 

@@ -1,36 +1,37 @@
-"""Kubernetes: a Deployment with probes, limits and a read-only root file system, and the objects that protect it."""
+"""Kubernetes: a Deployment with probes, limits and a read-only root file system, and the objects around it.
+
+An autoscaler adds pods by what requests experience: how long they are queued, and how many are pending. CPU says little
+about a server of models: a GPU computes while the CPU idles, and one busy instance leaves other cores idle.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import DeploymentError
-from naiad_operations.deploy.server import LIVE, READY, STORE, DeployedServer
+from naiad_operations.deploy.server import STORE, DeployedServer
+from naiad_operations.deploy.templates import render
 
 __all__ = [
     "Pod",
+    "Targets",
+    "autoscaler",
     "check_memory",
     "container",
     "deployment",
-    "disruption_budget",
-    "labels",
     "model_mounts",
     "model_volume",
+    "monitor",
     "network_policy",
-    "pod_security",
     "scraping",
-    "service",
     "topology_spread",
     "volumes",
 ]
 
-_TEMPORARY = "/tmp"  # noqa: S108 - a folder of the container, not of this machine
-START_SECONDS = 3600
-"""How long a start may take."""
 _CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
 _MEMORY = re.compile(r"\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?")
 
@@ -40,7 +41,7 @@ class Pod:
     """The settings of a pod.
 
     Attributes:
-        command: Command of the container; empty for the image's own.
+        namespace: Namespace of the objects; None for that into which they will be applied.
         replicas: Number of pods; with *max_replicas* the smallest number.
         max_replicas: Largest number of pods that an autoscaler may start; 0 without an autoscaler.
         is_monitored: Whether a PodMonitor names the metrics port, so that annotations need not.
@@ -51,8 +52,7 @@ class Pod:
     """
 
     image: str
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
+    namespace: str | None = None
     cpus: str = "2"
     memory: str = "4Gi"
     gpus: int = 0
@@ -75,78 +75,64 @@ class Pod:
             )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The load at which the autoscaler adds pods; *prometheus* is the URL that KEDA queries, empty if nothing does."""
+
+    queue_milliseconds: int = 50
+    pending: int = 8
+    prometheus: str = ""
+
+    def __post_init__(self) -> None:
+        """Reject an address that is not a URL."""
+        if self.prometheus and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", self.prometheus):
+            raise DeploymentError(
+                f"cannot use --prometheus-url={self.prometheus}: expected a URL, such as "
+                "http://prometheus-operated.monitoring.svc:9090"
+            )
+
+    def check_keda(self, pod: Pod) -> None:
+        """Reject what KEDA's queries would not work with."""
+        if not self.prometheus:
+            raise DeploymentError(
+                "cannot use --keda: the address of Prometheus is missing; add --prometheus-url=URL, such as "
+                "http://prometheus-operated.monitoring.svc:9090"
+            )
+        if not pod.namespace:
+            raise DeploymentError(
+                "cannot use --keda: the namespace is missing, and its queries would count the requests of servers with "
+                "this name in all namespaces; add --namespace=NAME"
+            )
+
+
 def check_memory(memory: str) -> None:
     """Reject an amount of memory that Kubernetes would reject."""
     if not _MEMORY.fullmatch(memory):
         raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of Kubernetes, such as 8Gi or 8G")
 
 
-def labels(server: DeployedServer) -> dict[str, str]:
-    """The labels that select the server's pods."""
-    return {"app.kubernetes.io/name": "naiad", "app.kubernetes.io/instance": server.name}
-
-
-def deployment(server: DeployedServer, pod: Pod) -> dict[str, Any]:
-    """The Deployment: a new release replaces the pods one by one."""
-    template = {
-        "metadata": {"labels": labels(server), "annotations": {} if pod.is_monitored else scraping(server)},
-        "spec": {
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": pod_security(pod),
-            "terminationGracePeriodSeconds": server.grace,
-            "topologySpreadConstraints": topology_spread(labels(server)),
-            "containers": [container(server, pod)],
-            "volumes": volumes(server, pod),
-        },
-    }
-    # An autoscaler owns the number: with a number here, each `kubectl apply` would undo its work.
-    replicas = {} if pod.max_replicas else {"replicas": pod.replicas}
-    surge, unavailable = (1, 0) if pod.has_surge else (0, 1)
-    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": surge, "maxUnavailable": unavailable}}
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": server.name, "labels": labels(server)},
-        "spec": {
-            **replicas,
-            "strategy": strategy,
-            # Kubernetes gives a pod up after 10 minutes by default, but a start may take an hour (`startupProbe`).
-            "progressDeadlineSeconds": START_SECONDS + 60,
-            "selector": {"matchLabels": labels(server)},
-            "template": template,
-        },
-    }
-
-
-def service(server: DeployedServer) -> dict[str, Any]:
-    """The Service."""
+def deployment(server: DeployedServer, pod: Pod) -> str:
+    """The Deployment, whose pods a new release replaces one by one, its Service, and its PodDisruptionBudget."""
     ports = [{"name": name, "port": port, "targetPort": name} for name, port in server.ports.items()]
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": server.name, "labels": labels(server)},
-        "spec": {"type": "ClusterIP", "selector": labels(server), "ports": ports},
-    }
+    return render(
+        "deployment.yaml",
+        name=server.name,
+        namespace=pod.namespace,
+        # An autoscaler owns the number: with a number here, each `kubectl apply` would undo its work.
+        replicas=None if pod.max_replicas else pod.replicas,
+        surge=1 if pod.has_surge else 0,
+        unavailable=0 if pod.has_surge else 1,
+        annotations={} if pod.is_monitored else scraping(server),
+        uid=pod.uid,
+        grace=server.grace,
+        spread=topology_spread({"app.kubernetes.io/name": "naiad", "app.kubernetes.io/instance": server.name}),
+        container=container(server, pod, "naiad", [*server.ports]),
+        volumes=volumes(server, pod),
+        service_ports=ports,
+    )
 
 
-def disruption_budget(server: DeployedServer) -> dict[str, Any]:
-    """The PodDisruptionBudget: nodes that are drained take one pod at a time."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": server.name, "labels": labels(server)},
-        # Not `minAvailable`: with a single pod it would block the drain of its node forever. A pod that is not ready
-        # must not block it either.
-        "spec": {
-            "maxUnavailable": 1,
-            "unhealthyPodEvictionPolicy": "AlwaysAllow",
-            "selector": {"matchLabels": labels(server)},
-        },
-    }
-
-
-def network_policy(server: DeployedServer, namespaces: Sequence[str]) -> dict[str, Any]:
+def network_policy(server: DeployedServer, pod: Pod, namespaces: Sequence[str]) -> str:
     """The NetworkPolicy: the server's and these namespaces may connect, and all to the metrics, for Prometheus."""
     own: dict[str, Any] = {"podSelector": {}}
     others = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}} for name in namespaces]
@@ -154,66 +140,72 @@ def network_policy(server: DeployedServer, namespaces: Sequence[str]) -> dict[st
     ingress: list[dict[str, Any]] = [{"from": [own, *others], "ports": clients}]
     if "metrics" in server.ports:
         ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"port": "metrics", "protocol": "TCP"}]})
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": server.name, "labels": labels(server)},
-        "spec": {"podSelector": {"matchLabels": labels(server)}, "policyTypes": ["Ingress"], "ingress": ingress},
-    }
+    return render("network_policy.yaml", name=server.name, namespace=pod.namespace, ingress=ingress)
 
 
-def topology_spread(selected: Mapping[str, str]) -> list[dict[str, Any]]:
+def monitor(server: DeployedServer, pod: Pod, *, records: bool) -> str:
+    """The PodMonitor, and the PrometheusRule with alerts; with *records* also the series that autoscalers read."""
+    if "metrics" not in server.ports:
+        raise DeploymentError("cannot monitor the pods with --allow-metrics=false: enable metrics")
+    pods = _selector(server, pod)
+    series = render("recorded_series.yaml", name=server.name, pods=pods) if records else None
+    return render("pod_monitor.yaml", name=server.name, namespace=pod.namespace, pods=pods, series=series)
+
+
+def autoscaler(server: DeployedServer, pod: Pod, targets: Targets, *, keda: bool) -> str:
+    """The HorizontalPodAutoscaler, or the ScaledObject of KEDA, which queries Prometheus itself."""
+    if keda:
+        targets.check_keda(pod)
+    return render(
+        "scaled_object.yaml" if keda else "autoscaler.yaml",
+        name=server.name,
+        namespace=pod.namespace,
+        least=max(pod.replicas, 1),
+        most=pod.max_replicas,
+        queue=targets.queue_milliseconds,
+        pending=targets.pending,
+        prometheus=targets.prometheus,
+        pods=_selector(server, pod),
+    )
+
+
+def _selector(server: DeployedServer, pod: Pod) -> str:
+    """The labels of all pods of a server; the servers of other namespaces may have the same name."""
+    place = f'namespace="{pod.namespace}", ' if pod.namespace else ""
+    # Prometheus replaces what its names of labels cannot contain.
+    return f'{place}app_kubernetes_io_instance="{server.name}"'
+
+
+def topology_spread(selected: dict[str, str]) -> list[dict[str, Any]]:
     """Constraints that spread the pods with these labels over zones and nodes, where there are several."""
     return [
         {
             "maxSkew": 1,
             "topologyKey": key,
             "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": dict(selected)},
+            "labelSelector": {"matchLabels": selected},
         }
         for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
     ]
 
 
-def container(server: DeployedServer, pod: Pod, *, name: str = "naiad") -> dict[str, Any]:
-    """The container of a pod; Kubernetes and KServe share it."""
+def container(server: DeployedServer, pod: Pod, name: str, ports: Sequence[str], user: str | None = None) -> str:
+    """The container of a pod with these ports; *user* has further lines of its security context."""
     resources: dict[str, Any] = {"cpu": pod.cpus, "memory": pod.memory}
     if pod.gpus:
         resources["nvidia.com/gpu"] = str(pod.gpus)
-    start: dict[str, Any] = {"name": name, "image": pod.image}
-    if pod.command:
-        start["command"] = list(pod.command)
-    if pod.args:
-        start["args"] = list(pod.args)
-    mounts: list[dict[str, Any]] = [
-        {"name": "store", "mountPath": STORE},
-        {"name": "temporary", "mountPath": _TEMPORARY},
-    ]
-    if pod.models_claim:
-        mounts += model_mounts(server.folders)
-    return {
-        **start,
-        "env": [{"name": "NAIAD_STORE", "value": STORE}, {"name": "HOME", "value": _TEMPORARY}],
-        "ports": [{"name": port, "containerPort": number, "protocol": "TCP"} for port, number in server.ports.items()],
-        # The server has an hour to unpack environments and load models.
-        "startupProbe": server.probe(READY, periodSeconds=5, failureThreshold=START_SECONDS // 5),
-        "livenessProbe": server.probe(LIVE, periodSeconds=10, failureThreshold=3),
-        "readinessProbe": server.probe(READY, periodSeconds=5, failureThreshold=3),
-        "resources": {"requests": resources, "limits": resources},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": mounts,
-    }
-
-
-def pod_security(pod: Pod) -> dict[str, Any]:
-    """The security context of the pod: any user but root."""
-    user = {} if pod.uid is None else {"runAsUser": pod.uid}
-    # Kubernetes gives the store's volume to this group, so that any user of the pod may write to it.
-    return {"runAsNonRoot": True, **user, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    mounts = [{"name": "store", "mountPath": STORE}, {"name": "temporary", "mountPath": "/tmp"}]  # noqa: S108 - its own
+    return render(
+        "container.yaml",
+        container_name=name,
+        image=pod.image,
+        args=list(server.flags) or None,
+        ports=[{"name": port, "containerPort": server.ports[port], "protocol": "TCP"} for port in ports],
+        probed="port: http, scheme: HTTPS" if server.uses_tls else "port: http",
+        resources=resources,
+        user=user,
+        mounts=mounts + (model_mounts(server.folders) if pod.models_claim else []),
+    )
 
 
 def volumes(server: DeployedServer, pod: Pod) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -17,6 +18,7 @@ from naiad.config.server.options import SERVER_FLAGS, ModelControlMode
 from naiad.core.errors import DeploymentError
 from naiad_operations.deploy.kubernetes import check_memory, model_mounts, model_volume
 from naiad_operations.deploy.server import model_folders
+from naiad_operations.deploy.templates import render
 
 __all__ = [
     "DIRECTORY",
@@ -170,18 +172,11 @@ def serve_config(serving: RayServing) -> dict[str, Any]:
 
 
 def ray_service(
-    serving: RayServing,
-    *,
-    image: str,
-    memory: str,
-    config: str,
-    version: str = RAY_VERSION,
-    models_claim: str = "",
-) -> dict[str, Any]:
+    serving: RayServing, *, image: str, memory: str, version: str = RAY_VERSION, models_claim: str = ""
+) -> str:
     """The RayService: a head without servers, and workers that each have room for one server.
 
     Args:
-        config: The text of `serve_config` as YAML.
         models_claim: PersistentVolumeClaim that is mounted at the servers' folders; empty for none.
     """
     if not _NAME.fullmatch(serving.name):
@@ -193,60 +188,18 @@ def ray_service(
         raise DeploymentError(f"cannot use --ray-version={version}: expected a version of Ray, such as {RAY_VERSION}")
     check_memory(memory)
     gpus: Mapping[str, str] = {"nvidia.com/gpu": f"{serving.gpus:g}"} if serving.gpus else {}
-    resources = {"cpu": f"{max(serving.cpus, 1):g}", "memory": memory, **gpus}
-    return {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayService",
-        "metadata": {"name": serving.name},
-        "spec": {
-            "serveConfigV2": config,
-            "rayClusterConfig": {
-                "rayVersion": version,
-                "enableInTreeAutoscaling": True,
-                "headGroupSpec": {
-                    # No CPUs for replicas: Ray's own processes need those of the head.
-                    "rayStartParams": {"num-cpus": "0", "dashboard-host": "0.0.0.0"},  # noqa: S104 - the pod's own network
-                    "template": _pod(image, {"cpu": "2", "memory": "4Gi"}, environ=HEAD_ENVIRONMENT),
-                },
-                "workerGroupSpecs": [
-                    {
-                        "groupName": "servers",
-                        "replicas": serving.min_replicas,
-                        "minReplicas": serving.min_replicas,
-                        # A pod has room for one server, so the surge needs pods.
-                        "maxReplicas": serving.max_replicas + math.ceil(serving.max_replicas * serving.surge / 100),
-                        "rayStartParams": {},
-                        "template": _pod(
-                            image,
-                            resources,
-                            grace=serving.grace,
-                            claim=models_claim if serving.folders else "",
-                            folders=serving.folders,
-                        ),
-                    }
-                ],
-            },
-        },
-    }
-
-
-def _pod(
-    image: str,
-    resources: Mapping[str, str],
-    *,
-    grace: int = 0,
-    environ: Mapping[str, str] | None = None,
-    claim: str = "",
-    folders: Sequence[Path] = (),
-) -> dict[str, Any]:
-    variables = [{"name": name, "value": value} for name, value in (environ or {}).items()]
-    container = {
-        "name": "ray",
-        "image": image,
-        "resources": {"requests": resources, "limits": resources},
-        **({"env": variables} if variables else {}),
-        **({"volumeMounts": model_mounts(folders)} if claim else {}),
-    }
-    waits = {"terminationGracePeriodSeconds": grace} if grace else {}
-    volumes = {"volumes": [model_volume(claim)]} if claim else {}
-    return {"spec": {**waits, "containers": [container], **volumes}}
+    claim = models_claim if serving.folders else ""
+    return render(
+        "ray_service.yaml",
+        name=serving.name,
+        config=json.dumps(serve_config(serving), indent=2),
+        version=version,
+        image=image,
+        head_environment=[{"name": name, "value": value} for name, value in HEAD_ENVIRONMENT.items()],
+        least=serving.min_replicas,
+        most=serving.max_replicas + math.ceil(serving.max_replicas * serving.surge / 100),
+        grace=serving.grace or None,
+        resources={"cpu": f"{max(serving.cpus, 1):g}", "memory": memory, **gpus},
+        mounts=model_mounts(serving.folders) if claim else None,
+        volumes=[model_volume(claim)] if claim else None,
+    )

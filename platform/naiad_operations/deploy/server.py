@@ -6,16 +6,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from naiad.config.server.backend_settings import shipped_backends
 from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import DeploymentError
 
-__all__ = ["LIVE", "READY", "STORE", "DeployedServer", "describe_server", "is_label", "model_folders"]
+__all__ = ["READY", "STORE", "DeployedServer", "describe_server", "is_label", "model_folders"]
 
-LIVE, READY = "/v2/health/live", "/v2/health/ready"
+READY = "/v2/health/ready"
 STORE = "/var/lib/naiad"
 """Folder of the store in containers; only this folder and the one for temporary files are writable."""
 _STOP_MARGIN_SECONDS = 10  # after the exit timeout, the server ends its guests
@@ -36,11 +35,6 @@ class DeployedServer:
     uses_tls: bool
     grace: int
     folders: tuple[Path, ...]
-
-    def probe(self, path: str, **more: int) -> dict[str, Any]:
-        """A Kubernetes probe that requests a path; *more* are its other settings, such as `periodSeconds`."""
-        scheme = {"scheme": "HTTPS"} if self.uses_tls else {}
-        return {"httpGet": {"path": path, "port": "http", **scheme}, **more}
 
 
 def model_folders(options: ServerOptions) -> tuple[Path, ...]:

@@ -7,52 +7,10 @@ from collections.abc import Sequence
 
 from naiad.core.errors import DeploymentError
 from naiad_operations.deploy.server import DeployedServer
+from naiad_operations.deploy.templates import render
 
 __all__ = ["unit"]
 
-_UNIT = """\
-# /etc/systemd/system/{name}.service
-[Unit]
-Description=Models served by naiad ({name})
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-Type=exec
-ExecStart={command}
-Restart=on-failure
-RestartSec=2
-# SIGTERM goes to the server only, which ends its guests in order; after the timeout, SIGKILL goes to all.
-KillMode=mixed
-TimeoutStopSec={grace}
-TimeoutStartSec=infinity
-# When memory runs out, the kernel kills a model's process, which the server restarts; by default systemd would then
-# stop the service.
-OOMPolicy=continue
-
-# The service has a user of its own; the only folder that the user may write to is /var/lib/{name}.
-DynamicUser=yes
-StateDirectory={name}
-Environment=NAIAD_STORE=%S/{name}
-ProtectSystem=strict
-ProtectHome=read-only
-# The service has a /tmp and a /var/tmp of its own: models, environments and keys in those of the machine are hidden
-# from it, and so are its files from others.
-PrivateTmp=yes
-PrivateDevices={private_devices}
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
-ProtectControlGroups=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-NoNewPrivileges=yes
-CapabilityBoundingSet={capabilities}
-AmbientCapabilities={capabilities}
-LimitNOFILE=65536
-{limits}
-[Install]
-WantedBy=multi-user.target
-"""
 _UNPRIVILEGED_PORT = 1024
 """Lower ports need CAP_NET_BIND_SERVICE."""
 _MEMORY = re.compile(r"\d+(\.\d+)?[KMGTPE]?|\d+(\.\d+)?%|infinity")
@@ -68,13 +26,14 @@ def unit(
     limits = [f"MemoryMax={memory}"] * bool(memory)
     if cpus:
         limits.append(f"CPUQuota={_percent(cpus)}%")
-    return _UNIT.format(
+    return render(
+        "naiad.service",
         name=server.name,
         command=" \\\n    ".join(_quoted(word) for word in (*command, *server.flags)),
         grace=server.grace,
         private_devices="no" if gpus else "yes",
         capabilities="CAP_NET_BIND_SERVICE" if needs_capability else "",
-        limits="".join(f"{line}\n" for line in limits),
+        limits="\n".join(limits) or None,
     )
 
 

@@ -20,7 +20,7 @@ from naiad.core.errors import NaiadError
 from naiad_operations.deploy.ray_service import DIRECTORY
 from naiad_operations.ray.directory import REPORT_SECONDS, Report
 from naiad_operations.ray.policy import metrics_of
-from naiad_operations.ray.supervised_server import SupervisedServer
+from naiad_operations.supervised_server import SupervisedServer
 
 __all__ = ["ServerReplica"]
 

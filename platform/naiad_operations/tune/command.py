@@ -23,7 +23,7 @@ from naiad_operations.bench.command import parse_numbers
 from naiad_operations.bench.http_target import HttpTarget
 from naiad_operations.bench.load import run_load
 from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
-from naiad_operations.ray.supervised_server import SupervisedServer
+from naiad_operations.supervised_server import SupervisedServer
 from naiad_operations.tune.configuration import candidate_of, check_tunable, with_candidate, with_candidate_text
 from naiad_operations.tune.objective import Limit, Measured, measured_of, parse_objective
 from naiad_operations.tune.report import as_csv, as_markdown, as_svg, candidate_text

@@ -14,7 +14,7 @@ from support.late_import import LateModule
 
 from naiad_operations.bundle.manifest import MANIFEST_NAME, BundleManifest
 from naiad_operations.cli.deploy import OWN_FLAGS, USED_FLAGS, deploy
-from naiad_operations.deploy.yaml import documents
+from naiad_operations.deploy import templates
 
 jsonschema = LateModule("jsonschema")
 kubernetes_validate = LateModule("kubernetes_validate")
@@ -558,31 +558,33 @@ def test_a_file_is_not_replaced_unless_forced(written, refused, tmp_path):
     assert (tmp_path / "u").read_text() != before
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {
-            "a": "yes",
-            "b": "no",
-            "c": "1",
-            "d": "1e3",
-            "e": "",
-            "f": "null",
-            "g": "0x1",
-            "h": "~",
-            "i": "=",
-            "j": "1:20",
-        },
-        {"a": [{"b": [1, 2], "c": {"d": []}}, "x: y # z", [["q"]]], "e": {}, "f": None, "g": True, "h": 0.5},
-        {
-            "blocks": {"a": "one\n  two\n\nthree\n", "b": ["one\ntwo\n"], "c": "x: |\n  y\n"},
-            "not blocks": {"a": "one\ntwo", "b": " one\ntwo\n", "c": "one\ntwo\n\n", "d": "\none\n", "e": "a \nb\n"},
-        },
-        {"quotes \" and '": "back\\slash\nline\ttab \u00e9 \u2028", "- x": "- y", "on": "off"},
-    ],
-)
-def test_written_values_are_read_back_unchanged(value):
-    assert list(yaml.safe_load_all(documents([value, value]))) == [value, value]
+TEXTS = [
+    "yes",
+    "1",
+    "1e3",
+    "",
+    "null",
+    "~",
+    "1:20",
+    "x: y # z",
+    "- x",
+    "quotes \" and '",
+    "a\\b\nc\td \u00e9 \u2028 ${text}",
+]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_values_of_a_template_are_read_back_unchanged(text, tmp_path, monkeypatch):
+    monkeypatch.setattr(templates, "_FOLDER", tmp_path)
+    (tmp_path / "t").write_text("a:\n  - b: ${text}\n    c: ${texts}\n    d: ${object}\n    left: ${none}\ne: x${n}\n")
+    written = templates.render("t", text=text, texts=[text, text], object={"k": text}, none=None, n=1)
+    assert yaml.safe_load(written) == {"a": [{"b": text, "c": [text, text], "d": {"k": text}}], "e": "x1"}
+
+
+def test_lines_of_a_template_are_indented_or_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(templates, "_FOLDER", tmp_path)
+    (tmp_path / "t").write_text("a: |\n  ${lines}\n  ${none}\n")
+    assert templates.render("t", lines="one\n\n  two", none=None) == "a: |\n  one\n\n    two\n"
 
 
 @pytest.mark.parametrize("target", USED_FLAGS)

@@ -32,7 +32,7 @@ from naiad_operations.deploy.ray_service import HEAD_ENVIRONMENT, RAY_VERSION, d
 from naiad_operations.ray.directory import ReplicaTable, Report
 from naiad_operations.ray.policy import metrics_of, replicas_for_requests
 from naiad_operations.ray.server_list import ServerList
-from naiad_operations.ray.supervised_server import SupervisedServer
+from naiad_operations.supervised_server import SupervisedServer
 
 jsonschema = LateModule("jsonschema")
 kubernetes_validate = LateModule("kubernetes_validate")
@@ -183,7 +183,7 @@ def test_the_manifest_is_a_ray_service_of_valid_pods(capsys):
 
     said = capsys.readouterr()
     assert said.err == ""
-    assert "\n  serveConfigV2: |\n    applications:\n" in said.out  # to be read by people
+    assert '\n  serveConfigV2: |\n    {\n      "applications": [\n' in said.out  # to be read by people
     service = yaml.safe_load(said.out)
     jsonschema.validate(service, SCHEMA)
     cluster = service["spec"]["rayClusterConfig"]
@@ -495,7 +495,7 @@ def test_a_supervised_server_reports_reloads_and_ends_with_its_parent(tmp_path):
     flags = describe_serving("n", [models], [*LOOPBACK, "--openai-port=0"]).flags
     parent = textwrap.dedent(f"""
         import json, sys
-        from naiad_operations.ray.supervised_server import SupervisedServer
+        from naiad_operations.supervised_server import SupervisedServer
         server = SupervisedServer({flags!r})
         print(json.dumps([server.pid, dict(server.ports), dict(server.report())]), flush=True)
         for line in sys.stdin:
