@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -186,6 +187,19 @@ def test_a_model_without_inputs_and_outputs_is_warned_of(run_here, double):
     assert (
         f"it has neither inputs nor outputs, so that requests with any are refused: {double}/config.pbtxt names" in err
     )
+
+
+def test_the_steps_of_an_environment_are_printed(run_here, double):
+    """The first run of a model with packages printed nothing for as long as these were installed."""
+    with tarfile.open(double / "env.tar.gz", "w:gz") as archive:
+        archive.add(double / "config.pbtxt", "config.pbtxt")
+    named = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }'
+    (double / "config.pbtxt").write_text((double / "config.pbtxt").read_text() + named)
+
+    code, _, err = run_here(double)
+
+    assert code == 1
+    assert f"unpacking the environment {double}/env.tar.gz for 'double'" in err
 
 
 def test_a_directory_that_is_not_there_is_named(run_here, tmp_path):
