@@ -76,6 +76,7 @@ AREAS = {
         # They run in processes of their own.
         without=("sweeper_process",),
     ),
+    "building": Area(("platform/naiad_building/*.py", "platform/naiad_building/declared/*.py"), ("tests/building",)),
     "store": Area(("platform/naiad/environments/store/*.py",), ("tests/environments/store",)),
     "http": Area(
         tuple(f"platform/naiad/frontends/{folder}/*.py" for folder in ("http1", "http2", "kserve_http")),

@@ -20,6 +20,7 @@ from packaging.specifiers import SpecifierSet
 
 from naiad.config.model.declared_environment import PYTHON_ENV, lock_candidates
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.file_digest import file_digest
 from naiad.sources.interpreters.discovery import first_minor
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared.declaration import Declaration
@@ -41,6 +42,9 @@ _INDEX_VALUE = re.compile(
 )
 """A key of `[tool.uv]` whose value is an address or a path, or an array of these."""
 _TOML_STRING = re.compile(r""""[^"\\\n]*"|'[^'\n]*'""")
+_PUBLIC_INDEX = "https://pypi.org/simple"
+_REGISTRY = re.compile(r'source = \{ registry = ("[^"]*") \}')
+_FILE = re.compile(r'\{ (?:url|path) = ("[^"]*")(, hash)?')
 
 
 @contextmanager
@@ -103,8 +107,7 @@ def resolve_into(
 ) -> Path:
     """Write the lock, for all versions of Python, into a folder that may have an earlier one; returns its path."""
     if declaration.is_script:
-        block = _with_absolute_paths(declaration)
-        return _lock_script(block, declaration, folder / declaration.file.name, base, options, progress)
+        return _lock_model(_with_absolute_paths(declaration), declaration, folder, base, options, progress)
     source, target = declaration.file.absolute(), folder / "pylock.toml"
     if declaration.file.name == PYTHON_ENV:  # a format that uv does not read
         source = folder / "requirements.in"
@@ -127,7 +130,7 @@ def resolve_for_one(
     if declaration.is_script:
         block = _with_absolute_paths(declaration)
         block = _REQUIRES.sub(python, block, count=1) if _REQUIRES.search(block) else f"{python}\n{block}"
-        return _lock_script(block, declaration, folder / declaration.file.name, base, options, progress)
+        return _lock_model(block, declaration, folder, base, options, progress)
     if declaration.has_options:  # which a script cannot have
         return resolve_into(declaration, folder, base, options, progress)
     # `uv pip compile` has no upper bound, so as a script.
@@ -178,6 +181,35 @@ def _lock_script(
     script.write_text(f"# /// script\n{lines}# ///\n", encoding="utf-8")
     _run(["lock", "--script", str(script)], declaration, base, options, progress)
     return script.with_name(f"{script.name}.lock")
+
+
+def _lock_model(
+    block: str,
+    declaration: Declaration,
+    folder: Path,
+    base: BaseInterpreter,
+    options: InstallOptions,
+    progress: Callable[[str], None],
+) -> Path:
+    """Lock the script of a model, and name files in place of their addresses, as in a `pylock.toml`.
+
+    Entries of PyPI stay as uv writes them. uv resolves the others again, and keeps their versions.
+    """
+    lock = _lock_script(block, declaration, folder / declaration.file.name, base, options, progress)
+    lines, registry = [], _PUBLIC_INDEX
+    for written in lock.read_text(encoding="utf-8").splitlines(keepends=True):
+        if written.startswith("source = "):
+            found = _REGISTRY.match(written)
+            registry = _PUBLIC_INDEX if found is None else json.loads(found[1])
+        line = _REGISTRY.sub(f'source = {{ registry = "{_PUBLIC_INDEX}" }}', written)
+        if registry != _PUBLIC_INDEX and (file := _FILE.search(line)) is not None:
+            place = json.loads(file[1])
+            # uv notes no digest of a wheel in a folder.
+            digest = "" if file[2] else f', hash = "sha256:{file_digest(lock.parent / registry / place)}"'
+            line = line.replace(file[1], json.dumps(file_name(place)) + digest, 1)
+        lines.append(line)
+    lock.write_text("".join(lines), encoding="utf-8")
+    return lock
 
 
 def _run(

@@ -84,6 +84,39 @@ def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Pat
     assert fetch_locked_wheels(locked, tmp_path / "wheels", print) == 2
 
 
+@pytest.mark.parametrize("python", [">=3.10", f"=={sys.version_info[0]}.{sys.version_info[1]}.*"])
+def test_the_lock_of_a_script_names_neither_an_index_nor_a_folder(
+    tmp_path: Path, web: Indexes, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same lock is good for machines with other indexes; locked again, it stays as it is."""
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "made"))
+    file = write_script(tmp_path / "m", assigned(web), "adder==2.0", "numpy")
+    file.write_text(file.read_text().replace(">=3.10", python))
+    path = lock(file).lock
+    written = path.read_text()
+
+    assert "hash = " in written
+    assert not [
+        part
+        for part in (str(web.address), str(tmp_path))
+        if part in written.replace(f'index = "{web.address}/local"', "")
+    ]
+    lock(file)
+    assert path.read_text() == written
+    assert imported(tmp_path, file) == "2.0 of local"
+
+
+def test_an_index_with_some_wheels_of_a_version_does_not_hide_those_of_others(tmp_path: Path, web: Indexes) -> None:
+    """`extra` has adder 2.0 for another Python alone, and is asked first; `main` has it for all."""
+    other = write_wheel(tmp_path / "other", "adder", "2.0", {"adder/__init__.py": ""})
+    add_to_index(web.folder / "extra", other.rename(other.with_name("adder-2.0-cp38-none-any.whl")))
+    file = write_script(tmp_path / "m", f'[tool.uv]\nextra-index-url = ["{web.address}/extra"]', "adder==2.0", "numpy")
+
+    lock(file)
+
+    assert imported(tmp_path, file) == "2.0"
+
+
 def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(tmp_path: Path, web: Indexes) -> None:
     shutil.copytree(web.folder / "local" / "adder", tmp_path / "m" / "files")
     index = '[[tool.uv.index]]\nname = "files"\nurl = "files"\nformat = "flat"\nexplicit = true\n'
