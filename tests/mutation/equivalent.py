@@ -55,12 +55,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ("platform/naiad/frontends/http1/listener.py", "HttpListener.__init__", "self._heads = HeadCache()", "pass"): (
         "`start` sets it before the first connection is accepted"
     ),
-    (
-        _JSON,
-        "to_bytes",
-        "len(data) * len(data[0]) > _CHUNK",
-        "len(data) * len(data[0]) >= _CHUNK",
-    ): _SLICED,
     (_JSON, "is_long", "count >= _LONG_COUNT", "count > _LONG_COUNT"): _SLICED,
     (
         "platform/naiad/frontends/kserve_http/generate.py",
