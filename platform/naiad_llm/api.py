@@ -221,8 +221,6 @@ class OpenAiApi:
             tools,
             engine.server_metadata,
             self._submitter.submit,
-            engine.cancel,
-            engine.confirm_sent,
             settings.origins,
         )
 

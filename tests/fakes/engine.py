@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from fakes.submitted import Submitted
 
 from naiad.core.errors import Code, InvalidRequestError, ModelError, NaiadError, UnknownModelError
 from naiad.protocol.datatypes import Datatype
@@ -71,7 +72,7 @@ class FakeEngine:
         self.all_statistics: list[ModelStatistics] = [sample_statistics("add_sub"), sample_statistics("identity")]
         self.models = {model.name: model for model in _models()}
         self.places: list[tuple[int, int, int, weakref.ref[Any]]] = []
-        self._tickets = 0
+        self._numbers = 0  # of requests so far
 
     def server_metadata(self) -> ServerMetadata:
         return ServerMetadata(name="triton", version="2.73.0")
@@ -150,21 +151,31 @@ class FakeEngine:
         self.places.append((version, size, ahead, weakref.ref(memory)))
         return memoryview(memory)
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
+    def submit(self, request: InferRequest, sink: Sink) -> Submitted:
         model = self._find(request.model_name, request.model_version)
         _check(model, request)
-        self._tickets += 1
+        return self.take(model, request, sink)
+
+    def take(self, model: FakeModel, request: InferRequest, sink: Sink) -> Submitted:
+        """Have a model answer a request."""
+        self._numbers += 1
+        submitted = Submitted(self._numbers, self._on_act)
         self.requests.append(request)
         model.answer(self, request, sink)
-        return self._tickets
+        return submitted
 
-    def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        self.confirmed_counts[ticket] = self.confirmed_counts.get(ticket, 0) + count
+    def _on_act(self, submitted: Submitted) -> None:
+        what, value = submitted.acts[-1]
+        if what == "confirm_sent":
+            self.confirmed_counts[submitted.number] = self.confirmed_counts.get(submitted.number, 0) + value
+        elif what == "cancel":
+            self.cancel(submitted.number)
 
-    def cancel(self, ticket: int) -> None:
-        self.cancelled.append(ticket)
-        if ticket in self.held:
-            request, sink = self.held.pop(ticket)
+    def cancel(self, number: int) -> None:
+        """Its client has cancelled request *number*."""
+        self.cancelled.append(number)
+        if number in self.held:
+            request, sink = self.held.pop(number)
             error = NaiadError("Request was cancelled", code=Code.CANCELLED)
             sink.send(InferResponse(request.model_name, 1, request.request_id, error=error), True)
 
@@ -291,7 +302,7 @@ def _answer_later(engine: FakeEngine, request: InferRequest, sink: Sink) -> None
 
 
 def _hold(engine: FakeEngine, request: InferRequest, sink: Sink) -> None:
-    engine.held[engine._tickets] = (request, sink)
+    engine.held[engine._numbers] = (request, sink)
 
 
 def _fail(engine: FakeEngine, request: InferRequest, sink: Sink) -> None:

@@ -58,7 +58,7 @@ def respond(exchange: HttpExchange) -> None:
 
 
 def http_listener(handle: Callable[[HttpExchange], None] = respond) -> HttpListener:
-    return HttpListener(handle, lambda _: None, address="127.0.0.1", port=0, advice="")
+    return HttpListener(handle, address="127.0.0.1", port=0, advice="")
 
 
 @contextlib.asynccontextmanager

@@ -47,7 +47,7 @@ Listening = tuple[Callable[[], asyncio.BaseProtocol], TimeoutSweep, Callable[[],
 
 
 async def http() -> Listening:
-    listener = HttpListener(lambda _: None, lambda _: None, address="127.0.0.1", port=0, advice="")
+    listener = HttpListener(lambda _: None, address="127.0.0.1", port=0, advice="")
     await listener.start()
     return listener._connect, listener._sweep, lambda: listener.stop(0)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from fakes.engine import FakeEngine, FakeModel
+from fakes.submitted import Submitted
 
 from naiad.config.model.model_config import freeze
 from naiad.config.model.text import parse_mapping
@@ -29,7 +30,7 @@ class CheckedEngine(FakeEngine):
         for model in self.models.values():
             model.config = model.config or {"name": model.name, "max_batch_size": 0, "output": []}
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
+    def submit(self, request: InferRequest, sink: Sink) -> Submitted:
         self._find(request.model_name, request.model_version)
         self._plans[request.model_name].check(request)
         if request.model_name == "repeat":
@@ -37,9 +38,9 @@ class CheckedEngine(FakeEngine):
             request.inputs[0].data = np.array(
                 [max(-3, min(number, 3))], "<i4"
             ).tobytes()  # bounded: the input may ask for two thousand million responses
-        ticket = super().submit(request, sink)
+        submitted = super().submit(request, sink)
         self.forget()
-        return ticket
+        return submitted
 
     def forget(self) -> None:
         """Forget all but the last few calls, so that long runs need little memory."""

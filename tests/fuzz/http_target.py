@@ -72,7 +72,6 @@ class HttpTarget:
         transport = _Transport()
         connection = HttpConnection(
             self._handle,
-            self._engine.cancel,
             connections,
             _LIMITS,
             self._heads,

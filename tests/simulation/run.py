@@ -44,16 +44,18 @@ from support.idle import leftovers
 from naiad.config.model import model_config
 from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import Code, NaiadError
+from naiad.engine import open_request
 from naiad.engine.calls import model_calls
 from naiad.engine.calls.model_calls import OpenCall
 from naiad.engine.engine import Engine
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading import instance_change, loader, model_source
 from naiad.engine.loading.loader import Loader, LoadSettings
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.rate_limit import ResourceCapacity
-from naiad.engine.serving import pending, tracker
+from naiad.engine.serving import tracker
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
@@ -162,7 +164,7 @@ class _Client:
 
     def __init__(self, run: _Run, request: Request) -> None:
         self.run, self.request = run, request
-        self.ticket: int | None = None
+        self.opened: OpenRequest | None = None
         self.is_ended = False
         self.responses = self.executed = 0
         self.error: NaiadError | None = None
@@ -189,10 +191,10 @@ class _Client:
             run.open.pop(request.number, None)
         if response is not None and error is None:
             self._on_data(response)
-        if response is not None and self.ticket is not None and request.confirms:
-            run.world.loop.call_later(0.001, run.engine.confirm_sent, self.ticket, 1)
-        if request.cancels_while_sent and self.ticket is not None and not final:
-            run.engine.cancel(self.ticket)
+        if response is not None and self.opened is not None and request.confirms:
+            run.world.loop.call_later(0.001, self.opened.confirm_sent)
+        if request.cancels_while_sent and self.opened is not None and not final:
+            self.opened.cancel()
 
     def _on_data(self, response: InferResponse) -> None:
         run, request = self.run, self.request
@@ -365,7 +367,7 @@ class _Run:
                 if room is not None:
                     room[: len(data)] = data
                     data = room[: len(data)]
-            client.ticket = self.engine.submit(
+            client.opened = self.engine.submit(
                 InferRequest(
                     request.model,
                     -1,
@@ -401,7 +403,7 @@ class _Run:
         if not client.is_ended:
             client.cancelled_at = self.world.loop.time()
         self.world.note("cancel", client.request.number)
-        self.engine.cancel(client.ticket)
+        client.opened.cancel()
 
     def _kill(self, event: Kill) -> None:
         guests = self.processes.guests
@@ -725,7 +727,7 @@ def _settings_of(history: History) -> Iterator[pytest.MonkeyPatch]:
     patch.setattr(model_config, "to_json", _to_json)
     for module in (loader, instance_change):
         patch.setattr(module, "threads_each", _threads_each)
-    patch.setattr(pending, "_CREDIT_RESPONSES", 2)
+    patch.setattr(open_request, "_CREDIT_RESPONSES", 2)
     if history.small:
         patch.setattr(worker, "InstanceMemory", _small_memory)
         patch.setattr(result_queue, "_SMALL_BLOCKS", _SMALL_BLOCKS)

@@ -13,7 +13,6 @@ from naiad.engine.engine import Engine
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.registry import Registry
 from naiad.engine.serving.dormant import DormantVersion
-from naiad.engine.serving.handover import Handover
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.worker import Worker
@@ -57,15 +56,13 @@ def leftovers(engine: Engine, *, may_keep: bool = False) -> list[str]:
     registry = engine._registry
     limiter = engine._order._loads._loader.limiter
     found = [*_of_states(registry), *(() if limiter is None else _of_limiter(limiter))]
-    for number, version in registry.versions_alive.items():
+    for version in registry.versions_alive.values():
         if isinstance(version, ModelVersion):
             found += _of_version(version, may_keep=may_keep)
         elif isinstance(version, DormantVersion):
             found += _counted(version.config.name, {"waiting requests of a dormant version": len(version._waiting)})
-            found += _counted(version.config.name, {"requests that were dormant": len(version._submitted)})
         elif isinstance(version, EnsembleVersion):
             found += _counted(version.config.name, {"requests of an ensemble": version._execution.in_flight})
-        assert registry.by_number[number] is version
     found += _counted("calls", {"open calls": sum(len(each) for each in engine.services.calls._calls.values())})
     return found
 
@@ -88,12 +85,6 @@ def _of_states(registry: Registry) -> Iterator[str]:
     for number, version in registry.versions_alive.items():
         if number not in serving:
             yield f"{version.config.name}: a version that serves nobody"
-    for number, target in registry.by_number.items():
-        if isinstance(target, Handover):
-            if target.new.number not in serving:
-                yield f"{target.config.name}: the tickets of a handover"
-        elif number not in registry.versions_alive:
-            yield f"{target.config.name}: the tickets of a version"
 
 
 def _of_limiter(limiter: SharedRateLimiter) -> Iterator[str]:

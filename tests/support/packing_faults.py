@@ -2,7 +2,7 @@
 
     unpackable          EXECUTE, to the guest; also the check of single requests of a batch
     unpackable result   RESULT, to the guest that made the call
-    unpackable ticket   the message of one process with the request, to the process with the model
+    unpackable message   the message of one process with the request, to the process with the model
     unpackable reply    the message of that with the response
     unpackable body     the body of the response to `generate`
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 CAUSE = "a fault of the test"
-TICKET_ID = b"unpackable ticket"
+FRAME_ID = b"unpackable message"
 
 
 def install() -> None:
@@ -45,7 +45,7 @@ def install() -> None:
     )
     raise_for(worker, "pack", lambda message: "'unpackable'" in getattr(message, "text", ""))
     raise_for(generate, "generate_response", lambda response: response.request_id == "unpackable body")
-    request_link.SHORT_REQUEST_FRAME = _FaultyTicket(request_link.SHORT_REQUEST_FRAME)  # type: ignore[assignment] # as long as it packs
+    request_link.SHORT_REQUEST_FRAME = _FaultyFrame(request_link.SHORT_REQUEST_FRAME)  # type: ignore[assignment] # as long as it packs
 
     def is_unpackable(response: Any) -> bool:
         return response is not None and response.error is None and response.request_id == "unpackable reply"
@@ -90,13 +90,13 @@ def serve_faulty(descriptor: int) -> None:
     main(descriptor)
 
 
-class _FaultyTicket:
+class _FaultyFrame:
     def __init__(self, packer: struct.Struct) -> None:
         self._packer = packer
         self.size = packer.size
 
     def pack(self, *fields: int) -> bytes:
-        if len(TICKET_ID) in fields[-2:-1]:
+        if len(FRAME_ID) in fields[-2:-1]:
             raise struct.error(CAUSE)
         return self._packer.pack(*fields)
 

@@ -44,7 +44,7 @@ from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse, OutputTensor
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse, OutputTensor, SubmittedRequest
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics
 from naiad.protocol.numpy_types import NUMPY_TYPES
 
@@ -211,8 +211,8 @@ async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _Run
         request.model_version = wanted.version
         if not request.correlation_id and "sequence_batching" in engine.model_config(name, wanted.version):
             request.correlation_id, request.flags = 1, SEQUENCE_START | SEQUENCE_END  # a sequence of one request
-        sink = _ResponseSink(engine)
-        sink.ticket = engine.submit(request, sink)
+        sink = _ResponseSink()
+        sink.submitted = engine.submit(request, sink)
         await sink.ended
         (statistics,) = engine.statistics(name, int(metadata.versions[-1]))
         return _RunResult(
@@ -250,12 +250,11 @@ class _ResponseSink:
         total_ns: Nanoseconds between the request and the latest response.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self) -> None:
         self.responses: list[_PrintedResponse] = []
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ticket = 0
+        self.submitted: SubmittedRequest | None = None
         self.total_ns = 0
-        self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._started = time.monotonic_ns()
 
@@ -263,10 +262,14 @@ class _ResponseSink:
         self.total_ns = time.monotonic_ns() - self._started
         if response is not None:
             self.responses.append(_copy_response(response, self.total_ns))
-            # Later, not now: the engine may call `send` before `submit` has returned the ticket.
-            self._loop.call_soon(lambda: self._engine.confirm_sent(self.ticket))
+            # Later, not now: the engine may call `send` before `submit` has returned.
+            self._loop.call_soon(self._confirm)
         if final and not self.ended.done():
             self.ended.set_result(None)
+
+    def _confirm(self) -> None:
+        assert self.submitted is not None
+        self.submitted.confirm_sent()
 
 
 def _copy_response(response: InferResponse, after_ns: int) -> _PrintedResponse:

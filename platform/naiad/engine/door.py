@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from naiad.protocol.inference import Buffer, InferRequest, Sink
+from naiad.protocol.inference import Buffer, InferRequest, Sink, SubmittedRequest
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 
@@ -79,27 +79,10 @@ class EngineDoor(Protocol):
             The room, *size* bytes; None if the tensors would have to be copied anyway.
         """
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
+    def submit(self, request: InferRequest, sink: Sink) -> SubmittedRequest:
         """Queue *request*; its responses go to *sink*, possibly before this returns.
 
         The request is checked against the model first. For a rejected request this raises, and the sink gets nothing.
-
-        Returns:
-            A ticket for `cancel`.
-        """
-
-    def cancel(self, ticket: int) -> None:
-        """Cancel a request whose client has left: it is rejected if it is queued, else its model is notified.
-
-        Its further responses are dropped, and the sink gets the final mark only. A request that has a
-        single response may still get it. Unknown tickets are ignored.
-        """
-
-    def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        """Note that *count* responses were sent to the client: the kernel has their bytes.
-
-        Needed where a request may have many responses, because the model is blocked while too many are unsent. Unknown
-        tickets are ignored.
         """
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:

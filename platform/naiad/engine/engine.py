@@ -1,9 +1,6 @@
 """The engine: implements `EngineDoor` with the registry of loaded versions and the loading of models.
 
 Methods that are not coroutines return without blocking. Everything runs on the event loop's thread.
-
-A ticket (see `EngineDoor.submit`) is the number of the version's load in the upper bits and the request's key within
-that load in the lower ones, so that the engine needs no table of tickets.
 """
 
 from __future__ import annotations
@@ -35,6 +32,7 @@ from naiad.engine.loading.model_loads import ModelLoads
 from naiad.engine.loading.model_source import ModelSource, find_sources, in_no_repository
 from naiad.engine.loading.polling import Poller
 from naiad.engine.loading.scaling import InstanceScaling
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.registry import Registry
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import LoadedVersion, SequenceOwner, Target
@@ -42,7 +40,6 @@ from naiad.engine.serving.readiness import are_ready, stalls_of
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.engine.statistics.custom_metrics import ModelMetrics
-from naiad.engine.tickets import KEY_BITS, KEY_MASK
 from naiad.models.polling import Snapshot
 from naiad.models.repository.layout import DUPLICATE_REASON, ModelFiles, models_named
 from naiad.models.repository.repositories import Repositories
@@ -410,7 +407,7 @@ class Engine:
         direct = self._registry.find(name, version).direct
         return None if direct is None else direct.reserve_input(size, ahead)
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
+    def submit(self, request: InferRequest, sink: Sink) -> OpenRequest:
         if self._state is _EngineState.EXITING:
             try:
                 self._reject_new_sequences(request)
@@ -418,7 +415,9 @@ class Engine:
                 self._refusals["exiting"] += 1
                 raise
         version = self.route(request.model_name, request.model_version)
-        return version.number << KEY_BITS | version.submit(request, sink)
+        opened = OpenRequest(request, sink)
+        version.submit(opened)
+        return opened
 
     @property
     def in_flight(self) -> int:
@@ -430,25 +429,6 @@ class Engine:
     def is_exiting(self) -> bool:
         """Whether requests are rejected because the server ends."""
         return self._state is _EngineState.EXITING
-
-    def cancel(self, ticket: int, *, drops_responses: bool = True) -> None:
-        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what its guest still sends."""
-        version = self._registry.by_number.get(ticket >> KEY_BITS)
-        if version is not None:
-            version.cancel(ticket & KEY_MASK)
-        if drops_responses:
-            self.drop_responses(ticket)
-
-    def drop_responses(self, ticket: int) -> None:
-        """Drop the further responses of a request; its sink gets their end alone."""
-        version = self._registry.by_number.get(ticket >> KEY_BITS)
-        if version is not None:
-            version.drop_responses(ticket & KEY_MASK)
-
-    def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        version = self._registry.by_number.get(ticket >> KEY_BITS)
-        if version is not None:
-            version.confirm_sent(ticket & KEY_MASK, count)
 
     # -- loading ------------------------------------------------------------------------------------------------
 

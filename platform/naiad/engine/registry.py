@@ -94,9 +94,7 @@ class Registry:
 
     Attributes:
         is_namespaced: Whether several namespaces may have models of the same name.
-        by_number: What requests in flight were submitted to, by `Target.number`.
-        versions_alive: Versions that serve or still finish their requests, by `LoadedVersion.number`: all values of
-            *by_number* but handovers.
+        versions_alive: Versions that serve or still finish their requests, by `LoadedVersion.number`.
         is_complete: Whether the names of all models are known; until then, no name is unknown.
         activity: What is being done now to build environments, by the key of the model.
         on_change: Called after the version that serves a name may have changed.
@@ -104,7 +102,6 @@ class Registry:
 
     def __init__(self, *, is_namespaced: bool = False) -> None:
         self.is_namespaced = is_namespaced
-        self.by_number: dict[int, Target] = {}
         self.versions_alive: dict[int, LoadedVersion] = {}
         self._models: dict[str, ModelRecord] = {}
         self._ready: dict[tuple[str, int], Target] = {}

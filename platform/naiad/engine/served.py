@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.core.errors import NaiadError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.memory.link_memory import SharedInputs
-from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
 
 version_numbers = itertools.count(1)
@@ -48,7 +46,7 @@ class Target(Protocol):
 
     @property
     def number(self) -> int:
-        """Number of this object among all loads of all versions: part of its requests' tickets."""
+        """Number of this object among all loads of all versions."""
 
     @property
     def reason(self) -> str:
@@ -74,31 +72,12 @@ class Target(Protocol):
     def open_sequences(self) -> int:
         """Number of sequences in progress, whose requests are accepted also while the server stops."""
 
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """Queue a request; its key. With *needs_idle*, only an instance that holds no other request may get it."""
+    def submit(self, opened: OpenRequest) -> None:
+        """Take a request, which may have its last response before this returns.
 
-    def cancel(self, key: int) -> None:
-        """Cancel a request: reject it if it is queued, else notify its guest."""
-
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """Answer a request that waits for an instance with *error*."""
-
-    def is_waiting(self, key: int) -> bool:
-        """Whether the request waits for an instance."""
-
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """What the request waits for, for the detection of deadlocks.
-
-        Returns:
-            For each event it waits for, the guests that could cause the event; an empty collection if such a guest is
-            being started.
+        Raises:
+            NaiadError: If it is rejected; its sink gets nothing then.
         """
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        """Note that *count* responses were sent to the client; the guest may send more."""
-
-    def drop_responses(self, key: int) -> None:
-        """Drop the further responses of a request that may have many; its sink gets their end alone."""
 
 
 class LoadedVersion(Protocol):

@@ -210,3 +210,23 @@ class Sink(Protocol):
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - positional: keywords cost time on the request path
         """Receive one response, or None for an end without one. No call follows after *final*."""
+
+
+class SubmittedRequest(Protocol):
+    """A request in flight, as its client knows it. Nothing happens to one that has had its last response."""
+
+    def cancel(self, *, drops_responses: bool = True) -> None:
+        """Cancel it, because its client has left: it is rejected if it is queued, else its model is notified.
+
+        Its further responses are dropped, too, unless *drops_responses* is false. A request that has a single response
+        may still get it.
+        """
+
+    def drop_responses(self) -> None:
+        """Drop the further responses of a request that may have many; its sink gets their end alone."""
+
+    def confirm_sent(self, count: int = 1) -> None:
+        """Note that *count* responses were sent to the client: the kernel has their bytes.
+
+        Needed where a request may have many responses, because the model is blocked while too many are unsent.
+        """

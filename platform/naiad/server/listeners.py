@@ -262,7 +262,7 @@ async def listen(
     fallback = _fallback(engine, services, options, openai, extensions.refusals, stack)
     stack.push_async_callback(lambda: listeners.stop(services.exit_seconds()))
     await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai))
-    await _start_openai(engine, options, listeners, openai, shares_ports=services.shares_ports)
+    await _start_openai(options, listeners, openai, shares_ports=services.shares_ports)
     listeners.metrics = metrics
     return listeners
 
@@ -410,13 +410,12 @@ def _page_address(options: ServerOptions, port: int) -> str:
 
 
 async def _start_openai(
-    engine: EngineDoor, options: ServerOptions, listeners: Listeners, openai: HttpApi | None, *, shares_ports: bool
+    options: ServerOptions, listeners: Listeners, openai: HttpApi | None, *, shares_ports: bool
 ) -> None:
     if openai is None or options.openai.port is None or options.openai_shares_http:
         return
     listener = HttpListener(
         openai.handle,
-        engine.cancel,
         address=options.openai.address,
         port=options.openai.port,
         reuse_port=shares_ports or options.http.reuse_port,

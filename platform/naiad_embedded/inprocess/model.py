@@ -16,7 +16,7 @@ from naiad_embedded.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
 from naiad_embedded.inprocess.errors import InvalidArgumentError, UnsupportedError, translate_errors
 from naiad_embedded.inprocess.loop import LoopThread
 from naiad_embedded.inprocess.request import InferenceRequest, RequestFields
-from naiad_embedded.inprocess.response import AsyncResponseIterator, ResponseIterator, SubmittedRequest
+from naiad_embedded.inprocess.response import AsyncResponseIterator, ReadRequest, ResponseIterator
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # `typing` has it from Python 3.11 on; type checkers always know this module
@@ -112,10 +112,10 @@ class Model:
     def _request(self, given: InferenceRequest | None, arguments: RequestFields) -> InferenceRequest:
         return self.create_request(**arguments) if given is None else given
 
-    def _prepare(self, request: InferenceRequest) -> SubmittedRequest:
-        return SubmittedRequest(self._server.engine, self._server.loop.post, request.model, request.request_id)
+    def _prepare(self, request: InferenceRequest) -> ReadRequest:
+        return ReadRequest(self._server.engine, self._server.loop.post, request.model, request.request_id)
 
-    def _submit(self, submitted: SubmittedRequest, request: InferenceRequest) -> None:
+    def _submit(self, submitted: ReadRequest, request: InferenceRequest) -> None:
         with translate_errors():
             # `call` waits until the engine has accepted or rejected the request, so a rejection raises here.
             self._server.loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package

@@ -1,6 +1,6 @@
 """Responses of the in-process API, and the two iterators that return them.
 
-The engine calls `SubmittedRequest.send` on its own thread, which puts each response into the queue of an iterator; the
+The engine calls `ReadRequest.send` on its own thread, which puts each response into the queue of an iterator; the
 caller's thread takes it out. The engine must know how many responses were read, because it holds back a decoupled model
 that responds faster than its caller reads. So the iterator reports each response that it returns (`confirm_read`), and
 the report is posted to the engine's thread.
@@ -11,8 +11,8 @@ Three cases need care:
   reads that queue, so every response counts as read at once.
 - The caller drops the iterator before the last response. `release` then reports all unread responses, and later ones
   count as read at once, or the model would stay held back forever.
-- The ticket, by which the engine knows the request, is set on the engine's thread when `submit` returns. Responses may
-  arrive earlier, so reports read the ticket on the engine's thread, after that.
+- The engine's request is set on the engine's thread when `submit` returns. Responses may arrive earlier, so reports
+  read it on the engine's thread, after that.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from naiad.engine.engine import Engine
+from naiad.engine.open_request import OpenRequest
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad_embedded.inprocess.errors import TritonError, as_triton_error
 from naiad_embedded.inprocess.request import NamedModel
 from naiad_embedded.inprocess.tensor import Tensor
 
-__all__ = ["AsyncResponseIterator", "InferenceResponse", "ResponseIterator", "SubmittedRequest"]
+__all__ = ["AsyncResponseIterator", "InferenceResponse", "ReadRequest", "ResponseIterator"]
 
 _ResponseConsumer: TypeAlias = Callable[["InferenceResponse"], object]
 
@@ -60,11 +61,11 @@ class InferenceResponse:
     final: bool = False
 
 
-class SubmittedRequest:
+class ReadRequest:
     """One submitted request: the engine's sink for its responses, and the way for an iterator to reach the engine.
 
     Attributes:
-        ticket: The engine's number of the request; 0 until the engine has accepted it.
+        opened: The engine's request; None until the engine has accepted it.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class SubmittedRequest:
         request_id: str | None,
     ) -> None:
         """Prepare the request; `submit` submits it."""
-        self.ticket = 0
+        self.opened: OpenRequest | None = None
         self._engine = engine
         self._post = post
         self._model = model
@@ -94,7 +95,7 @@ class SubmittedRequest:
 
     def submit(self, request: InferRequest) -> None:
         """Submit the request to the engine; call it on the engine's thread."""
-        self.ticket = self._engine.submit(request, self)
+        self.opened = self._engine.submit(request, self)
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the protocol's signature
         """Deliver one response; the engine calls it on its thread."""
@@ -130,15 +131,17 @@ class SubmittedRequest:
     def cancel(self) -> None:
         """Cancel the request. The first responses that a decoupled model sends afterwards can still be read."""
         if not self._is_complete:
-            self._post(self._cancel_ticket)
+            self._post(self._cancel)
 
-    # These two run on the engine's thread, after `submit` has set the ticket.
+    # These two run on the engine's thread, after `submit`.
 
     def _confirm_sent(self, count: int) -> None:
-        self._engine.confirm_sent(self.ticket, count)
+        assert self.opened is not None
+        self.opened.confirm_sent(count)
 
-    def _cancel_ticket(self) -> None:
-        self._engine.cancel(self.ticket, drops_responses=False)  # the caller may read on: what was sent by now
+    def _cancel(self) -> None:
+        assert self.opened is not None
+        self.opened.cancel(drops_responses=False)  # the caller may read on: what was sent by now
 
     def _to_inference_response(self, response: InferResponse | None, *, final: bool) -> InferenceResponse:
         if response is None:
@@ -158,7 +161,7 @@ class SubmittedRequest:
 class _ResponseReader:
     """The state that both iterators have: whether the last response was read, and the submitted request."""
 
-    def __init__(self, request: SubmittedRequest, *, raise_on_error: bool) -> None:
+    def __init__(self, request: ReadRequest, *, raise_on_error: bool) -> None:
         self.is_complete = False
         self._request = request
         self._raises = raise_on_error
@@ -187,7 +190,7 @@ class ResponseIterator:
 
     def __init__(
         self,
-        request: SubmittedRequest,
+        request: ReadRequest,
         copies: queue.SimpleQueue[InferenceResponse] | None = None,
         *,
         raise_on_error: bool = True,
@@ -216,7 +219,7 @@ class AsyncResponseIterator:
 
     def __init__(
         self,
-        request: SubmittedRequest,
+        request: ReadRequest,
         copies: asyncio.Queue[InferenceResponse] | None = None,
         *,
         raise_on_error: bool = True,

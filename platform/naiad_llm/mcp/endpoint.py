@@ -18,7 +18,7 @@ from naiad.frontends.http1.messages import INTERNAL_ERROR as INTERNAL_TEXT
 from naiad.frontends.http1.messages import HttpExchange, response
 from naiad.frontends.http1.server_sent_events import SentCount
 from naiad.frontends.kserve_http.json_document import reason_of
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import InferRequest, InferResponse, Sink, SubmittedRequest
 from naiad.protocol.metadata import ServerMetadata
 from naiad_llm.mcp.messages import (
     INVALID_PARAMS,
@@ -53,7 +53,7 @@ _TOO_LARGE = 413
 _VERSION_HEADER = b"mcp-protocol-version"
 _INSTRUCTIONS = "Each tool runs a machine-learning model. Arguments and results are tensors as JSON."
 
-Submit = Callable[[HttpExchange, InferRequest, Sink], int]
+Submit = Callable[[HttpExchange, InferRequest, Sink], SubmittedRequest]
 
 
 class McpEndpoint:
@@ -64,15 +64,11 @@ class McpEndpoint:
         tools: ToolBox,
         server_metadata: Callable[[], ServerMetadata],
         submit: Submit,
-        cancel: Callable[[int], None],
-        confirm_sent: Callable[[int, int], None],
         origins: tuple[str, ...] = (),
     ) -> None:
-        """An endpoint with *tools*; *submit* returns the ticket of a call's inference request."""
+        """An endpoint with *tools*, whose calls *submit* submits."""
         self._tools = tools
         self._submit = submit
-        self._cancel = cancel
-        self._confirm_sent = confirm_sent
         self._origins = origins
         self._methods: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
             "initialize": lambda params: _initialized(params, server_metadata().version),
@@ -131,22 +127,26 @@ class McpEndpoint:
         tool = self._tools.find(name)
         if tool is None:
             raise RpcError(INVALID_PARAMS, f"unknown tool '{name}'; tools/list has all of them")
-        sent = SentCount(self._confirm_sent)
-        sink = CallSink(exchange, request.request_id, tool, sent, self._cancel)
+        sent = SentCount()
+        sink = CallSink(exchange, request.request_id, tool, sent)
         try:
-            ticket = self._submit(exchange, tool.infer_request(arguments), sink)
+            submitted = self._submit(exchange, tool.infer_request(arguments), sink)
         except NaiadError as error:
             sink.respond(error_result(error.message))
             return
-        sink.set_ticket(ticket)
-        exchange.on_disconnect(ticket)
-        sent.set_ticket(ticket)
+        sink.submitted = submitted
+        exchange.on_disconnect(submitted)
+        sent.of(submitted)
 
 
 class CallSink:
-    """Collects the responses of a model, and responds with the result of the call."""
+    """Collects the responses of a model, and responds with the result of the call.
 
-    __slots__ = ("_cancel", "_exchange", "_request_id", "_responses", "_sent", "_size", "_ticket", "_tool")
+    Attributes:
+        submitted: The request, which may have been answered already; None until `submit` has returned.
+    """
+
+    __slots__ = ("_exchange", "_request_id", "_responses", "_sent", "_size", "_tool", "submitted")
 
     def __init__(
         self,
@@ -154,20 +154,14 @@ class CallSink:
         request_id: str | int | None,
         tool: Tool,
         sent: SentCount,
-        cancel: Callable[[int], None],
     ) -> None:
         self._exchange: HttpExchange | None = exchange
         self._request_id = request_id
         self._tool = tool
         self._sent = sent
-        self._cancel = cancel
         self._responses: list[bytes] = []  # as JSON
         self._size = 0
-        self._ticket: int | None = None
-
-    def set_ticket(self, ticket: int) -> None:
-        """Set the ticket of the request, which may have been answered already."""
-        self._ticket = ticket
+        self.submitted: SubmittedRequest | None = None
 
     def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         """Keep a response; respond after the final one, or at the first error."""
@@ -187,8 +181,8 @@ class CallSink:
                 return
             self._size += max(sum(len(output.data) for output in inferred.outputs), _LEAST_COUNTED)
             if self._size > MAX_OUTPUT:
-                if self._ticket is not None and not final:
-                    self._cancel(self._ticket)
+                if self.submitted is not None and not final:
+                    self.submitted.cancel()
                 self.respond(
                     error_result(
                         f"the outputs have more than {MAX_OUTPUT} bytes, too many for the result of a tool; use "

@@ -96,7 +96,7 @@ class BlockStreamWriter:
         self._events = EventWriter(exchange)
         self._has_begun = False
         self._is_abandoned = False
-        self._uncounted = SentCount(lambda _ticket, _count: None)  # of events that belong to no response of the model
+        self._uncounted = SentCount()  # of events that belong to no response of the model
 
     @property
     def collected(self) -> int:

@@ -74,7 +74,7 @@ class EventStreamWriter:
         self._documents = DocumentBuilder(request)
         self._custom = CustomCalls(request.custom_tools)
         self._events = EventWriter(exchange)
-        self._uncounted = SentCount(lambda _ticket, _count: None)  # of events that belong to no response of the model
+        self._uncounted = SentCount()  # of events that belong to no response of the model
         self.collected = 0  # stays 0: each delta is sent
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from naiad.frontends.http1.messages import HttpExchange, HttpRequest, response
 from naiad.frontends.request_budget import Charge
-from naiad.protocol.inference import Buffer
+from naiad.protocol.inference import Buffer, SubmittedRequest
 
 ANY = "*"
 _NO_CONTENT = 204
@@ -83,8 +83,8 @@ class LinesExchange(HttpExchange):
     def on_resume(self, resume: Callable[[], None]) -> None:
         self._exchange.on_resume(resume)
 
-    def on_disconnect(self, ticket: int) -> None:
-        self._exchange.on_disconnect(ticket)
+    def on_disconnect(self, submitted: SubmittedRequest) -> None:
+        self._exchange.on_disconnect(submitted)
 
     def _add_lines(self, part: Buffer) -> Buffer:
         """*part* with the lines after its status line if it is the first part, which holds the head."""

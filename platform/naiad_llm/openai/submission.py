@@ -23,7 +23,7 @@ from naiad.frontends.offload.deferred import no_deferred
 from naiad.frontends.offload.exchanges import continue_later
 from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.tracing.request_tracer import RequestTracer
-from naiad.protocol.inference import Buffer, InferRequest, Sink
+from naiad.protocol.inference import Buffer, InferRequest, Sink, SubmittedRequest
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
 from naiad_llm.openai.long_requests import read_long
 from naiad_llm.openai.requests import TextRequest, check_size, log_ignored, parse_body
@@ -101,8 +101,8 @@ class Submitter:
         self._tracer = tracer
         self._background = background
 
-    def submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> int:
-        """Submit a request that a client has sent on *exchange*; return its ticket."""
+    def submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> SubmittedRequest:
+        """Submit a request that a client has sent on *exchange*."""
         inference.propagated = propagated_headers(exchange.request.headers)
         if self._tracer.is_on:
             return self._tracer.submit(self.engine, inference, sink, "HTTP", inference.propagated)
@@ -117,14 +117,14 @@ class Submitter:
         error_response: ErrorResponse = ApiError.response,
     ) -> None:
         """Submit a request that has a single response, and respond with what *make_body* makes of it."""
-        sent = SentCount(self.engine.confirm_sent)
+        sent = SentCount()
         sink = SingleResponseSink(exchange, model, make_body, sent.add, self._background.slices, error_response)
         try:
-            ticket = self.submit(exchange, inference, sink)
+            submitted = self.submit(exchange, inference, sink)
         except NaiadError as problem:
             raise to_api_error(problem, model) from problem
-        exchange.on_disconnect(ticket)
-        sent.set_ticket(ticket)
+        exchange.on_disconnect(submitted)
+        sent.of(submitted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,14 +178,13 @@ class TextSubmission:
         rank = exchange.request.headers.get(_RANK_HEADER)
         if rank is not None:
             request = replace(request, sampling={**request.sampling, "data_parallel_rank": _rank(rank)})
-        engine = self._submitter.engine
         metadata, lora = self._models.find(request.model)
         inferences = list(infer_requests(request, metadata, self._chat_template, lora))
-        response = TextResponse(exchange, request, engine.cancel, writer, self._budget)
+        response = TextResponse(exchange, request, writer, self._budget)
         for number, inference in enumerate(inferences):
-            sent = SentCount(engine.confirm_sent)
+            sent = SentCount()
             try:
-                ticket = self._submitter.submit(exchange, inference, PromptSink(response, number, sent))
+                submitted = self._submitter.submit(exchange, inference, PromptSink(response, number, sent))
             except NaiadError as problem:
                 response.fail(to_api_error(problem, request.model))
                 return
@@ -193,8 +192,8 @@ class TextSubmission:
                 logger.exception("cannot submit a request to model '%s'", request.model)
                 response.fail(INTERNAL)
                 return
-            response.on_submitted(ticket)
-            sent.set_ticket(ticket)
+            response.on_submitted(submitted)
+            sent.of(submitted)
             if response.is_over:  # an earlier prompt has failed already
                 return
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from naiad.frontends.collected import CollectedBytes
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
 from naiad.frontends.http1.server_sent_events import SentCount
 from naiad.frontends.request_budget import RequestBudget
-from naiad.protocol.inference import Buffer, InferResponse
+from naiad.protocol.inference import Buffer, InferResponse, SubmittedRequest
 from naiad_llm.openai.errors import SERVER_ERROR, UNAVAILABLE, ApiError, to_api_error
 from naiad_llm.openai.json_parts import JsonList, JsonText
 from naiad_llm.openai.logprobs import SampledTokenFinder
@@ -114,32 +114,30 @@ class TextResponse:
         self,
         exchange: HttpExchange,
         request: TextRequest,
-        cancel: Callable[[int], None],
         writer: ResponseWriter,
         budget: RequestBudget,
     ) -> None:
-        """Respond on *exchange* by *writer*; *cancel* gets the ticket of an inference request."""
+        """Respond on *exchange* by *writer*."""
         self.request = request
         self.is_over = False
         self._exchange = exchange
         self._choices = _new_choices(request)
         self._usages = [Usage() for _ in request.prompts]
         self._writer = writer
-        self._cancel = cancel
         self._pending_prompts = len(request.prompts)
-        self._tickets: list[int] = []
+        self._submitted: list[SubmittedRequest] = []
         self._collected = CollectedBytes(budget, self._on_refused, self._confirm_held)
         self._held: list[SentCount] = []  # of responses that count as sent when there is room for the next
         if not request.stream:  # a stream's writer waits for its client in this way
             exchange.on_resume(self._on_resume)
 
-    def on_submitted(self, ticket: int) -> None:
-        """Register the ticket of one prompt's inference request, which may have been answered already."""
-        self._tickets.append(ticket)
+    def on_submitted(self, submitted: SubmittedRequest) -> None:
+        """Register one prompt's inference request, which may have been answered already."""
+        self._submitted.append(submitted)
         if self.is_over:
-            self._cancel(ticket)
+            submitted.cancel()
         else:
-            self._exchange.on_disconnect(ticket)
+            self._exchange.on_disconnect(submitted)
 
     def on_response(self, prompt: int, response: InferResponse | None, *, final: bool, sent: SentCount) -> None:
         """Add a response of the model."""
@@ -184,8 +182,8 @@ class TextResponse:
 
     def _fail(self, error: ApiError) -> None:
         self.is_over = True
-        for ticket in self._tickets:
-            self._cancel(ticket)
+        for submitted in self._submitted:
+            submitted.cancel()
         self._writer.fail(error)
         self._drop()
 

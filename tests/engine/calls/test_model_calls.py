@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import gc
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from engine.submitting import WeakRequest
 from fakes.clock import Clock, turns
 
-from naiad.core.errors import NaiadError
+from naiad.core.errors import NaiadError, NotReadyError
 from naiad.engine.calls.model_calls import ModelCalls
+from naiad.engine.open_request import OpenRequest
 from naiad.guests.calls import ModelCall
 from naiad.protocol.inference import InferRequest, InferResponse
 
@@ -51,23 +54,23 @@ class Model:
     def __init__(self, *guests: Guest) -> None:
         self.guests = list(guests)
         self.looks = 0
-        self._sinks: dict[int, Any] = {}
-        self._keys = 0
+        self._waiting: set[OpenRequest] = set()
 
-    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool) -> int:
-        self._keys += 1
-        self._sinks[self._keys] = sink
-        return self._keys
+    def submit(self, opened: OpenRequest) -> None:
+        assert opened.needs_idle
+        opened.holder = self  # type: ignore[assignment] # as far as calls need it
+        self._waiting.add(opened)
 
-    def is_waiting(self, key: int) -> bool:
-        return key in self._sinks
+    def is_waiting(self, opened: OpenRequest) -> bool:
+        return opened in self._waiting
 
-    def waits_of(self, key: int) -> Sequence[Collection[Guest]]:
+    def waits_of(self, opened: OpenRequest) -> Sequence[Collection[Guest]]:
         self.looks += 1
-        return [self.guests] if key in self._sinks else ()
+        return [self.guests] if opened in self._waiting else ()
 
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        self._sinks.pop(key).send(InferResponse("m", 1, error=error), True)
+    def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
+        self._waiting.remove(opened)
+        opened.fail(error)
 
 
 class Calls:
@@ -86,6 +89,33 @@ class Calls:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock().install(monkeypatch)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """What only a collection would free is not freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_nothing_is_left_of_a_call_that_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensors are in memory of the calling guest."""
+    caller, model = Guest("caller"), Model()
+    monkeypatch.setattr(model, "submit", _refuse)
+    monkeypatch.setattr(caller, "send_result", lambda *_: None)
+    request = WeakRequest("m", -1, ())
+    gone = weakref.ref(request)
+    call = ModelCall(1, request, is_decoupled=False, is_blocking=False, is_awaited=True)
+    Calls(m=model).open.on_call(caller, call)  # type: ignore[arg-type]
+    del request, call
+    assert gone() is None
+
+
+def _refuse(_: OpenRequest) -> None:
+    raise NotReadyError("its queue is full")
 
 
 @pytest.mark.parametrize("is_decoupled", [False, True])

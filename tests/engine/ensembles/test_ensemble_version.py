@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import pytest
+from engine.submitting import submit
 from fakes.clock import Clock
 from fakes.guests import Answers
 from google.protobuf import text_format
@@ -18,6 +21,7 @@ from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.core.errors import Code, InvalidRequestError, ModelError, NaiadError, UnknownModelError
 from naiad.engine.ensembles.step import StepTensor
 from naiad.engine.ensembles.version import EnsembleVersion
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse
@@ -52,6 +56,7 @@ class Member:
 
     Attributes:
         submitted: Its requests, their sinks, and whether each is a call.
+        opened: Its requests in flight: number N has the key N.
         waiting: The keys of requests that wait for an instance.
         calls: Other calls of its methods.
         refusal: Raised by `submit`.
@@ -67,22 +72,24 @@ class Member:
         self.number = number
         self.config = config(text or member_config(name))
         self.submitted: list[tuple[InferRequest, Any, bool]] = []
+        self.opened: list[OpenRequest] = []
         self.waiting: set[int] = set()
         self.calls: list[tuple[Any, ...]] = []
         self.refusal: Exception | None = None
         self.instances = [f"{name}_0"]
         self.conditions = [True, True]  # ready, all ready
 
-    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool) -> int:
+    def submit(self, opened: OpenRequest) -> None:
         if self.refusal is not None:
             raise self.refusal
-        self.submitted.append((request, sink, needs_idle))
-        return len(self.submitted)
+        self.submitted.append((opened.request, opened.sink, opened.needs_idle))
+        self.opened.append(opened)
+        opened.holder, opened.key = self, len(self.submitted)
 
-    def is_waiting(self, key: int) -> bool:
-        return key in self.waiting
+    def is_waiting(self, opened: OpenRequest) -> bool:
+        return opened.key in self.waiting
 
-    def waits_of(self, key: int) -> list[Any]:
+    def waits_of(self, _: OpenRequest) -> list[Any]:
         return [[f"guest of {self.name}"]]
 
     def is_ready(self) -> bool:
@@ -91,14 +98,14 @@ class Member:
     def are_all_ready(self) -> bool:
         return self.conditions[1]
 
-    def cancel(self, key: int) -> None:
-        self.calls.append(("cancel", key))
+    def cancel(self, opened: OpenRequest) -> None:
+        self.calls.append(("cancel", opened.key))
 
-    def drop_responses(self, key: int) -> None:
-        self.calls.append(("drop_responses", key))
+    def drop_responses(self, opened: OpenRequest) -> None:
+        self.calls.append(("drop_responses", opened.key))
 
-    def confirm_sent(self, key: int, count: int) -> None:
-        self.calls.append(("confirm_sent", key, count))
+    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+        self.calls.append(("confirm_sent", opened.key, count))
 
     # -- what a test does in its place
 
@@ -172,13 +179,13 @@ class Ensemble:
     def _on_waiting(self, waits: Callable[[], Sequence[Collection[Any]]]) -> None:
         self.waits.append(waits())
 
-    def ask(self, shape: tuple[int, ...] = (2,), **more: Any) -> tuple[int, Replies]:
-        """Submit a request; its key and what it gets."""
+    def ask(self, shape: tuple[int, ...] = (2,), **more: Any) -> tuple[OpenRequest, Replies]:
+        """Submit a request; what it gets."""
         replies = Replies()
         needs_idle = more.pop("needs_idle", False)
         tensor = InputTensor("IN", FP32, shape, bytes(4 * shape[0] * (shape[1] if len(shape) > 1 else 1)))
         asked = InferRequest("e", -1, [tensor], **more)
-        return self.version.submit(asked, replies, needs_idle=needs_idle), replies
+        return submit(self.version, asked, replies, needs_idle=needs_idle), replies
 
 
 @pytest.fixture
@@ -316,6 +323,22 @@ def test_a_step_that_is_rejected_ends_the_request(ensemble, a, caplog, problem, 
     assert not ensemble.version.is_finishing_requests()
 
 
+def test_nothing_is_left_of_a_step_that_is_rejected(ensemble, a, b):
+    """Its inputs may be in memory of the step before; they are freed without a collection."""
+    ensemble.ask()
+    b.refusal = InvalidRequestError("wrong shape")
+    data = memoryview(bytes(8))
+    gone = weakref.ref(data)
+    gc.disable()
+    try:
+        a.respond(data)
+        b.refusal = None  # with its frames
+        del data
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
 def test_a_member_that_is_gone_ends_the_request(ensemble):
     del ensemble.members.members["a"]
     _, replies = ensemble.ask()
@@ -404,15 +427,15 @@ def stream(a):
 
 
 def test_each_response_of_a_decoupled_step_leaves_and_is_confirmed(stream, a):
-    key, replies = stream.ask()
+    opened, replies = stream.ask()
     a.respond(b"1" * 8, final=False)
     a.respond(b"2" * 8, final=False)
     assert [(each.outputs[0].data, final) for each, final in replies.responses] == [
         *((b"1" * 8, False), (b"2" * 8, False)),
     ]
-    stream.version.confirm_sent(key, 1)
+    opened.confirm_sent()
     assert a.calls == [("confirm_sent", 1, 1)]
-    stream.version.confirm_sent(key, 1)
+    opened.confirm_sent()
     assert len(a.calls) == 2
     a.end()
     assert replies.responses[-1] == (None, True)
@@ -421,9 +444,9 @@ def test_each_response_of_a_decoupled_step_leaves_and_is_confirmed(stream, a):
 
 
 def test_dropped_responses_are_consumed_and_only_the_end_arrives(stream, a):
-    key, replies = stream.ask()
+    opened, replies = stream.ask()
     a.respond(final=False)
-    stream.version.drop_responses(key)
+    opened.drop_responses()
     assert a.calls == [("confirm_sent", 1, 1)]
     a.respond(final=False)
     assert a.calls == [("confirm_sent", 1, 1)] * 2
@@ -433,8 +456,8 @@ def test_dropped_responses_are_consumed_and_only_the_end_arrives(stream, a):
 
 
 def test_a_final_response_arrives_though_others_are_dropped(stream, a):
-    key, replies = stream.ask()
-    stream.version.drop_responses(key)
+    opened, replies = stream.ask()
+    opened.drop_responses()
     a.respond(final=False)
     a.respond(b"last....", final=True)
     assert [final for _, final in replies.responses] == [True]
@@ -454,8 +477,8 @@ def test_the_first_response_is_timed_once(stream, a, monkeypatch):
 
 
 def test_cancelling_a_request_cancels_its_steps(stream, a):
-    key, replies = stream.ask()
-    stream.version.cancel(key)
+    opened, replies = stream.ask()
+    opened.cancel(drops_responses=False)
     assert a.calls == [("cancel", 1)]
     assert replies.responses == []
     a.fail(NaiadError("Request was cancelled", code=Code.CANCELLED))
@@ -482,19 +505,23 @@ def test_other_steps_of_a_request_that_has_failed_run_to_their_end(a, b):
 
 
 def test_a_call_that_waits_is_rejected_to_break_a_deadlock(ensemble, a):
-    key, replies = ensemble.ask()
-    ensemble.version.reject_waiting(key, ModelError("deadlock"))
+    opened, replies = ensemble.ask()
+    opened.reject_waiting(ModelError("deadlock"))
     assert replies.error.message == "deadlock"
     assert a.calls == [("cancel", 1), ("drop_responses", 1)]
 
 
-def test_calls_for_requests_that_have_ended_are_ignored(ensemble):
-    ensemble.version.cancel(99)
-    ensemble.version.reject_waiting(99, ModelError("no"))
-    ensemble.version.confirm_sent(99, 1)
-    ensemble.version.drop_responses(99)
-    assert not ensemble.version.is_waiting(99)
-    assert ensemble.version.waits_of(99) == []
+def test_what_is_done_with_a_request_that_has_ended_is_ignored(ensemble, a, b):
+    opened, replies = ensemble.ask()
+    a.respond()
+    b.respond()
+    opened.cancel()
+    opened.reject_waiting(ModelError("no"))
+    opened.confirm_sent()
+    opened.drop_responses()
+    assert not opened.is_waiting
+    assert opened.waits() == ()
+    assert (len(replies.responses), a.calls, b.calls) == (1, [], [])
 
 
 def test_a_sink_that_fails_gets_an_error_as_its_last_response(ensemble, a, b, caplog):
@@ -656,13 +683,13 @@ def test_steps_beyond_the_limit_wait_for_their_turn(a, b):
     assert ensemble.waits == []
     second, replies = ensemble.ask()
     assert (len(a.submitted), len(ensemble.waits)) == (1, 1)
-    assert not ensemble.version.is_waiting(first)
-    assert ensemble.version.is_waiting(second)
-    assert ensemble.version.waits_of(first) == [["guest of a"]]
-    assert ensemble.version.waits_of(second) == [{"guest of a"}]
+    assert not first.is_waiting
+    assert second.is_waiting
+    assert first.waits() == [["guest of a"]]
+    assert second.waits() == [{"guest of a"}]
     a.respond()
     assert len(a.submitted) == 2
-    assert not ensemble.version.is_waiting(second)
+    assert not second.is_waiting
     a.respond()
     b.respond(key=1)
     b.respond(key=2)
@@ -672,8 +699,8 @@ def test_steps_beyond_the_limit_wait_for_their_turn(a, b):
 def test_a_step_that_waits_for_its_turn_is_cancelled_at_once(a, b):
     ensemble = Ensemble(a, b, more="max_inflight_requests: 1")
     ensemble.ask()
-    key, replies = ensemble.ask()
-    ensemble.version.cancel(key)
+    opened, replies = ensemble.ask()
+    opened.cancel()
     assert replies.error.message == "in ensemble 'e', Request was cancelled"
     assert a.calls == []
     a.respond()
@@ -683,11 +710,10 @@ def test_a_step_that_waits_for_its_turn_is_cancelled_at_once(a, b):
 class HastyMember(Member):
     """Holds its first request, and responds to all others before `submit` returns, as from a cache."""
 
-    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool) -> int:
-        key = super().submit(request, sink, needs_idle=needs_idle)
-        if key > 1:
-            self.respond(key=key)
-        return key
+    def submit(self, opened: OpenRequest) -> None:
+        super().submit(opened)
+        if opened.key > 1:
+            self.respond(key=opened.key)
 
 
 @pytest.fixture
@@ -721,11 +747,11 @@ async def test_any_number_of_waiting_steps_may_end_at_once(limited, hasty):
 async def test_a_step_is_cancelled_that_is_submitted_in_a_later_turn_of_the_loop(limited, hasty):
     asked = [limited.ask() for _ in range(200)]
     hasty.respond(key=1)
-    key, unanswered = next((key, each) for key, each in asked if not each.responses)
-    assert limited.version.is_waiting(key)
-    assert limited.version.waits_of(key) == [()]
+    opened, unanswered = next((opened, each) for opened, each in asked if not each.responses)
+    assert opened.is_waiting
+    assert opened.waits() == [()]
 
-    limited.version.cancel(key)
+    opened.cancel()
     await until_idle(limited.version)
 
     assert unanswered.error.code is Code.CANCELLED
@@ -735,19 +761,19 @@ async def test_a_step_is_cancelled_that_is_submitted_in_a_later_turn_of_the_loop
 
 def test_a_step_that_waits_for_an_instance_is_reported(ensemble, a):
     a.waiting.add(1)
-    key, _ = ensemble.ask()
+    opened, _ = ensemble.ask()
     assert ensemble.waits == [[["guest of a"]]]
-    assert ensemble.version.is_waiting(key)
+    assert opened.is_waiting
     a.waiting.clear()
-    assert not ensemble.version.is_waiting(key)
+    assert not opened.is_waiting
 
 
 def test_a_request_waits_if_one_of_its_steps_does(a, b):
     ensemble = Ensemble(a, b, steps=[step("a", {"IN": "IN"}, {"OUT": "X"}), step("b", {"IN": "IN"}, {"OUT": "OUT"})])
     b.waiting.add(1)
-    key, _ = ensemble.ask()
-    assert ensemble.version.is_waiting(key)
-    assert ensemble.version.waits_of(key) == [["guest of a"], ["guest of b"]]
+    opened, _ = ensemble.ask()
+    assert opened.is_waiting
+    assert opened.waits() == [["guest of a"], ["guest of b"]]
 
 
 def test_the_configuration_is_shown_as_json(ensemble):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from engine.submitting import submit
 from fakes.clock import Clock, turns
 from fakes.guests import PLAIN, Answers, config, request
 
@@ -16,6 +17,7 @@ from naiad.core import blocking
 from naiad.core.errors import ModelError, NotReadyError
 from naiad.engine.loading import demand
 from naiad.engine.loading.demand import DemandLoads
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.registry import Registry, VersionRecord
 from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.serving.version import ModelVersion
@@ -37,9 +39,9 @@ class Loaded(ModelVersion):
         self.totals = SimpleNamespace(last=clock.monotonic_ns())
         self.instances = [SimpleNamespace(worker=SimpleNamespace(pid=pid)), SimpleNamespace(worker=None)]
 
-    def submit(self, asked: Any, sink: Any, *, needs_idle: bool) -> int:
-        sink.send(InferResponse("m", 1), True)
-        return 1
+    def submit(self, opened: OpenRequest) -> None:
+        opened.sink.send(InferResponse("m", 1), True)
+        opened.release()
 
 
 class World:
@@ -100,7 +102,7 @@ class World:
     def ask(self, key: str, *, is_urgent: bool = False) -> Answers:
         """A request for a model."""
         answers = Answers()
-        self.version(key).submit(request(), answers, needs_idle=is_urgent)
+        submit(self.version(key), request(), answers, needs_idle=is_urgent)
         return answers
 
     def version(self, key: str) -> Any:
@@ -428,9 +430,9 @@ def test_a_load_that_no_request_waits_for_any_more_is_given_up(clock, monkeypatc
         world.ask("a")
         await asyncio.sleep(0.1)
         world.version("a").is_idle = False
-        key = world.version("b").submit(request(), Answers())
+        opened = submit(world.version("b"), request(), Answers())
         await asyncio.sleep(0.2)
-        world.version("b").cancel(key)
+        opened.cancel()
         await asyncio.sleep(0.2)
         assert world.demand.states() == {"a": "loaded", "b": "dormant"}
         assert (world.woken, world.demand.loads) == (["a"], {"a": 1})

@@ -1,10 +1,9 @@
-"""Admission: a request is checked once per form and load, and rejected before it gets a key."""
+"""Admission: a request is checked once per form and load, and rejected before it is started."""
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
+from engine.submitting import submit
 
 from naiad.core.errors import InvalidRequestError, NotReadyError
 from naiad.engine.serving.admission import Admission
@@ -37,7 +36,7 @@ class Started:
 
 def admission(of: RequestPlan) -> tuple[Admission, Started]:
     started = Started()
-    return Admission(of, started, itertools.count(1), Statistics()), started
+    return Admission(of, started, Statistics()), started
 
 
 def request(data: bytes = bytes(8), datatype: Datatype = Datatype.FP32, **more) -> InferRequest:
@@ -48,23 +47,24 @@ def test_requests_of_one_form_share_their_layout():
     admits, started = admission(plan(1))
     key = object()
 
-    assert [admits.submit(request(bytes([n] * 8), layout_key=key), None) for n in (1, 2)] == [1, 2]
-    assert admits.submit(request(), None, needs_idle=True) == 3
+    asked = [submit(admits, request(bytes([n] * 8), layout_key=key), None) for n in (1, 2)]
+    asked.append(submit(admits, request(), None, needs_idle=True))
 
-    first, second, third = (call[3] for call in started.calls)
+    assert [opened for opened, _ in started.calls] == asked
+    first, second, third = (layout for _, layout in started.calls)
     assert second is first
     assert third == first
     assert third is not first
-    assert [call[4] for call in started.calls] == [False, False, True]
+    assert [opened.needs_idle for opened, _ in started.calls] == [False, False, True]
 
 
 def test_a_form_that_fitted_one_load_is_checked_again_by_the_next():
     key = object()
-    admission(plan(1))[0].submit(request(layout_key=key), None)
+    submit(admission(plan(1))[0], request(layout_key=key), None)
     again, started = admission(plan(2, dims=(3,)))
 
     with pytest.raises(InvalidRequestError, match="unexpected shape"):
-        again.submit(request(layout_key=key), None)
+        submit(again, request(layout_key=key), None)
 
     assert started.calls == []
 
@@ -72,10 +72,10 @@ def test_a_form_that_fitted_one_load_is_checked_again_by_the_next():
 def test_layouts_that_depend_on_the_bytes_are_never_shared():
     admits, _ = admission(plan(1, datatype=Datatype.BYTES))
     key = object()
-    admits.submit(request(bytes(8), Datatype.BYTES, layout_key=key), None)
+    submit(admits, request(bytes(8), Datatype.BYTES, layout_key=key), None)
 
     with pytest.raises(InvalidRequestError, match="expected 2 string elements"):
-        admits.submit(request(bytes(4), Datatype.BYTES, layout_key=key), None)
+        submit(admits, request(bytes(4), Datatype.BYTES, layout_key=key), None)
 
 
 def test_a_version_that_cannot_serve_rejects_everything():
@@ -83,6 +83,6 @@ def test_a_version_that_cannot_serve_rejects_everything():
     admits.reason = "it is being unloaded"
 
     with pytest.raises(NotReadyError, match=r"\[request id: 5\] model 'm' cannot serve: it is being unloaded"):
-        admits.submit(request(request_id="5"), None)
+        submit(admits, request(request_id="5"), object())
 
     assert started.calls == []

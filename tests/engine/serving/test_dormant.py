@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from engine.submitting import submit
 from fakes.clock import Clock, turns
 from fakes.guests import PLAIN, Answers, config, request
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.dormant import DormantVersion
 from naiad.engine.statistics.counters import Statistics
@@ -67,27 +68,26 @@ async def test_a_request_waits_for_the_load_as_long_as_its_own_timeout_and_the_f
     clock, timeout_us, seconds, flag
 ):
     served, answers = version(), Answers()
-    key = served.submit(request(timeout_us=timeout_us), answers)
-    assert served.is_waiting(key)
+    opened = submit(served, request(timeout_us=timeout_us), answers)
+    assert opened.is_waiting
     assert await end_of(clock, answers) == pytest.approx(seconds, abs=0.3)
     assert isinstance(answers.error, NotReadyError)
     assert answers.error.message == f"model 'm' was not loaded within {seconds:g} s{flag}"
-    assert not served.is_waiting(key)
+    assert not opened.is_waiting
 
 
-async def ask(served: DormantVersion, answers: Answers | None = None, **more: Any) -> tuple[int, Answers]:
+async def ask(served: DormantVersion, answers: Answers | None = None, **more: Any) -> tuple[OpenRequest, Answers]:
     answers = answers or Answers()
     needs_idle = more.pop("needs_idle", False)
-    return served.submit(request(**more), answers, needs_idle=needs_idle), answers
+    return submit(served, request(**more), answers, needs_idle=needs_idle), answers
 
 
 async def test_each_request_wakes_the_model_and_says_whether_another_model_waits_for_it(clock):
     wakes = Wakes()
     served = version(wakes=wakes)
-    first, _ = await ask(served)
-    second, _ = await ask(served, needs_idle=True)
+    await ask(served)
+    await ask(served, needs_idle=True)
     assert wakes.calls == [False, True]
-    assert (first, second) == (1, 2)
     assert served.pending_count == 2
 
 
@@ -95,14 +95,14 @@ async def test_a_request_that_does_not_fit_the_model_wakes_nothing(clock):
     wakes, answers = Wakes(), Answers()
     served = version(wakes=wakes)
     with pytest.raises(InvalidRequestError, match="unexpected shape"):
-        served.submit(InferRequest("m", -1, [InputTensor("IN", Datatype.FP32, (3,), bytes(12))]), answers)
+        submit(served, InferRequest("m", -1, [InputTensor("IN", Datatype.FP32, (3,), bytes(12))]), answers)
     assert (wakes.calls, answers.responses, served.pending_count) == ([], [], 0)
     assert served.statistics().refusals["invalid"] == 1
 
 
 async def test_a_request_is_not_checked_while_a_load_may_change_the_configuration(clock):
     served = version(is_known=False)
-    served.submit(InferRequest("m", -1, []), Answers())
+    submit(served, InferRequest("m", -1, []), Answers())
     assert served.pending_count == 1
 
 
@@ -140,27 +140,31 @@ async def test_a_request_whose_load_has_not_begun_is_told_why(clock):
 
 
 class Loaded:
-    """The loaded version that takes the dormant one's place: keeps what it gets, and records other calls."""
+    """The loaded version that takes the dormant one's place: holds what it gets, and records what is done with it."""
 
     def __init__(self, text: str = PLAIN) -> None:
         self.config = config(text)
-        self.submitted: list[tuple[InferRequest, Any, bool]] = []
+        self.submitted: list[OpenRequest] = []
         self.calls: list[tuple[Any, ...]] = []
         self.problem: NaiadError | None = None
         self.answers_at_once = False
 
-    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> int:
+    def submit(self, opened: OpenRequest) -> None:
         if self.problem is not None:
             raise self.problem
-        self.submitted.append((request, sink, needs_idle))
+        opened.holder = self
+        self.submitted.append(opened)
         if self.answers_at_once:
-            sink.send(None, True)
-        return 100 + len(self.submitted)
+            self.end(opened)
+
+    def end(self, opened: OpenRequest) -> None:
+        opened.sink.send(None, True)
+        opened.release()
 
     def __getattr__(self, name: str) -> Any:
         def call(*arguments: Any) -> Any:
             self.calls.append((name, *arguments))
-            return f"{name} of {arguments[0]}"
+            return name
 
         return call
 
@@ -169,64 +173,64 @@ async def test_requests_that_waited_go_to_the_loaded_version_in_their_order_and_
     served, loaded = version(), Loaded()
     asked = [await ask(served, request_id=str(number), needs_idle=number == 1) for number in range(3)]
     served.submit_waiting(loaded)
-    assert [(each.request_id, needs_idle) for each, _, needs_idle in loaded.submitted] == [
+    assert loaded.submitted == [opened for opened, _ in asked]
+    assert [(each.request.request_id, each.needs_idle) for each in loaded.submitted] == [
         ("0", False),
         ("1", True),
         ("2", False),
     ]
     assert served.pending_count == 0
-    assert served.is_finishing_requests()
+    assert not served.is_finishing_requests(), "they are the loaded version's"
     clock.advance(10 * TIMEOUT)
     await turns()
     assert [answers.responses for _, answers in asked] == [[], [], []]
-    for number, (_, sink, _) in enumerate(loaded.submitted):
-        assert served.is_finishing_requests()
-        sink.send(response := InferResponse("m", 1), False)
-        sink.send(None, True)
-        assert asked[number][1].responses == [(response, False), (None, True)]
-    assert not served.is_finishing_requests()
+    for opened, answers in asked:
+        opened.sink.send(response := InferResponse("m", 1), False)
+        loaded.end(opened)
+        assert answers.responses == [(response, False), (None, True)]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("cancel", ()),
-        ("reject_waiting", (NaiadError("a deadlock"),)),
-        ("is_waiting", ()),
-        ("waits_of", ()),
-        ("confirm_sent", (3,)),
-        ("drop_responses", ()),
-    ],
-)
-async def test_what_concerns_a_request_that_was_handed_over_goes_to_the_loaded_version(clock, name, arguments):
+async def test_what_is_done_with_a_request_that_was_handed_over_reaches_the_loaded_version_alone(clock):
     served, loaded = version(), Loaded()
-    await ask(served)
-    key, _ = await ask(served)
+    opened, answers = await ask(served)
     served.submit_waiting(loaded)
-    found = getattr(served, name)(key, *arguments)
-    assert loaded.calls == [(name, 102, *arguments)]
-    if name in {"is_waiting", "waits_of"}:
-        assert found == f"{name} of 102"
+    error = NaiadError("a deadlock")
+    opened.cancel()
+    opened.drop_responses()
+    opened.confirm_sent(3)
+    opened.reject_waiting(error)
+    assert (opened.is_waiting, opened.waits()) == ("is_waiting", "waits_of")
+    assert loaded.calls == [
+        ("cancel", opened),
+        ("drop_responses", opened),
+        ("drop_responses", opened),
+        ("confirm_sent", opened, 3),
+        ("reject_waiting", opened, error),
+        ("is_waiting", opened),
+        ("waits_of", opened),
+    ]
+    assert answers.responses == []
+    assert served.statistics().fail.count == 0
 
 
 async def test_a_request_that_the_loaded_version_answers_at_once_or_refuses_is_handed_over_no_more(clock):
     served, loaded = version(), Loaded()
     loaded.answers_at_once = True
-    key, answers = await ask(served)
+    opened, answers = await ask(served)
     served.submit_waiting(loaded)
     assert answers.responses == [(None, True)]
     assert not served.is_finishing_requests()
-    served.cancel(key)
+    opened.cancel()
     assert loaded.calls == []
 
     loaded.problem = InvalidRequestError("it does not fit")
-    key, answers = await ask(served, request_id="r")
+    opened, answers = await ask(served, request_id="r")
     served.submit_waiting(loaded)
     assert answers.error.message == "it does not fit"
     assert answers.responses[0][0].request_id == "r"
     assert not served.is_finishing_requests()
-    served.cancel(key)
-    assert loaded.calls == []
+    opened.cancel()
+    assert (loaded.calls, len(answers.responses)) == ([], 1)
 
 
 @pytest.mark.parametrize(
@@ -250,21 +254,21 @@ async def test_a_model_that_turns_out_to_be_decoupled_or_not_answers_what_waited
 async def test_a_waiting_request_can_be_cancelled_or_rejected_and_is_counted_as_that(clock):
     served = version()
     (first, cancelled), (second, rejected) = await ask(served, request_id="c"), await ask(served)
-    assert served.waits_of(first) == ([],), "guests that are being started will take it"
+    assert [*map(list, first.waits())] == [[]], "guests that are being started will take it"
     clock.advance(0.002)
-    served.cancel(first)
-    served.reject_waiting(second, NaiadError("a deadlock"))
-    served.confirm_sent(first, 1)
-    served.drop_responses(first)
+    first.cancel()
+    second.reject_waiting(NaiadError("a deadlock"))
+    first.confirm_sent()
+    first.drop_responses()
     assert (cancelled.error.message, cancelled.error.code) == ("Request was cancelled", Code.CANCELLED)
     assert rejected.error.message == "a deadlock"
     ((response, final),) = cancelled.responses
     assert (response.model_name, response.model_version, response.request_id, final) == ("m", 1, "c", True)
     found = served.statistics()
     assert (found.fail.count, found.fail.ns, found.failures["CANCELED"]) == (2, 4_000_000, 1)
-    for key in (first, second, 999):
-        served.cancel(key)
-        assert not served.is_waiting(key)
+    for opened in (first, second):
+        opened.cancel()
+        assert not opened.is_waiting
     clock.advance(10 * TIMEOUT)
     await turns()
     assert (len(cancelled.responses), len(rejected.responses)) == (1, 1)
@@ -290,18 +294,14 @@ async def test_after_a_failed_load_requests_are_refused_for_a_while_with_its_err
     assert served.pending_count == 1
 
 
-async def test_a_version_that_stops_fails_what_waits_and_ends_when_what_it_handed_over_is_answered(clock):
+async def test_a_version_that_stops_fails_what_waits_and_leaves_what_it_handed_over_alone(clock):
     served, loaded = version(), Loaded()
-    await ask(served)
+    _, handed_over = await ask(served)
     served.submit_waiting(loaded)
     _, waiting = await ask(served)
-    stopping = asyncio.ensure_future(served.stop(0))
-    await turns()
+    await served.stop(0)
     assert waiting.error.message == "model 'm' is being unloaded"
-    assert not stopping.done()
+    assert handed_over.responses == []
     with pytest.raises(NotReadyError, match="model 'm' cannot serve: it is being unloaded"):
         await ask(served)
-    loaded.submitted[0][1].send(None, True)
-    await turns()
-    assert stopping.done()
     await served.stop(0)

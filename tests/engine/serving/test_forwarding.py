@@ -7,16 +7,17 @@ import itertools
 from typing import Any
 
 import pytest
+from engine.submitting import submit
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
 from naiad.core.errors import GuestExitedError, NaiadError
+from naiad.engine.open_request import ForwardedRequest, OpenRequest
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.forwarding import Forwarding
-from naiad.engine.serving.pending import ForwardedRequest
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.warmup import WarmUp
 from naiad.guests.exchange import ExecutingBatch, SingleResponse
@@ -98,23 +99,23 @@ class Version:
         self.config = freeze(text_format.Parse(config, pb.ModelConfig()))
         keys = itertools.count(1)
         self.tracker = RequestTracker(self.config, 1, keys, WarmUp((), keys))
-        self.admission = Admission(compile_plan(self.config, 1, 1), self.tracker.start, keys, self.tracker.statistics)
+        self.admission = Admission(compile_plan(self.config, 1, 1), self.tracker.start, self.tracker.statistics)
         self.guest = Guest()
         self.source = Source()
         self.tracker.add_guest(self.guest)
-        self.forwarding = Forwarding(self.admission, self.tracker, keys)
+        self.forwarding = Forwarding(self.admission, self.tracker)
 
     def check_layout(self) -> Any:
         """Have a request of the layout take the long way, and fail."""
         request = self.source.request_of(ForwardedRequest(self.source, 0, b"", DATA))
-        key = self.admission.submit(request, self.source.sink_of(0))
+        opened = submit(self.admission, request, self.source.sink_of(0))
         self.tracker.fail_all(NaiadError("it fails"))
-        self.end(key)
+        self.end(opened.key)
         self.source.made.clear()
         self.source.errors.clear()
         return self.forwarding.known_layout(KEY, len(DATA))
 
-    def forward(self, number: int, layout: Any) -> int:
+    def forward(self, number: int, layout: Any) -> OpenRequest | None:
         return self.forwarding.forward(ForwardedRequest(self.source, number, b"id", DATA), layout)
 
     def end(self, key: int, took: int = 1000) -> None:
@@ -140,16 +141,16 @@ def test_a_layout_is_known_once_a_request_was_checked(version):
 
 def test_bytes_go_to_the_guest_and_back_without_a_request_being_made(version):
     layout = version.check_layout()
-    key = version.forward(7, layout)
-    assert version.guest.forwarded == [(key, b"id", DATA)]
-    version.end(key)
+    opened = version.forward(7, layout)
+    assert version.guest.forwarded == [(opened.key, b"id", DATA)]
+    version.end(opened.key)
     assert version.source.responses == [(7, ("m", 1), "layout", b"outputs")]
     assert version.source.made == []
     assert len(version.tracker) == 0
 
 
 def test_requests_are_counted_like_all_others(version):
-    version.end(version.forward(7, version.check_layout()), took=100)  # less than the test itself takes
+    version.end(version.forward(7, version.check_layout()).key, took=100)  # less than the test itself takes
     found = version.tracker.statistics.value("m", "1", 0, (), 0)
     # The one that had its layout checked was executed, too, and has failed.
     assert (found.inference_count, found.execution_count, found.success.count, found.fail.count) == (1, 2, 1, 1)
@@ -158,19 +159,19 @@ def test_requests_are_counted_like_all_others(version):
 
 def test_a_request_without_a_free_guest_is_queued_and_not_forwarded(version):
     layout = version.check_layout()
-    sent = [key for key in (version.forward(number, layout) for number in range(30)) if key]
+    sent = [each for each in (version.forward(number, layout) for number in range(30)) if each]
     assert len(version.guest.forwarded) == len(sent) < 30
-    assert version.forward(31, layout) == 0
+    assert version.forward(31, layout) is None
 
 
 def test_requests_of_a_version_that_examines_them_are_not_forwarded(version):
     layout = version.check_layout()
     version.admission.reason = "it is being unloaded"
-    assert version.forward(7, layout) == 0
+    assert version.forward(7, layout) is None
     version.admission.reason = ""
     assert version.forward(8, layout)
     version.admission.cache = object()
-    assert version.forward(9, layout) == 0
+    assert version.forward(9, layout) is None
 
 
 def test_a_request_behind_queued_ones_is_not_forwarded(version):
@@ -178,16 +179,16 @@ def test_a_request_behind_queued_ones_is_not_forwarded(version):
     while version.forward(1, layout):
         pass
     request = version.source.request_of(ForwardedRequest(version.source, 2, b"", DATA))
-    version.admission.submit(request, version.source.sink_of(2))
+    submit(version.admission, request, version.source.sink_of(2))
     version.end(next(iter(version.guest.batches)))
     assert version.tracker.dispatcher.waiting_count == 0
-    assert version.forward(3, layout) == 0
+    assert version.forward(3, layout) is None
 
 
 def test_a_cancelled_request_is_cancelled_in_the_guest(version):
-    key = version.forward(7, version.check_layout())
-    version.tracker.cancel(key)
-    assert version.guest.cancelled == [key]
+    opened = version.forward(7, version.check_layout())
+    opened.cancel()
+    assert version.guest.cancelled == [opened.key]
 
 
 def test_a_request_that_the_guest_had_not_begun_goes_to_another_one_as_an_ordinary_request(version):
@@ -202,7 +203,7 @@ def test_a_request_that_the_guest_had_not_begun_goes_to_another_one_as_an_ordina
     ((number, error),) = version.source.errors
     assert (number, error.message) == (8, "it is gone")
     ((key, request),) = version.guest.executed
-    assert (key, request.request_id, bytes(request.inputs[0].data)) == (second, "id", DATA)
+    assert (key, request.request_id, bytes(request.inputs[0].data)) == (second.key, "id", DATA)
     assert version.source.made == [8, 9]
 
 
@@ -228,4 +229,4 @@ def test_requests_of_a_model_with_a_cache_are_not_forwarded(version):
     layout = version.check_layout()
     assert not version.admission.looks_at_requests
     version.admission.cache = ResponseCache(1 << 20)
-    assert version.forward(1, layout) == 0
+    assert version.forward(1, layout) is None

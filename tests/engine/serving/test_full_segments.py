@@ -8,13 +8,12 @@ import pytest
 from engine.scheduling.sequences.sequences import END, READY, START, scheduler
 
 from naiad.core.errors import OutOfMemoryError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.serving.execution import BatchExecutor
-from naiad.engine.serving.pending import PendingRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
-from naiad.protocol.request_plan import CheckedLayout
 
 
 class Guest:
@@ -34,9 +33,6 @@ class Guest:
         self.batches[len(self.executed)] = (batch, needed)
 
 
-LAYOUT = CheckedLayout(generation=0, batch_size=1, is_repeatable=True, packed=None)
-
-
 class Batcher:
     """An executor with a dynamic batcher of up to four requests, and the requests that failed."""
 
@@ -50,10 +46,15 @@ class Batcher:
     def _fail(self, items, error):
         self.failed += [(pending.key, error.message) for pending in items]
 
+    def _opened(self, request):
+        pending = OpenRequest(request, None)
+        pending.key = next(self.keys)
+        return pending
+
     def ask(self, *sizes):
         for size in sizes:
             tensor = InputTensor("IN", Datatype.UINT8, (1, size), bytes(size))
-            pending = PendingRequest(next(self.keys), InferRequest("m", 1, [tensor]), None, LAYOUT)
+            pending = self._opened(InferRequest("m", 1, [tensor]))
             self.executor.carry_out(self.scheduler.enqueue(pending, pending.queued))
 
     def add(self):
@@ -106,7 +107,7 @@ class SequenceBatcher(Batcher):
         for sequence, size in enumerate(sizes, 1):
             tensor = InputTensor("IN", Datatype.UINT8, (1, size), bytes(size))
             request = InferRequest("m", 1, [tensor], correlation_id=sequence, flags=flags)
-            pending = PendingRequest(next(self.keys), request, None, LAYOUT)
+            pending = self._opened(request)
             self.executor.carry_out(self.scheduler.enqueue(pending, pending.queued))
 
 

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from engine.submitting import submit
 
-from naiad.core.errors import NaiadError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.handover import Handover
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferRequest
 
 
 class Version:
-    """A loaded version that has the sequences *ids*; it counts its requests, and records other calls."""
+    """A loaded version that has the sequences *ids*; it keeps its requests."""
 
     open_sequences = 3
 
     def __init__(self, name: str, *ids: int) -> None:
         self.name = name
         self.ids = ids
-        self.submitted: list[tuple[InferRequest, Any, bool]] = []
-        self.calls: list[tuple[Any, ...]] = []
+        self.submitted: list[OpenRequest] = []
 
     def has_sequence(self, correlation_id: int | str) -> bool:
         return correlation_id in self.ids
@@ -28,16 +26,8 @@ class Version:
     def finish_sequences(self) -> int:
         raise AssertionError("`ModelLoads` does this")
 
-    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> int:
-        self.submitted.append((request, sink, needs_idle))
-        return len(self.submitted)
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> Any:
-            self.calls.append((name, *arguments))
-            return f"{name} of {self.name}"
-
-        return call
+    def submit(self, opened: OpenRequest) -> None:
+        self.submitted.append(opened)
 
 
 def ask(correlation_id: int, flags: int = 0) -> InferRequest:
@@ -62,49 +52,22 @@ def test_requests_go_to_the_version_that_has_their_sequence_and_new_sequences_to
     """Sequence 1 is in progress in the old version, 2 in both, 3 in neither."""
     versions = {"old": Version("old", 1, 2), "new": Version("new", 2)}
     handover = Handover([versions["old"]], versions["new"])
-    handover.submit(ask(correlation_id, flags), None)
+    submit(handover, ask(correlation_id, flags), None)
     assert [name for name, each in versions.items() if each.submitted] == [goes_to]
 
 
 def test_of_several_predecessors_with_a_sequence_the_latest_gets_its_requests():
     first, second, new = Version("first", 1, 2), Version("second", 1), Version("new")
     handover = Handover([first, second], new)
-    handover.submit(ask(1), None)
-    handover.submit(ask(2), None)
+    submit(handover, ask(1), None)
+    submit(handover, ask(2), None)
     assert [len(each.submitted) for each in (first, second, new)] == [1, 1, 0]
 
 
-def test_a_request_is_passed_on_whole():
-    old, new, request, sink = Version("old"), Version("new"), ask(1), object()
-    handover = Handover([old], new)
-    handover.submit(request, sink)
-    handover.submit(request, sink, needs_idle=True)
-    assert new.submitted == [(request, sink, False), (request, sink, True)]
-
-
-CALLS = {
-    "cancel": (),
-    "reject_waiting": (NaiadError("too late"),),
-    "is_waiting": (),
-    "waits_of": (),
-    "confirm_sent": (3,),
-    "drop_responses": (),
-}
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_what_concerns_a_request_goes_to_the_version_that_has_it_also_when_an_older_one_has_ended(name):
-    first, second, new = Version("first", 1), Version("second", 2), Version("new", 3)
-    handover = Handover([first, second], new)
-    for _ in range(3):
-        keys = {each.name: handover.submit(ask(each.ids[0]), None) for each in (first, second, new)}
-    assert len(set(keys.values())) == 3
-    handover.olds.remove(first)
-    for each in (first, second, new):
-        found = getattr(handover, name)(keys[each.name], *CALLS[name])
-        assert each.calls == [(name, 3, *CALLS[name])]
-        if name in {"is_waiting", "waits_of"}:
-            assert found == f"{name} of {each.name}"
+def test_a_request_is_passed_on_as_it_is():
+    old, new = Version("old"), Version("new")
+    opened = submit(Handover([old], new), ask(1), object())
+    assert new.submitted == [opened]
 
 
 def test_what_is_asked_of_a_handover_is_answered_by_the_new_version():
@@ -131,14 +94,13 @@ def test_a_new_version_without_sequences_of_its_own_gets_what_no_old_one_has():
 
         submitted = 0
 
-        def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> int:
+        def submit(self, opened: OpenRequest) -> None:
             self.submitted += 1
-            return 1
 
     old, new = Version("old", 1), Ensemble()
     handover = Handover([old], new)
-    handover.submit(ask(1), None)
-    handover.submit(ask(2), None)
+    submit(handover, ask(1), None)
+    submit(handover, ask(2), None)
     assert (len(old.submitted), new.submitted) == (1, 1)
 
 

@@ -12,22 +12,23 @@ import pytest
 from fakes.clock import SECOND, Clock, turns
 from fakes.guests import FakeGuest, config, launch_spec, request
 
+from naiad.core import clock as clocks
 from naiad.core.errors import ConfigError, NaiadError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Dispatch, Rejection, Row, RowDispatch
 from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.engine.serving import dispatch
 from naiad.engine.serving.dispatch import Dispatcher
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
-from naiad.protocol.request_plan import CheckedLayout
 
-LAYOUT = CheckedLayout(generation=0, batch_size=1, is_repeatable=True, packed=None)
 _keys = itertools.count(1)
 
 
-def waiting() -> PendingRequest:
-    return PendingRequest(next(_keys), request(), object(), LAYOUT)
+def waiting() -> OpenRequest:
+    opened = OpenRequest(request(), object())
+    opened.key, opened.queued = next(_keys), clocks.monotonic_ns()
+    return opened
 
 
 class Scheduler:
@@ -45,7 +46,7 @@ class Scheduler:
         self.calls: list[tuple[Any, ...]] = []
         self.following: list[Any] = []
         self.wakeup: int | None = None
-        self.queue: list[PendingRequest] = []
+        self.queue: list[OpenRequest] = []
 
     def add_instance(self, worker: Any, now: int) -> list[Any]:
         self.calls.append(("add", worker, now))
@@ -64,13 +65,13 @@ class Scheduler:
     def next_wakeup(self) -> int | None:
         return self.wakeup
 
-    def withdraw(self, item: PendingRequest) -> bool:
+    def withdraw(self, item: OpenRequest) -> bool:
         if item in self.queue:
             self.queue.remove(item)
             return True
         return False
 
-    def deadline_of(self, item: PendingRequest, queued: int) -> int | None:
+    def deadline_of(self, item: OpenRequest, queued: int) -> int | None:
         return None
 
 
@@ -80,7 +81,7 @@ class Limited:
     def __init__(self, scheduler: Any = None, *, guests: int = 2, count: int = 1) -> None:
         self.limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
         self.scheduler = scheduler or Scheduler()
-        self.rejected: list[tuple[PendingRequest, NaiadError]] = []
+        self.rejected: list[tuple[OpenRequest, NaiadError]] = []
         text = f'instance_group {{ rate_limiter {{ resources {{ name: "R" count: {count} }} }} }}'
         [group] = config(more=text).message.instance_group
         self.guests: list[Any] = [FakeGuest(launch_spec(f"m_0_{number}")) for number in range(guests)]
@@ -92,7 +93,7 @@ class Limited:
         for guest in self.guests:
             self.dispatcher.add(guest)
 
-    def send(self, guest: int, *items: PendingRequest) -> None:
+    def send(self, guest: int, *items: OpenRequest) -> None:
         """The scheduler decides to send a batch."""
         self.dispatcher.carry_out([Dispatch(self.guests[guest], items)])
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.waiting import until_async
 
 from naiad.core.errors import InvalidRequestError, NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.branches import Spreading
 from naiad.protocol.inference import InferRequest, InferResponse
 
@@ -20,7 +19,6 @@ class Admission:
     """Keeps what was submitted or started here; a request with the id "wrong" is refused."""
 
     def __init__(self, tracker: Tracker) -> None:
-        self.keys = itertools.count(1)
         self.reason = ""
         self.here: list[tuple[str, bool]] = []
         self._tracker = tracker
@@ -29,32 +27,29 @@ class Admission:
         if request.request_id == "wrong":
             raise InvalidRequestError("it is wrong")
 
-    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> int:
-        key = next(self.keys)
-        self.here.append((request.request_id, needs_idle))
-        self._tracker.wait(key, request, sink)
-        return key
+    def submit(self, opened: OpenRequest) -> None:
+        self.here.append((opened.request.request_id, opened.needs_idle))
+        self._tracker.wait(opened)
 
-    def start(self, key: int, request: InferRequest, sink: Any) -> None:
+    def start(self, opened: OpenRequest) -> None:
         if self.reason:
             raise NotReadyError(self.reason)
-        self.here.append((request.request_id, True))
-        self._tracker.wait(key, request, sink)
+        self.submit(opened)
 
 
 class Tracker:
     """Has requests that wait for an instance, which is idle or not."""
 
     def __init__(self) -> None:
-        self.waiting: list[Any] = []
+        self.waiting: list[OpenRequest] = []
         self.is_idle = False
 
     def __len__(self) -> int:
         return len(self.waiting)
 
-    def wait(self, key: int, request: InferRequest, sink: Any) -> None:
+    def wait(self, opened: OpenRequest) -> None:
         if not self.is_idle:
-            self.waiting.append(SimpleNamespace(key=key, request=request, sink=sink, worker=None))
+            self.waiting.append(opened)
 
     def has_idle(self) -> bool:
         return self.is_idle
@@ -62,11 +57,11 @@ class Tracker:
     def takes_at_once(self, _: int) -> bool:
         return self.is_idle
 
-    def find(self, key: int) -> Any:
-        return next((each for each in self.waiting if each.key == key), None)
+    def is_waiting(self, opened: OpenRequest) -> bool:
+        return opened in self.waiting
 
-    def give_away(self, pending: Any) -> None:
-        self.waiting.remove(pending)
+    def give_away(self, opened: OpenRequest) -> None:
+        self.waiting.remove(opened)
 
 
 class Branches:
@@ -77,8 +72,8 @@ class Branches:
     def __init__(self) -> None:
         self.idle: int | None = None
         self.better: int | None = None
-        self.sent: list[tuple[int, int, str, bool]] = []
-        self.take_back: Callable[[int, InferRequest, Any], None] = lambda *_: None
+        self.sent: list[tuple[int, OpenRequest]] = []
+        self.take_back: Callable[[OpenRequest], None] = lambda _: None
 
     def idle_process(self) -> int | None:
         return self.idle
@@ -86,8 +81,8 @@ class Branches:
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
         return self.better
 
-    def send(self, process: int, key: int, request: InferRequest, sink: Any, *, needs_idle: bool) -> None:
-        self.sent.append((process, key, request.request_id, needs_idle))
+    def send(self, process: int, opened: OpenRequest) -> None:
+        self.sent.append((process, opened))
 
     def note_load(self, in_flight: int) -> None:
         pass
@@ -101,9 +96,14 @@ class Spread:
         self.spreading = Spreading(self.admission, self.tracker, self.branches, lambda: 1)  # type: ignore[arg-type]
         self.answers: list[tuple[InferResponse | None, bool]] = []
 
-    def submit(self, name: str, **fields: Any) -> int:
+    def opened(self, name: str, **fields: Any) -> OpenRequest:
         needs_idle = fields.pop("needs_idle", False)
-        return self.spreading.submit(InferRequest("m", -1, (), name, **fields), self, needs_idle=needs_idle)
+        return OpenRequest(InferRequest("m", -1, (), name, **fields), self, needs_idle)
+
+    def submit(self, name: str, **fields: Any) -> OpenRequest:
+        opened = self.opened(name, **fields)
+        self.spreading.submit(opened)
+        return opened
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         self.answers.append((response, final))
@@ -133,9 +133,8 @@ def test_a_request_stays_while_an_instance_is_idle() -> None:
 def test_a_request_goes_where_there_is_less_to_do_and_a_call_to_an_idle_instance() -> None:
     async def test(spread: Spread) -> None:
         spread.branches.better, spread.branches.idle = 1, 2
-        keys = [spread.submit("a"), spread.submit("b", needs_idle=True)]
-        assert spread.branches.sent == [(1, keys[0], "a", False), (2, keys[1], "b", True)]
-        assert len(set(keys)) == 2
+        first, call = spread.submit("a"), spread.submit("b", needs_idle=True)
+        assert spread.branches.sent == [(1, first), (2, call)]
 
     run(test)
 
@@ -164,26 +163,26 @@ def test_a_request_that_does_not_fit_the_model_is_sent_nowhere() -> None:
 def test_calls_that_wait_move_in_order_when_an_instance_elsewhere_is_idle_and_requests_stay() -> None:
     async def test(spread: Spread) -> None:
         spread.submit("client's")
-        keys = [spread.submit(name, needs_idle=True) for name in "ab"]
+        calls = [spread.submit(name, needs_idle=True) for name in "ab"]
         assert spread.branches.sent == []
         spread.branches.idle = 2
         await until_async(lambda: len(spread.branches.sent) == 2)
-        assert spread.branches.sent == [(2, keys[0], "a", True), (2, keys[1], "b", True)]
+        assert spread.branches.sent == [(2, call) for call in calls]
         assert [each.request.request_id for each in spread.tracker.waiting] == ["client's"]
 
     run(test)
 
 
-def test_a_request_that_a_branch_does_not_take_waits_here_under_its_key() -> None:
+def test_a_request_that_a_branch_does_not_take_waits_here() -> None:
     async def test(spread: Spread) -> None:
         spread.branches.idle = 1
-        key = spread.submit("a", needs_idle=True)
+        opened = spread.submit("a", needs_idle=True)
         spread.branches.idle = None
-        spread.branches.take_back(key, InferRequest("m", -1, (), "a"), spread)
-        assert [(each.key, each.request.request_id) for each in spread.tracker.waiting] == [(key, "a")]
+        spread.branches.take_back(opened)
+        assert spread.tracker.waiting == [opened]
         spread.branches.idle = 3
         await until_async(lambda: len(spread.branches.sent) == 2)
-        assert spread.branches.sent[1] == (3, key, "a", True)
+        assert spread.branches.sent[1] == (3, opened)
 
     run(test)
 
@@ -191,7 +190,7 @@ def test_a_request_that_a_branch_does_not_take_waits_here_under_its_key() -> Non
 def test_a_request_that_comes_back_to_a_version_that_cannot_serve_gets_the_reason() -> None:
     async def test(spread: Spread) -> None:
         spread.admission.reason = "it is being unloaded"
-        spread.branches.take_back(1, InferRequest("m", -1, (), "a"), spread)
+        spread.branches.take_back(spread.opened("a"))
         ((response, final),) = spread.answers
         assert response is not None
         assert final
@@ -207,7 +206,7 @@ def test_nothing_moves_once_the_version_ends() -> None:
         spread.spreading.close()
         spread.branches.idle = spread.branches.better = 1
         spread.submit("b")
-        spread.branches.take_back(9, InferRequest("m", -1, (), "c"), spread)
+        spread.branches.take_back(spread.opened("c"))
         assert spread.branches.sent == []
         assert [each.request.request_id for each in spread.tracker.waiting] == ["a", "b", "c"]
 

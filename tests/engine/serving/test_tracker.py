@@ -13,10 +13,10 @@ from fakes.guests import BATCHED, PLAIN, Answers, FakeGuest, config, exited, lau
 from naiad_stub import wire
 
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, QueueFullError
+from naiad.engine.open_request import ForwardedRequest, OpenRequest
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.engine.serving import tracker
-from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.tracker import RequestTracker, depth_for
 from naiad.engine.serving.warmup import WarmUp
@@ -28,6 +28,7 @@ from naiad.protocol.request_plan import CheckedLayout
 
 OUTPUT = 'output { name: "OUT" data_type: TYPE_FP32 dims: -1 }'
 MS = 1_000_000
+LAYOUT = CheckedLayout(generation=0, batch_size=1, is_repeatable=True, packed=None)
 
 
 class Scheduler(FifoScheduler[Any, Any]):
@@ -45,10 +46,12 @@ class Scheduler(FifoScheduler[Any, Any]):
 class Tracked:
     """A tracker with one guest."""
 
-    def __init__(self, text: str = PLAIN, more: str = "", *, guests: int = 1) -> None:
+    def __init__(
+        self, text: str = PLAIN, more: str = "", *, guests: int = 1, limiter: SharedRateLimiter | None = None
+    ) -> None:
         keys = itertools.count(1)
-        self.keys = keys
-        self.tracker = RequestTracker(config(text, more), 1, keys, WarmUp((), keys))
+        self.opened: dict[int, OpenRequest] = {}  # all that were started, by key
+        self.tracker = RequestTracker(config(text, more), 1, keys, WarmUp((), keys), limiter=limiter)
         self.guests = [FakeGuest(owner=self.tracker) for _ in range(guests)]
         for guest in self.guests:
             self.tracker.add_guest(guest)
@@ -61,12 +64,13 @@ class Tracked:
         self, answers: Answers | None = None, *, size: int = 1, elements: int = 2, data: bytes = b"", **more: Any
     ) -> tuple[int, Answers]:
         """Start a request of *size* rows; its key and what it gets."""
-        key, answers = next(self.keys), answers or Answers()
+        answers = answers or Answers()
         data = data or bytes(4 * size * elements)
         tensors = [InputTensor("IN", Datatype.FP32, (size, elements), data)]
-        layout = CheckedLayout(generation=0, batch_size=size, is_repeatable=True, packed=None)
-        self.tracker.start(key, InferRequest("m", -1, tensors, **more), answers, layout, False)
-        return key, answers
+        opened = OpenRequest(InferRequest("m", -1, tensors, **more), answers)
+        self.tracker.start(opened, LAYOUT._replace(batch_size=size))
+        self.opened[opened.key] = opened
+        return opened.key, answers
 
     def statistics(self) -> ModelStatistics:
         return self.tracker.statistics.value("m", "1")
@@ -255,10 +259,10 @@ def test_times_and_rows_of_a_request_are_counted_from_its_arrival_to_its_respons
 def test_memory_is_trimmed_twice_in_the_pause_after_each_request(clock):
     tracked = Tracked()
     assert tracked.tracker.trims_due == 0
-    key, _ = tracked.ask()
+    tracked.ask()
     assert tracked.tracker.trims_due == 2
     tracked.tracker.trims_due = 0
-    tracked.tracker.track(tracked.tracker.find(key))
+    tracked.tracker.track(OpenRequest(InferRequest("m", -1, []), Answers()), LAYOUT)
     assert tracked.tracker.trims_due == 2
 
 
@@ -317,10 +321,10 @@ async def test_requests_of_unequal_shapes_do_not_share_a_batch(clock):
 def test_a_waiting_request_that_is_cancelled_is_answered_and_counted_as_that(clock):
     tracked = Tracked(guests=0)
     key, answers = tracked.ask()
-    tracked.tracker.cancel(key)
+    tracked.opened[key].cancel()
     assert (answers.error.message, answers.error.code) == ("Request was cancelled", Code.CANCELLED)
     assert tracked.statistics().failures["CANCELED"] == 1
-    tracked.tracker.cancel(key)
+    tracked.opened[key].cancel()
     assert len(answers.responses) == 1
     assert tracked.tracker.dispatcher.waiting_count == 0
 
@@ -330,7 +334,7 @@ def test_a_request_that_a_guest_has_is_cancelled_there_and_its_response_still_co
     key, answers = tracked.ask()
     assert tracked.tracker.has_uncancelled()
     assert tracked.tracker.is_busy(tracked.guest)
-    tracked.tracker.cancel(key)
+    tracked.opened[key].cancel()
     assert tracked.guest.cancelled == [key]
     assert not tracked.tracker.has_uncancelled()
     assert not tracked.tracker.is_busy(tracked.guest)
@@ -357,8 +361,9 @@ def test_a_waiting_request_is_rejected_with_the_error_that_is_given(clock):
     tracked = Tracked()
     sent, of_sent = tracked.ask()
     waiting, answers = tracked.ask()
-    for key in (sent, waiting, 999):
-        tracked.tracker.reject_waiting(key, NaiadError("it can never be answered"))
+    for key in (sent, waiting, waiting):
+        tracked.opened[key].reject_waiting(NaiadError("it can never be answered"))
+    assert len(answers.responses) == 1
     assert answers.error.message == "it can never be answered"
     assert of_sent.responses == []
     found = tracked.statistics()
@@ -380,12 +385,11 @@ def test_a_guest_gets_credit_once_many_of_its_responses_were_sent(clock):
     for _ in range(300):
         tracked.guest.respond(key, part(), final=False)
     assert tracked.tracker.is_held_back(tracked.guest)
-    tracked.tracker.confirm_sent(key, 255)
+    tracked.opened[key].confirm_sent(255)
     assert tracked.guest.credits == []
-    tracked.tracker.confirm_sent(key, 1)
-    tracked.tracker.confirm_sent(999, 1)
+    tracked.opened[key].confirm_sent(1)
     assert tracked.guest.credits == [(key, 256)]
-    tracked.tracker.confirm_sent(key, 1000)
+    tracked.opened[key].confirm_sent(1000)
     assert not tracked.tracker.is_held_back(tracked.guest), "the client has them all"
 
 
@@ -394,8 +398,7 @@ def test_a_request_whose_responses_are_dropped_gets_their_end_alone(clock):
     key, answers = tracked.ask()
     for _ in range(300):
         tracked.guest.respond(key, part(), final=False)
-    tracked.tracker.drop_responses(key)
-    tracked.tracker.drop_responses(999)
+    tracked.opened[key].drop_responses()
     assert tracked.guest.credits == [(key, 300)]
     assert not tracked.tracker.is_held_back(tracked.guest)
     for _ in range(300):
@@ -409,7 +412,7 @@ def test_a_request_whose_responses_are_dropped_gets_their_end_alone(clock):
 def test_an_error_is_passed_on_also_where_responses_are_dropped(clock):
     tracked = Tracked(more=DECOUPLED)
     key, answers = tracked.ask()
-    tracked.tracker.drop_responses(key)
+    tracked.opened[key].drop_responses()
     tracked.guest.respond(key, InferResponse("m", 1, error=NaiadError("it failed")))
     assert answers.error.message == "it failed"
 
@@ -561,7 +564,7 @@ async def test_a_request_that_an_iterative_sequence_reschedules_is_executed_agai
 async def test_a_cancelled_request_is_not_rescheduled(clock):
     tracked = Tracked(BATCHED, ITERATIVE)
     key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-    tracked.tracker.cancel(key)
+    tracked.opened[key].cancel()
     tracked.guest.respond(key, final=False, reschedule=True)
     assert answers.error.message == "Request was cancelled"
     assert tracked.statistics().failures["CANCELED"] == 1
@@ -706,7 +709,7 @@ def test_a_cancelled_request_that_was_not_begun_ends_with_its_guest(clock):
     tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 2)
     tracked.ask()
     key, answers = tracked.ask()
-    tracked.tracker.cancel(key)
+    tracked.opened[key].cancel()
     end(tracked)
     assert answers.error.message == "Request was cancelled"
     assert tracked.guest.executed == []
@@ -873,11 +876,10 @@ def test_a_forwarded_response_that_its_source_cannot_pass_on_ends_the_request_wi
         sink_of = staticmethod(lambda number: answers)
         respond = staticmethod(raise_(ZeroDivisionError("no room")))
 
-    layout = CheckedLayout(generation=0, batch_size=1, is_repeatable=True, packed=None)
-    forwarded = ForwardedRequest(Source(), 1, b"r", b"")
-    tracked.tracker.track(PendingRequest(5, None, None, layout, forwarded))
-    batch = ExecutingBatch((5,), -1, 1, 1)
-    tracked.tracker.on_forwarded_response(tracked.guest, SingleResponse(1, 5, 0, 0, None, b""), batch)
+    opened = OpenRequest(None, None, False, ForwardedRequest(Source(), 1, b"r", b""))
+    tracked.tracker.track(opened, LAYOUT)
+    batch = ExecutingBatch((opened.key,), -1, 1, 1)
+    tracked.tracker.on_forwarded_response(tracked.guest, SingleResponse(1, opened.key, 0, 0, None, b""), batch)
     assert answers.error.message.startswith("cannot pass on a response of 'm': unexpected ZeroDivisionError: no room")
     assert len(tracked.tracker) == 0
 
@@ -897,15 +899,18 @@ instance_group { name: "m_0" count: 2 kind: KIND_CPU rate_limiter { resources { 
 """
 
 
-async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_or_its_guest_ends(clock):
-    limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
-    keys = itertools.count(1)
-    tracked = Tracked.__new__(Tracked)
-    tracked.keys = keys
-    tracked.tracker = RequestTracker(config(PLAIN, LIMITED), 1, keys, WarmUp((), keys), limiter)
-    tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.tracker) for number in range(2)]
+def limited(limiter: SharedRateLimiter, text: str, more: str = "", *, guests: int = 1) -> Tracked:
+    """A tracker whose guests need the resource R for each batch."""
+    tracked = Tracked(text, more + LIMITED, guests=0, limiter=limiter)
+    tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.tracker) for number in range(guests)]
     for guest in tracked.guests:
         tracked.tracker.add_guest(guest)
+    return tracked
+
+
+async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_or_its_guest_ends(clock):
+    limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+    tracked = limited(limiter, PLAIN, guests=2)
     assert tracked.tracker.forwarding_scheduler is None
     first, second = [tracked.ask()[0] for _ in range(2)]
     running = [guest for guest in tracked.guests if guest.open]
@@ -919,3 +924,22 @@ async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_
     await turns()
     (other,) = [guest for guest in tracked.guests if guest is not running[0]]
     assert other.executed[-1] == [third]
+
+
+async def test_a_request_that_is_cancelled_while_its_batch_of_slots_waits_for_a_resource_disturbs_no_other(clock):
+    """Its row stays in the batch: without it, the rows behind it would change slots."""
+    limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+    slots = "direct { max_queue_delay_microseconds: 1000 minimum_slot_utilization: 1 }"
+    other, tracked = limited(limiter, PLAIN), limited(limiter, BATCHED, f"sequence_batching {{ {slots} }}")
+    other.ask()
+    asked = [tracked.ask(correlation_id=number, flags=SEQUENCE_START)[1] for number in range(1, 4)]
+    await asyncio.sleep(0.01)
+    assert tracked.guest.executed == [], "another model has the resource"
+    tracked.opened[2].cancel()
+    assert asked[1].error.message == "Request was cancelled"
+    other.guest.answer()
+    await turns()
+    assert (tracked.guest.executed, tracked.guest.cancelled) == ([[1, 2, 3]], [2])
+    tracked.guest.answer()
+    assert [len(answers.responses) for answers in asked] == [1, 1, 1]
+    assert asked[0].error is asked[2].error is None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from typing import Any
 
 import pytest
+from engine.submitting import WeakRequest, submit
 from fakes.clock import Clock, turns
 from fakes.guests import PLAIN, Answers, FakeGuest, FakeServices, config, exited, launch_spec, native_code, request
 from naiad_stub.wire import LOG_ONCE
@@ -15,6 +17,7 @@ from naiad.core.errors import ModelError, NaiadError, NotReadyError
 from naiad.core.logs import GUEST_LEVELS, GuestName
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving import instance, version_log
 from naiad.engine.serving.device_use import device_use
@@ -155,10 +158,10 @@ class Lease:
     close = release
 
 
-def ask(served: ModelVersion, **more: Any) -> tuple[int, Answers]:
-    """Submit a request; its key and what it gets."""
+def ask(served: ModelVersion, **more: Any) -> tuple[OpenRequest, Answers]:
+    """Submit a request; what it gets."""
     answers = Answers()
-    return served.submit(request(**more), answers), answers
+    return submit(served, request(**more), answers), answers
 
 
 def guests(served: ModelVersion) -> list[FakeGuest]:
@@ -244,8 +247,8 @@ async def test_a_guest_that_executes_cancelled_requests_only_is_killed_after_fiv
     served = model()
     await served.start()
     (guest,) = guests(served)
-    key, _ = ask(served)
-    served.cancel(key)
+    opened, _ = ask(served)
+    opened.cancel()
     began = clock.monotonic()
     await served.stop(30)
     assert clock.monotonic() - began == pytest.approx(5, abs=0.1)
@@ -257,8 +260,8 @@ async def test_a_cancelled_request_that_ends_soon_lets_its_guest_finalize(clock)
     served = model()
     await served.start()
     (guest,) = guests(served)
-    key, _ = ask(served)
-    served.cancel(key)
+    opened, _ = ask(served)
+    opened.cancel()
     asyncio.get_running_loop().call_later(1, guest.answer)
     await served.stop(30)
     ((_, timeout),) = guest.calls[1:]
@@ -313,7 +316,7 @@ async def test_removed_instances_finish_their_requests_and_get_no_more(clock):
     served = await started(TWO, "m_0_0", "m_0_1")
     kept, removed = guests(served)
     asked = [ask(served) for _ in range(3)]
-    (of_removed,) = [answers for key, answers in asked if key in removed.open]
+    (of_removed,) = [answers for opened, answers in asked if opened.key in removed.open]
     await served.change_instances(config(PLAIN, TWO), specs("m_0_0"), {"m_0_0"})
     assert guests(served) == [kept]
     assert served.is_finishing_requests()
@@ -324,7 +327,7 @@ async def test_removed_instances_finish_their_requests_and_get_no_more(clock):
     removed.answer()
     await ending
     assert of_removed.error is None
-    assert removed.executed == [[next(key for key, answers in asked if answers is of_removed)]]
+    assert removed.executed == [[next(opened.key for opened, answers in asked if answers is of_removed)]]
     ((name, timeout),) = removed.calls[1:]
     assert name == "stop"
     assert 28 < timeout < 29.1
@@ -388,7 +391,7 @@ async def test_how_much_the_instances_have_to_do(clock):
     for guest in guests(served):
         guest.answer()
     (busy,) = [guest for guest in guests(served) if guest.open]
-    assert busy.executed[-1] == [asked[3]]
+    assert busy.executed[-1] == [asked[3].key]
     place = guests(served).index(busy)
     assert served.instance_load() == InstanceLoad(count=3, in_use=1, waited=0, removable=2 - place)
     assert served.is_in_use([busy.spec.name])
@@ -423,10 +426,10 @@ async def test_a_version_is_idle_when_nothing_is_in_progress_and_no_guest_waits_
     served = await started(services=services)
     assert served.is_idle
     assert not served.is_finishing_requests()
-    key, _ = ask(served)
+    opened, _ = ask(served)
     assert not served.is_idle
     assert served.is_finishing_requests()
-    served.cancel(key)
+    opened.cancel()
     assert not served.is_idle
     assert not served.is_finishing_requests()
     guests(served)[0].answer()
@@ -451,9 +454,9 @@ async def test_the_condition_of_a_version_follows_its_instances(clock):
 async def test_a_version_whose_execute_makes_no_progress_serves_and_says_so(clock, caplog):
     served = await started(TWO, "m_0_0", "m_0_1")
     assert (served.statistics().stalled, stalls_of(served)) == ("", "")
-    (key, _), (first, second) = ask(served, request_id="abc"), guests(served)
+    (opened, _), (first, second) = ask(served, request_id="abc"), guests(served)
     clock.advance(75)
-    first.owner.on_stall(first, (key,), 61.0)
+    first.owner.on_stall(first, (opened.key,), 61.0)
     assert caplog.messages[-1] == (
         "'m_0_0' (pid 7) of model 'm' version 1 makes no progress: execute of request 'abc', which is 75 s old, has "
         "not returned for 61 s; if it should not take so long, set HANG_SECONDS in config.pbtxt: then the stacks of "
@@ -484,10 +487,10 @@ def test_a_sentence_names_the_three_instances_that_have_made_no_progress_for_lon
 
 async def test_requests_that_wait_and_that_are_executed_are_counted(clock):
     served = await started()
-    keys = [ask(served)[0] for _ in range(3)]
+    asked = [ask(served)[0] for _ in range(3)]
     found = served.statistics()
     assert (found.name, found.version, found.pending_count, found.running_count) == ("m", "1", 2, 1)
-    served.requests.on_progress(keys[0], 0)
+    served.requests.on_progress(asked[0].key, 0)
     found = served.statistics()
     assert (found.pending_count, found.running_count) == (3, 0), "it waits inside its model"
 
@@ -555,34 +558,34 @@ async def test_inputs_that_a_scheduler_lays_side_by_side_are_not_read_to_a_guest
 
 async def test_a_request_waits_for_its_guest_or_for_any_that_serves(clock):
     served = await started(TWO, "m_0_0", "m_0_1")
-    keys = [ask(served)[0] for _ in range(3)]
-    sent, waiting = keys[0], keys[2]
-    assert [served.is_waiting(key) for key in (*keys, 999)] == [False, False, True, False]
-    (holder,) = [guest for guest in guests(served) if sent in guest.open]
-    assert served.waits_of(sent) == ((holder,),)
-    assert served.waits_of(waiting) == (guests(served),)
-    assert served.waits_of(999) == ()
+    asked = [ask(served)[0] for _ in range(3)]
+    sent, waiting = asked[0], asked[2]
+    assert [each.is_waiting for each in asked] == [False, False, True]
+    (holder,) = [guest for guest in guests(served) if sent.key in guest.open]
+    assert sent.waits() == ((holder,),)
+    assert waiting.waits() == (guests(served),)
     first, second = served.instances
     first.reason = "it is given up"
-    assert served.waits_of(waiting) == ([second.worker],)
+    assert waiting.waits() == ([second.worker],)
     first.reason, first.worker = "", None
-    assert served.waits_of(waiting) == ([],), "a guest that is being started will take it"
-    served.reject_waiting(waiting, NaiadError("a deadlock"))
-    assert not served.is_waiting(waiting)
+    assert [*map(list, waiting.waits())] == [[]], "a guest that is being started will take it"
+    waiting.reject_waiting(NaiadError("a deadlock"))
+    assert not waiting.is_waiting
+    assert waiting.waits() == ()
 
 
 async def test_sequences_are_those_of_its_tracker(clock):
     served = await started(" max_batch_size: 4 sequence_batching { direct {} }")
     inputs = [InputTensor("IN", Datatype.FP32, (1, 2), bytes(8))]
     started_one = InferRequest("m", -1, inputs, correlation_id=1, flags=SEQUENCE_START)
-    key = served.submit(started_one, Answers())
+    opened = submit(served, started_one, Answers())
     assert (served.has_sequence(1), served.has_sequence(2), served.open_sequences) == (True, False, 1)
     assert served.finish_sequences() == 1
     guests(served)[0].answer()
     assert not served.is_idle
     assert served.is_finishing_requests()
-    served.confirm_sent(key, 1)
-    served.drop_responses(key)
+    opened.confirm_sent()
+    opened.drop_responses()
 
 
 async def test_responses_are_kept_where_the_model_asks_for_that(clock):
@@ -590,9 +593,13 @@ async def test_responses_are_kept_where_the_model_asks_for_that(clock):
     served.keep_responses(ResponseCache(1 << 20))
     ask(served)
     guests(served)[0].answer()
-    _, answers = ask(served)
+    asked, answers = WeakRequest("m", -1, request().inputs), Answers()
+    gone = weakref.ref(asked)
+    opened = submit(served, asked, answers)
     assert answers.is_ended
     assert len(guests(served)[0].executed) == 1
+    del asked
+    assert gone() is None, f"{opened} has ended and keeps its request"
 
 
 # -- guests that exit -----------------------------------------------------------------------------------------------
@@ -738,7 +745,7 @@ async def test_the_guest_of_a_native_backend_executes_as_many_batches_as_it_has_
     await served.start()
     for _ in range(3):
         inputs = [InputTensor("IN", Datatype.FP32, (1, 2), bytes(8))]
-        served.submit(InferRequest("m", -1, inputs), Answers())
+        submit(served, InferRequest("m", -1, inputs), Answers())
     assert len(guests(served)[0].executed) == 2
     assert served.forwarding is None
     guests(served)[0].answer()

@@ -25,7 +25,6 @@ def connect(handle, loop=None, timeouts=None, connections=None):
     connections = OpenConnections() if connections is None else connections
     connection = HttpConnection(
         handle,
-        lambda _: None,
         connections,
         RequestLimits(),
         HeadCache(),

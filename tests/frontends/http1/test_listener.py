@@ -35,7 +35,6 @@ class Client:
         self.transport = transport = Transport()
         self.connection = connection = HttpConnection(
             self._handle,
-            lambda _: None,
             listener._connections,
             RequestLimits(),
             HeadCache(),
@@ -91,7 +90,7 @@ def test_a_connection_is_kept_while_a_response_is_due_or_a_request_arrives(sent,
 
     async def check() -> None:
         loop = asyncio.get_running_loop()
-        listener = HttpListener(lambda _: None, lambda _: None, address="127.0.0.1", port=0, advice="")
+        listener = HttpListener(lambda _: None, address="127.0.0.1", port=0, advice="")
         client = Client(listener)
         client.send(sent)
         stopping = asyncio.ensure_future(listener.stop(GRACE))

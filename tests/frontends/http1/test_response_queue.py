@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fakes.connections import Transport
+from fakes.submitted import Submitted
 
 from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http1 import response_queue
@@ -17,14 +18,12 @@ class Connection:
 
     def __init__(self) -> None:
         self.handled: list[bytes] = []
-        self.cancelled: list[int] = []
         self.released: list[bytearray] = []
         self.closings = 0
         self.is_read = True
         self.transport = Transport()
         self.queue = ResponseQueue(
             self._handle,
-            self.cancelled.append,
             on_closing=self._on_closing,
             on_linger=self.transport.close,
             on_body_released=self.released.append,
@@ -203,14 +202,15 @@ def test_a_streamed_response_is_written_part_by_part_and_resumes_when_the_client
 
 
 def test_a_client_that_disconnects_cancels_the_current_request_alone(connection):
+    answered, *current = requests = [Submitted(), Submitted(), Submitted()]
     connection.submit("/now")
-    connection.queue.on_disconnect(1)
+    connection.queue.on_disconnect(answered)
     connection.submit("/later")
-    connection.queue.on_disconnect(2)
-    connection.queue.on_disconnect(3)
+    for submitted in current:
+        connection.queue.on_disconnect(submitted)
     connection.submit("/later")
     connection.queue.on_connection_lost()
-    assert connection.cancelled == [2, 3]
+    assert [each.acts for each in requests] == [[], [("cancel", True)], [("cancel", True)]]
     written = connection.transport.written
     connection.respond()
     assert connection.transport.written == written
@@ -401,15 +401,16 @@ def test_the_charge_of_a_request_is_released_when_its_client_disconnects(connect
     assert charge.released == 1
 
 
-def test_tickets_of_an_answered_request_are_not_those_of_the_next(connection):
+def test_what_an_answered_request_submitted_is_not_cancelled_with_the_next(connection):
     connection.submit("/later-1")
-    for ticket in (1, 2):
-        connection.queue.on_disconnect(ticket)
+    requests = [Submitted(), Submitted(), Submitted()]
+    for submitted in requests[:2]:
+        connection.queue.on_disconnect(submitted)
     connection.submit("/later-2")
     connection.respond()
-    connection.queue.on_disconnect(3)
+    connection.queue.on_disconnect(requests[2])
     connection.queue.on_connection_lost()
-    assert connection.cancelled == [3]
+    assert [each.is_cancelled for each in requests] == [False, False, True]
     assert connection.queue.request_count == 2
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from fakes.connections import SlowTransport
+from fakes.submitted import Submitted
 
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, response
@@ -29,7 +30,6 @@ class Connection:
         self.lingered = False
         self.queue = self.transport.writer = ResponseQueue(
             self.handled.append,
-            lambda _: None,
             on_closing=lambda: None,
             on_linger=lambda: setattr(self, "lingered", True),
             on_body_released=lambda _: None,
@@ -221,9 +221,9 @@ class Stream:
     def __init__(self, budget: RequestBudget, room: int = 0) -> None:
         self.connection = Connection(budget, room)
         self.connection.submit()
-        self.sent: list[int] = []
-        self._count = SentCount(lambda _, count: self.sent.append(count))
-        self._count.set_ticket(1)
+        self.submitted = Submitted()
+        self._count = SentCount()
+        self._count.of(self.submitted)
         self.events = EventWriter(self.connection.queue)
         self.events.begin(200)
 
@@ -251,7 +251,7 @@ def test_what_waits_of_a_stream_counts(budget):
     assert budget.in_use == pytest.approx(3 * (1 << 18) + (1 << 16), abs=100)
     stream.connection.read(4 << 18)
     assert budget.in_use == 0
-    assert sum(stream.sent) == 6
+    assert stream.submitted.confirmed == 6
 
 
 def test_a_stream_without_room_for_a_long_event_is_reset(budget):
@@ -263,4 +263,4 @@ def test_a_stream_without_room_for_a_long_event_is_reset(budget):
     stream.send(1 << 18)
     stream.connection.lose()
     assert budget.dropped == {"slow": 1}
-    assert sum(stream.sent) == 2, "nothing holds up the model"
+    assert stream.submitted.confirmed == 2, "nothing holds up the model"

@@ -184,12 +184,12 @@ def test_cancelling_cancels_requests_and_discards_later_responses():
     stream.ask("held", "a")
     stream.ask("identity", "b")
     stream.ask("held", "c")
-    tickets = set(stream.engine.held)
+    held = set(stream.engine.held)
 
     stream.stream.cancel()
     stream.engine.release()
 
-    assert set(stream.engine.cancelled) == tickets
+    assert set(stream.engine.cancelled) == held
     assert stream.summary() == []
 
 
@@ -271,8 +271,8 @@ def test_responses_of_decoupled_models_are_confirmed_once_sent():
     stream.ask("held", "many")
     stream.ask("identity", "one")
     stream.engine.release()
-    for _, ticket in stream.stream.outgoing:
-        stream.stream.on_sent(ticket)
+    for _, submitted in stream.stream.outgoing:
+        stream.stream.on_sent(submitted)
     assert stream.engine.confirmed_counts == {1: 1}
 
 

@@ -40,7 +40,7 @@ class Exchange:
         self.request = HttpRequest(method, path.encode(), given, body, keep_alive=True)
         self.is_connected = True
         self.responses: list[bytes] = []
-        self.tickets: list[int] = []
+        self.submitted: list[Any] = []
         self.resume: Callable[[], None] = lambda: None
         self.charges: list[Any] = []
 
@@ -50,8 +50,8 @@ class Exchange:
     def on_resume(self, resume: Callable[[], None]) -> None:
         self.resume = resume
 
-    def on_disconnect(self, ticket: int) -> None:
-        self.tickets.append(ticket)
+    def on_disconnect(self, submitted: Any) -> None:
+        self.submitted.append(submitted)
 
     def replace_body(self, body: Any, charge: Any) -> None:
         self.request.body = body
@@ -552,7 +552,7 @@ IDENTITY = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "dat
 
 def test_a_request_that_is_answered_later_is_cancelled_with_its_client(server):
     exchange = server.ask("POST", "/v2/models/held/infer", IDENTITY)
-    assert (exchange.tickets, exchange.responses) == ([1], [])
+    assert ([each.number for each in exchange.submitted], exchange.responses) == ([1], [])
     server.engine.release()
     assert exchange.body["outputs"][0]["data"] == [7]
     exchange = server.ask("POST", "/v2/models/held/infer", IDENTITY)

@@ -159,7 +159,7 @@ def test_a_stream_has_each_response_as_an_event_and_the_connection_is_kept(serve
     assert client.read_chunks() == [out(n) for n in range(count)]
     client.send(LIVE)
     assert client.read().status == 200
-    # Polled: the client may have all events before the server knows the ticket that it confirms them under.
+    # Polled: the client may have all events before the server has the request that it confirms them to.
     assert server.engine.confirmed_counts.get(1, 0) == count
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from fakes.engine import FakeEngine, FakeModel
 from fakes.serving import LoopThread
+from fakes.submitted import Submitted
 
 from naiad.core.errors import ModelError
 from naiad.frontends.http1.listener import HttpListener
@@ -57,14 +58,10 @@ class Api:
 class _Engine(FakeEngine):
     """Lets requests to `fake` leave out any input, as such models do."""
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
+    def submit(self, request: InferRequest, sink: Sink) -> Submitted:
         if request.model_name != "fake":
             return super().submit(request, sink)
-        self._tickets += 1
-        ticket = self._tickets
-        self.requests.append(request)
-        self.models["fake"].answer(self, request, sink)
-        return ticket
+        return self.take(self.models["fake"], request, sink)
 
 
 @contextmanager
@@ -81,9 +78,7 @@ def served(send: Send, more: Sequence[str] = (), budget: RequestBudget | None = 
         pages = PageRules(openai_origins=given.origins)
         memory = RequestMemory(loop=loop.loop)
         memory.budget = budget or memory.budget
-        listener = HttpListener(
-            api.handle, engine.cancel, address="127.0.0.1", port=0, advice="", pages=pages, memory=memory
-        )
+        listener = HttpListener(api.handle, address="127.0.0.1", port=0, advice="", pages=pages, memory=memory)
         port = loop.run(listener.start())
         try:
             yield Api(loop, engine, port)

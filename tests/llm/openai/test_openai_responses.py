@@ -75,7 +75,7 @@ def test_an_invalid_vector_of_the_model_is_an_error(text, encoding):
         assert got.json()["error"]["message"].startswith("The model did not return a vector: ")
 
 
-def test_the_answers_of_all_prompts_may_come_before_the_tickets():
+def test_the_answers_of_all_prompts_may_come_before_their_requests_are_known():
     with served(lambda _, request, sink: sink.send(said(given(request).upper()), True)) as api:
         got = api.ask("completions", prompt=["a", "b", "c"])
         assert [choice["text"] for choice in got.json()["choices"]] == ["A", "B", "C"]

@@ -9,8 +9,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from fakes.submitted import Submitted
 from support.waiting import until_async
 
+from naiad.core.errors import NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.datatypes import Datatype
@@ -28,7 +31,7 @@ class Engine:
 
     Attributes:
         requests: The requests so far, but for those to `SILENT`.
-        cancelled: Tickets of requests that were cancelled.
+        submitted: All requests as they are known to those who submitted them.
         is_answering: Whether it answers requests.
         refusal: What it raises for every model, if anything.
     """
@@ -37,7 +40,7 @@ class Engine:
 
     def __init__(self) -> None:
         self.requests: list[InferRequest] = []
-        self.cancelled: list[int] = []
+        self.submitted: list[Submitted] = []
         self.is_answering = True
         self.refusal: Exception | None = None
         self.version = SimpleNamespace(
@@ -53,22 +56,26 @@ class Engine:
     def find_target(self, name: str, version: int) -> Any:
         return self.version
 
-    def cancel(self, ticket: int, *, drops_responses: bool) -> None:
-        self.cancelled.append(ticket)
-
     def model_metadata(self, name: str, version: int) -> Any:
         return None
 
     def model_config(self, name: str, version: int) -> Any:
         return {}
 
-    def submit(self, request: InferRequest, sink: Any) -> int:
+    def submit(self, request: InferRequest, sink: Any) -> Submitted:
+        submitted = Submitted()
+        self.submitted.append(submitted)
         if request.model_name == SILENT:
-            return 1
+            return submitted
         self.requests.append(request)
         if self.is_answering:
             sink.send(InferResponse(request.model_name, 1, request.request_id), True)
-        return len(self.requests)
+        return submitted
+
+    @property
+    def cancelled(self) -> list[int]:
+        """Which requests were cancelled, from 1 on in the order in which they came."""
+        return [number for number, each in enumerate(self.submitted, 1) if each.is_cancelled]
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -115,7 +122,8 @@ class Pair:
         self.memory = LinkMemory(1)
         self.session = ProcessSession(self.engine, self.memory, Tracer(), {}, lambda *_: None)
         self.kinds: list[int] = []  # of the frames that the owner has got
-        self.owner = Link(owner, loop, self._on_frame, self.session.close)
+        self.opened: dict[int, OpenRequest] = {}  # those of `sink`, by their numbers on the link
+        self.owner = Link(owner, loop, self._on_frame, self._close_session)
         self.session.connect(self.owner)
         self.memory.on_outputs_removed = self.session.forget_segment
         self.remote = RemoteEngine(lambda: None)
@@ -130,7 +138,8 @@ class Pair:
     def sink(self, number: int, on_response: Callable[[], object] = lambda: None) -> Sink:
         """The sink of the next request, which has this number; its responses are those that the test sends."""
         made = Sink(on_response)
-        assert self.remote.submit(replace(request(SILENT), request_id=f"id {number}"), made) == number
+        opened = self.opened[number] = self.remote.submit(replace(request(SILENT), request_id=f"id {number}"), made)
+        assert opened.key == number
         self.link.flush()
         self.owner.receive()
         return made
@@ -143,5 +152,8 @@ class Pair:
         await until_async(condition)
 
     def close(self) -> None:
-        self.session.close()
+        self._close_session()
         self.link.close()
+
+    def _close_session(self) -> None:
+        self.session.close(NotReadyError("the process has exited"))

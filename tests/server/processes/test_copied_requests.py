@@ -71,8 +71,7 @@ async def test_requests_of_a_sequence_keep_their_order(pair: Pair) -> None:
 async def test_a_request_cancelled_while_it_is_copied_is_sent_and_then_cancelled(pair: Pair) -> None:
     share_inputs(pair)
     pair.engine.is_answering = False
-    ticket = pair.remote.submit(request("m", LARGE), Sink())
-    pair.remote.cancel(ticket)
+    pair.remote.submit(request("m", LARGE), Sink()).cancel()
     await pair.settle(lambda: pair.engine.cancelled)
     assert len(pair.engine.requests) == 1
 

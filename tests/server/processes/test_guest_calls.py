@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 from fakes.clock import Clock, turns
+from fakes.submitted import Submitted
 from server.processes.pair import Engine, Pair, Sink, request
 
 from naiad.core.errors import NaiadError
 from naiad.engine.calls.services import ModelServices
+from naiad.engine.open_request import OpenRequest
 from naiad.guests.calls import ModelCall
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse
@@ -61,10 +63,10 @@ class Guest:
 
 
 class Model:
-    """Stands in for `ModelVersion`: requests wait for, or are executed by, the guests that a test says.
+    """Stands in for `ModelVersion`, and is the holder of its requests: these wait for, or are executed by, the guests that a test says.
 
     Attributes:
-        open: The sinks of its requests.
+        open: Its requests.
         waits: The guests that each request waits for.
         waiting: The keys of those that wait for an instance.
         acts: What was asked for requests, by the names of methods.
@@ -78,49 +80,67 @@ class Model:
         self.config = SimpleNamespace(decoupled=decoupled)
         self.guests = list(guests)
         self.is_idle = is_idle
-        self.open: dict[int, Any] = {}
+        self.open: dict[int, OpenRequest] = {}
         self.waits: dict[int, Sequence[Any]] = {}
         self.waiting: set[int] = set()
         self.acts: list[tuple[Any, ...]] = []
         self.problem: NaiadError | None = None
         self._keys = 0
 
-    def submit(self, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> int:
-        assert needs_idle
+    def submit(self, opened: OpenRequest) -> None:
+        assert opened.needs_idle
         if self.problem is not None:
             raise self.problem
         self._keys += 1
-        self.open[self._keys] = sink
+        opened.holder, opened.key = self, self._keys
+        self.open[self._keys] = opened
         self.waits[self._keys] = self.guests
         if not self.is_idle:
             self.waiting.add(self._keys)
-        return self._keys
 
-    def is_waiting(self, key: int) -> bool:
-        return key in self.waiting
+    def is_waiting(self, opened: OpenRequest) -> bool:
+        return opened.key in self.waiting
 
-    def waits_of(self, key: int) -> Sequence[Collection[Any]]:
-        return (self.waits[key],) if key in self.waits else ()
+    def waits_of(self, opened: OpenRequest) -> Sequence[Collection[Any]]:
+        return (self.waits[opened.key],) if opened.key in self.waits else ()
 
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        self.waiting.discard(key)
-        self.answer(InferResponse("m", 1, error=error), key)
+    def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
+        self.waiting.discard(opened.key)
+        self.answer(InferResponse("m", 1, error=error), opened.key)
 
-    def confirm_sent(self, key: int, count: int) -> None:
-        self.acts.append(("confirm_sent", key, count))
+    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+        self.acts.append(("confirm_sent", opened.key, count))
 
-    def cancel(self, key: int) -> None:
-        self.acts.append(("cancel", key))
+    def cancel(self, opened: OpenRequest) -> None:
+        self.acts.append(("cancel", opened.key))
 
-    def drop_responses(self, key: int) -> None:
-        self.acts.append(("drop_responses", key))
+    def drop_responses(self, opened: OpenRequest) -> None:
+        self.acts.append(("drop_responses", opened.key))
 
     def answer(self, response: InferResponse | None = None, key: int = 0, *, final: bool = True) -> None:
         key = key or min(self.open)
-        sink = self.open.pop(key) if final else self.open[key]
+        opened = self.open.pop(key) if final else self.open[key]
         if final:
             del self.waits[key]
-        sink.send(response or InferResponse("m", 1), final)
+        opened.sink.send(response or InferResponse("m", 1), final)
+        if final:
+            opened.release()
+
+
+class _Link:
+    """Passes on what is done with a call of a guest to the process that has it."""
+
+    def __init__(self, taken: Any) -> None:
+        self._taken = taken
+
+    def cancel(self, _: OpenRequest) -> None:
+        self._taken.cancel(drops_responses=False)
+
+    def drop_responses(self, _: OpenRequest) -> None:
+        self._taken.drop_responses()
+
+    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+        self._taken.confirm_sent(count)
 
 
 class Server:
@@ -162,18 +182,10 @@ class Server:
         """See `Routes`."""
         self.noted.append(target)
 
-    def submit_call(self, request: InferRequest, sink: Any, caller: GuestCaller) -> int:
-        self.calls.append(self.far.on_call(pickle.loads(pickle.dumps(caller)), request, sink))
-        return len(self.calls)
-
-    def cancel_call(self, number: int) -> None:
-        self.calls[number - 1].cancel(drops_responses=False)
-
-    def drop_results(self, number: int) -> None:
-        self.calls[number - 1].drop_responses()
-
-    def confirm_consumed(self, number: int, count: int) -> None:
-        self.calls[number - 1].confirm_sent(count)
+    def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
+        taken = self.far.on_call(pickle.loads(pickle.dumps(caller)), opened.request, opened.sink)
+        self.calls.append(taken)
+        opened.holder = _Link(taken)  # type: ignore[assignment]
 
     def _ask_again(self, then: Callable[[], None]) -> None:
         if self.is_slow:
@@ -492,20 +504,11 @@ class Calls:
 
     def __init__(self) -> None:
         self.taken: list[tuple[GuestCaller, InferRequest, Any]] = []
-        self.acts: list[tuple[Any, ...]] = []
+        self.submitted = Submitted()
 
-    def take(self, caller: GuestCaller, request: InferRequest, sink: Any) -> Calls:
+    def take(self, caller: GuestCaller, request: InferRequest, sink: Any) -> Submitted:
         self.taken.append((caller, request, sink))
-        return self
-
-    def cancel(self, *, drops_responses: bool) -> None:
-        self.acts.append(("cancel", drops_responses))
-
-    def drop_responses(self) -> None:
-        self.acts.append(("drop",))
-
-    def confirm_sent(self, count: int) -> None:
-        self.acts.append(("confirm", count))
+        return self.submitted
 
 
 @pytest.mark.parametrize("elements", [1, 1 << 16, 1 << 21])
@@ -517,25 +520,26 @@ async def test_a_call_goes_over_the_link_with_its_caller_and_counts_as_no_reques
     pair.session.requests.on_call = calls.take
     if is_known:
         pair.know_route("m")
-    number = pair.remote.submit_call(request("m", elements), sink, CALLER)
-    pair.remote.confirm_consumed(number, 2)
-    pair.remote.cancel_call(number)
-    await pair.settle(lambda: len(calls.acts) == 2)
+    opened = OpenRequest(request("m", elements), sink)
+    pair.remote.submit_call(opened, CALLER)
+    opened.confirm_sent(2)
+    opened.cancel(drops_responses=False)
+    await pair.settle(lambda: len(calls.submitted.acts) == 2)
     ((caller, called, results),) = calls.taken
     assert (caller, bytes(called.inputs[0].data)) == (CALLER, bytes(4 * elements))
-    assert calls.acts == [("confirm", 2), ("cancel", False)]
+    assert calls.submitted.acts == [("confirm_sent", 2), ("cancel", False)]
     assert (pair.session.received_count, pair.engine.requests) == (0, [])
     results.send(InferResponse("m", 1, "one"), False)
     await pair.settle(lambda: sink.responses)
-    pair.remote.drop_results(number)
-    await pair.settle(lambda: len(calls.acts) == 3)
+    opened.drop_responses()
+    await pair.settle(lambda: len(calls.submitted.acts) == 3)
     results.send(InferResponse("m", 1, "two"), False)
     results.send(None, True)
     await pair.settle(lambda: not pair.remote.request_count)
     assert [each and each.request_id for each in sink.responses] == ["one", None]
     assert pair.session.requests.request_count == 0
-    pair.remote.cancel_call(number)  # of a call that has ended
-    assert not pair.session.requests._calls
+    opened.cancel()  # a call that has ended
+    assert not pair.session.requests._open
 
 
 class TwoModels(Engine):

@@ -59,7 +59,7 @@ class Pair:
     def receive(self, size: int) -> InferResponse:
         """A response whose first output has so many bytes."""
         sink = Answers()
-        self.respond(self.remote.submit(replace(request(SILENT), request_id=f"id {size}"), sink), size)
+        self.respond(self.remote.submit(replace(request(SILENT), request_id=f"id {size}"), sink).key, size)
         self.remote.on_received()
         ((response, final),) = sink.responses
         assert response is not None

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.submitted import Submitted
 from server.processes.pair import Sink, request
 from support.waiting import until_async
 
 from naiad.core.errors import Code, NaiadError
+from naiad.engine.open_request import OpenRequest
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
@@ -23,6 +25,7 @@ from naiad.server.processes.peer import Peer
 from naiad.server.processes.request_session import GoneError
 
 LOAD = 7
+CALL = Origin(needs_idle=True)
 ROUTE = VersionRoute(
     LOAD, False, ModelMetadata(name="m", versions=(), platform="", inputs=(), outputs=()), {}, None, row=0
 )
@@ -61,8 +64,7 @@ class Models:
         self.version.shared_inputs = memory.add_inputs("m")
         self.version.direct = self.version
         self.requests: list[InferRequest] = []
-        self.cancelled: list[int] = []
-        self.acts: list[tuple[Any, ...]] = []
+        self.submitted: list[Submitted] = []
         self.is_gone = False
         self.is_idle = True
         self.sinks: list[Any] = []
@@ -76,9 +78,11 @@ class Models:
             raise GoneError("gone")
         return self.version
 
-    def submit(self, request: InferRequest, sink: Any, load: int, on_taken: Any = None) -> int:
+    def submit(self, request: InferRequest, sink: Any, load: int, on_taken: Any = None) -> Submitted:
         if on_taken is not None and not self.is_idle:
             raise GoneError("not idle")
+        submitted = Submitted()
+        self.submitted.append(submitted)
         self.requests.append(request)
         self.sinks.append(sink)
         if on_taken is not None:
@@ -87,17 +91,7 @@ class Models:
             request.trace.on_computed(*TIMES)
         if self.is_answering:
             sink.send(InferResponse(request.model_name, 1, request.request_id), True)
-        return len(self.requests)
-
-    def cancel(self, ticket: int, *, drops_responses: bool) -> None:
-        self.cancelled.append(ticket)
-        self.acts.append(("cancel", ticket, drops_responses))
-
-    def drop_responses(self, ticket: int) -> None:
-        self.acts.append(("drop", ticket))
-
-    def confirm_sent(self, ticket: int, count: int) -> None:
-        self.acts.append(("confirm", ticket, count))
+        return submitted
 
 
 class Ends:
@@ -107,7 +101,7 @@ class Ends:
         one, two = socket.socketpair()
         memory = LinkMemory(1)
         self.models = Models(memory)
-        self.elsewhere: list[tuple[int, InferRequest, Any]] = []
+        self.elsewhere: list[tuple[OpenRequest, int]] = []
         self.ended: list[Peer] = []
         self.two_socket = two
         self.here = Peer(
@@ -120,8 +114,10 @@ class Ends:
         )
         self.there = Peer(1, two, self.models, memory, lambda *_: None, lambda _: None)
 
-    def send(self, sent: InferRequest, sink: Any, origin: Origin | None = None) -> int:
-        return self.here.requests.submit(sent, sink, origin, self.here.requests.route_to(ROUTE))
+    def send(self, sent: InferRequest, sink: Any, origin: Origin | None = None) -> OpenRequest:
+        opened = OpenRequest(sent, sink, needs_idle=origin is CALL)
+        self.here.requests.submit(opened, origin, self.here.requests.route_to(ROUTE))
+        return opened
 
     def close(self) -> None:
         self.here.close()
@@ -184,12 +180,12 @@ def test_a_traced_request_has_its_context_there_and_its_times_come_back_before_t
     async def test(ends: Ends) -> None:
         sink, untraced = Sink(), Sink()
         trace = Trace(context, sink)
-        number = ends.send(replace(numbered(64), trace=trace, **fields), sink)
+        opened = ends.send(replace(numbered(64), trace=trace, **fields), sink)
         ends.send(replace(numbered(64), **fields), untraced)
         await until_async(lambda: sink.responses and untraced.responses)
         found, other = (each.trace for each in ends.models.requests)
         assert isinstance(found, FarTrace)
-        assert (found.context, found.number, other) == (context, number, None)
+        assert (found.context, found.number, other) == (context, opened.key, None)
         assert trace.computed == [(TIMES, 0)]
 
     run(test)
@@ -212,11 +208,11 @@ def test_a_request_to_a_version_that_is_gone_goes_elsewhere() -> None:
     async def test(ends: Ends) -> None:
         ends.models.is_gone = True
         sink = Sink()
-        number = ends.send(numbered(64), sink)
+        opened = ends.send(numbered(64), sink)
         await until_async(lambda: ends.elsewhere)
-        ((given, sent, its_sink),) = ends.elsewhere
-        assert (given, sent.request_id, its_sink) == (number, "id", sink)
-        assert sink.responses == []
+        assert ends.elsewhere == [(opened, LOAD)]
+        assert (opened.request.request_id, opened.sink, sink.responses) == ("id", sink, [])
+        assert ends.here.requests.count_of(LOAD) == 0
 
     run(test)
 
@@ -225,10 +221,11 @@ def test_a_cancelled_request_gets_its_end_and_no_response() -> None:
     async def test(ends: Ends) -> None:
         ends.models.is_answering = False
         sink = Sink()
-        number = ends.send(numbered(64), sink)
+        opened = ends.send(numbered(64), sink)
         await until_async(lambda: ends.models.requests)
-        ends.here.requests.cancel(number)
-        await until_async(lambda: ends.models.cancelled == [1])
+        assert ends.here.requests.count_of(LOAD) == 1
+        opened.cancel()
+        await until_async(lambda: ends.models.submitted[0].acts == [("cancel", False), ("drop_responses", True)])
 
     run(test)
 
@@ -249,7 +246,7 @@ def test_requests_fail_when_the_process_exits() -> None:
             "cannot finish the request: process 2 of the server, which had it, has exited; send it again"
         )
         assert ends.ended == [ends.here]
-        assert ends.models.cancelled == [1]
+        assert ends.models.submitted[0].is_cancelled
 
     run(test)
 
@@ -269,23 +266,24 @@ def test_memory_of_a_version_that_is_gone_is_unmapped() -> None:
     run(test)
 
 
-CALL = Origin(needs_idle=True)
-
-
 def test_a_call_is_taken_by_an_idle_instance_or_comes_back() -> None:
     async def test(ends: Ends) -> None:
-        taken: list[tuple[Any, str]] = []
-        ends.here.requests._on_taken = lambda sink, instance: taken.append((sink, instance))
+        guest: Any = object()
+        ends.here.requests.find_guest = lambda load, instance: guest if (load, instance) == (LOAD, "m_0_1") else None
+        ends.models.is_answering = False
         sink, late = Sink(), Sink()
-        ends.send(numbered(64), sink, CALL)
+        taken = ends.send(numbered(64), sink, CALL)
+        assert (taken.waits(), taken.is_waiting) == ((), False)
+        await until_async(lambda: taken.instance)
+        assert taken.waits() == ((guest,),)
+        ends.models.sinks[0].send(None, True)
         await until_async(lambda: sink.responses)
-        assert taken == [(sink, "m_0_1")]
+        assert taken.waits() == ()
         ends.models.is_idle = False
-        sent = numbered(64)
-        number = ends.send(sent, late, CALL)
+        opened = ends.send(numbered(64), late, CALL)
         await until_async(lambda: ends.elsewhere)
-        assert ends.elsewhere == [(number, sent, late)]
-        assert (len(taken), late.responses, ends.there.session.request_count) == (1, [], 0)
+        assert ends.elsewhere == [(opened, LOAD)]
+        assert (opened.instance, late.responses, ends.there.session.request_count) == ("", [], 0)
 
     run(test)
 
@@ -300,15 +298,15 @@ def test_the_responses_to_a_cancelled_call_come_until_they_are_dropped(elements:
         ends.send(numbered(elements), first, CALL)  # its template brings a part for the next one
         await until_async(lambda: ends.models.requests)
         sink = Sink()
-        number = ends.send(numbered(elements), sink, CALL)
-        ends.here.requests.confirm_sent(number, 0)
-        ends.here.requests.cancel(number, drops_responses=False)
-        await until_async(lambda: ("cancel", 2, False) in ends.models.acts)
+        opened = ends.send(numbered(elements), sink, CALL)
+        opened.confirm_sent(0)
+        opened.cancel(drops_responses=False)
+        await until_async(lambda: len(ends.models.submitted) == 2 and ends.models.submitted[1].is_cancelled)
         ends.models.sinks[1].send(InferResponse("m", 1, "still"), False)
         await until_async(lambda: sink.responses)
-        ends.here.requests.drop_responses(number)
+        opened.drop_responses()
         ends.models.sinks[1].send(InferResponse("m", 1, "on its way"), False)
-        await until_async(lambda: ("drop", 2) in ends.models.acts)
+        await until_async(lambda: ("drop_responses", True) in ends.models.submitted[1].acts)
         ends.models.sinks[1].send(None, True)
         await until_async(lambda: len(sink.responses) == 2)
         assert [each and each.request_id for each in sink.responses] == ["still", None]

@@ -6,10 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fakes.submitted import Submitted
 from server.processes.pair import Pair, Sink, request
 
 from naiad.core.errors import NaiadError, UnknownModelError
-from naiad.engine.serving.pending import ForwardedRequest
+from naiad.engine.open_request import ForwardedRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, StringScan
 from naiad.server.processes.messages import FrameKind
@@ -111,10 +112,10 @@ class Forwarding:
     def known_layout(self, key: object, size: int) -> Any:
         return object()
 
-    def forward(self, forwarded: ForwardedRequest, layout: object) -> int:
+    def forward(self, forwarded: ForwardedRequest, layout: object) -> Submitted:
         self.forwarded.append(forwarded)
         forwarded.source.sink_of(forwarded.number).send(InferResponse("m", 1), True)
-        return 1
+        return Submitted()
 
 
 async def test_a_traced_request_is_forwarded_with_its_context(pair: Pair) -> None:

@@ -7,60 +7,63 @@ from typing import Any
 
 from server.processes.pair import SILENT, Pair, Sink, request
 
+from naiad.engine.open_request import OpenRequest
+
 ROW = 4
 ROUTE: Any = SimpleNamespace(number=1, row=ROW)
 
 
 class Peer:
-    """A link to another process."""
+    """A link to another process. Implements `Holder` as far as it is asked."""
 
     def __init__(self) -> None:
         self.requests = self
         self.request_count = 0
-        self.sinks: list[Any] = []
-        self.cancelled: list[int] = []
-        self.confirmed: list[tuple[int, int]] = []
+        self.opened: list[OpenRequest] = []
+        self.cancelled: list[OpenRequest] = []
+        self.confirmed: list[int] = []
 
     def route_to(self, route: Any) -> Any:
         return route
 
-    def submit(self, _: Any, sink: Any, __: Any, ___: Any) -> int:
-        self.sinks.append(sink)
-        return 50 + len(self.sinks)
+    def submit(self, opened: OpenRequest, _: Any, __: Any) -> None:
+        opened.holder = self  # type: ignore[assignment]
+        self.opened.append(opened)
 
-    def cancel(self, number: int, *, drops_responses: bool = True) -> None:
-        self.cancelled.append(number)
+    def cancel(self, opened: OpenRequest) -> None:
+        self.cancelled.append(opened)
 
-    def confirm_sent(self, number: int, count: int) -> None:
-        self.confirmed.append((number, count))
+    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+        assert opened in self.opened
+        self.confirmed.append(count)
 
 
-async def test_it_keeps_its_ticket_and_its_client_gets_the_responses(pair: Pair) -> None:
-    peer, sink, sent = Peer(), Sink(), request(SILENT)
+async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair: Pair) -> None:
+    peer, sink, opened = Peer(), Sink(), OpenRequest(request(SILENT), None)
+    opened.sink = sink
     pair.remote.peers[2] = peer  # type: ignore[assignment]
     noted: list[tuple[int, int]] = []
     pair.remote.branches = SimpleNamespace(  # type: ignore[assignment]
         note_sent=lambda *each: noted.append(each), find=lambda _: None, find_ensemble=lambda _: None
     )
-    ticket = pair.remote._submit_to(2, ROUTE, sent, sink)
+    known: Any = SimpleNamespace(route=ROUTE, branch=None)
+    assert pair.remote._submit_near(2, known, opened)
     assert noted == [(ROW, 2)]
-    pair.remote.confirm_sent(ticket, 3)
-    assert peer.confirmed == [(51, 3)]
+    opened.confirm_sent(3)
+    assert peer.confirmed == [3]
 
-    pair.remote._send_elsewhere(2, 51, sent, peer.sinks[0])
+    pair.remote._send_elsewhere(opened, 1)
     await pair.settle(lambda: pair.session.requests.request_count == 1)
-    pair.remote.cancel(ticket)
+    opened.cancel()
     await pair.settle(lambda: pair.engine.cancelled == [1])
     assert peer.cancelled == []
     pair.session.requests.sink_of(1).send(None, True)
     await pair.settle(lambda: sink.responses == [None])
-    assert pair.remote._sent_elsewhere == {}
 
 
 async def test_it_is_rejected_where_the_coordinator_has_exited(pair: Pair) -> None:
     pair.link.close()
     sink = Sink()
-    pair.remote._send_elsewhere(2, 51, request(SILENT), sink)
+    pair.remote._send_elsewhere(OpenRequest(request(SILENT), sink), 1)
     ((error,),) = ([each.error for each in sink.responses if each is not None],)
     assert str(error) == "Server exiting"
-    assert pair.remote._sent_elsewhere == {}

@@ -28,7 +28,7 @@ async def test_responses_that_are_on_their_way_to_a_client_that_has_left_are_dro
     left, other = pair.sink(1), pair.sink(2)
     responses_of(pair, 1, 20)
     responses_of(pair, 2, 20)
-    pair.remote.cancel(1)
+    pair.opened[1].cancel()
     await pair.settle(lambda: len(other.responses) == 21)
     assert left.responses == [None], "the end alone"
     assert pair.remote.held.abandoned == 0
@@ -36,7 +36,7 @@ async def test_responses_that_are_on_their_way_to_a_client_that_has_left_are_dro
 
 async def test_an_error_that_ends_a_request_whose_client_has_left_is_passed_on(pair: Pair) -> None:
     sink = pair.sink(1)
-    pair.remote.cancel(1)
+    pair.opened[1].cancel()
     error = InferResponse("m", 1, error=NaiadError("Request was cancelled", code=Code.CANCELLED))
     pair.session.requests.sink_of(1).send(error, True)
     await pair.settle(lambda: sink.responses)
@@ -50,7 +50,7 @@ async def test_an_error_that_ends_a_request_whose_client_has_left_is_passed_on(p
 async def test_memory_that_a_guest_lent_is_returned_when_its_response_is_dropped(pair: Pair) -> None:
     guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
     sink = pair.sink(1)
-    pair.remote.cancel(1)
+    pair.opened[1].cancel()
     for layout in (("known",), None):  # without one, the response is described in full
         outputs = [OutputTensor("X", Datatype.UINT8, (4,), guest.borrow(0, 0, 4))]
         pair.session.requests.sink_of(1).send(InferResponse("m", 1, "", outputs, layout=layout), False)

@@ -124,7 +124,7 @@ def test_a_message_that_processes_of_the_server_cannot_pack_is_an_error(server: 
         24
     ):  # connections: the kernel gives none of them to one of two processes once in eight million times
         for request_id, action in (
-            ("unpackable ticket", "submit the request to 'says_what_it_got'"),
+            ("unpackable message", "submit the request to 'says_what_it_got'"),
             ("unpackable reply", "pass on a response of 'says_what_it_got'"),
         ):
             reply = ask(server, "says_what_it_got", 1, name="IN", id=request_id)

@@ -22,11 +22,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from naiad.core import clock
 from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, UnknownModelError
+from naiad.engine.open_request import Events, OpenRequest
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.deadlock import deadlock_cycle, find_deadlocked
 from naiad.engine.served import Target
@@ -42,12 +42,10 @@ from naiad.protocol.inference import (
     Sink,
 )
 
-__all__ = ["CallId", "Events", "ModelCalls", "OpenCall", "rejection"]
+__all__ = ["CallId", "ModelCalls", "OpenCall", "rejection"]
 
 CallId: TypeAlias = tuple[Worker, int]
 """The calling guest, and its number of the call."""
-Events: TypeAlias = Sequence[Collection[Worker]]
-"""What a call waits for: see `Target.waits_of`."""
 
 _FEW_CALLS = 32  # among so many, a search takes less than 0.1 ms
 _KEPT_UNKNOWN = 64  # a model may make up a name for each call
@@ -59,20 +57,20 @@ class OpenCall:
     """One call in flight, and the sink of its responses.
 
     Attributes:
-        key: Key of the request there; 0 while it is being submitted.
+        opened: Its request.
         began: When it was made (monotonic ns).
+        is_submitted: Whether `submit` of its model has returned: until then, `on_call` looks at it next.
         is_discarded: Whether the model ignores all further results.
     """
 
-    __slots__ = ("_calls", "_response", "began", "call", "is_discarded", "key", "version", "worker")
+    __slots__ = ("_calls", "_response", "began", "call", "is_discarded", "is_submitted", "opened", "worker")
 
-    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall, version: Target) -> None:
+    def __init__(self, calls: ModelCalls, worker: Worker, call: ModelCall) -> None:
         self.worker = worker
         self.call = call
-        self.version = version
-        self.key = 0
+        self.opened = OpenRequest(call.request, _caused(worker, call, self), True)
         self.began = clock.monotonic_ns()
-        self.is_discarded = False
+        self.is_submitted = self.is_discarded = False
         self._calls = calls
         self._response: InferResponse | None = None
 
@@ -81,7 +79,7 @@ class OpenCall:
             self._calls.remove(self)
         if self.is_discarded:
             if response is not None:
-                self.version.confirm_sent(self.key, 1)  # the called model may be blocked until its results are read
+                self.opened.confirm_sent()  # the called model may be blocked until its results are read
             return
         if self.call.is_decoupled:
             self.worker.send_result(self.call.number, response, final)
@@ -95,7 +93,7 @@ class OpenCall:
     @property
     def can_deadlock(self) -> bool:
         """Whether it waits for an instance, and blocks its own."""
-        return self.version.is_waiting(self.key) and self.is_blocking_instance
+        return self.opened.is_waiting and self.is_blocking_instance
 
     @property
     def is_blocking_instance(self) -> bool:
@@ -121,8 +119,8 @@ class _WaitingCall(NamedTuple):
 
 def _waiting_call(pending: OpenCall) -> _WaitingCall:
     call = pending.call
-    reject = partial(pending.version.reject_waiting, pending.key)
-    return _WaitingCall(pending.began, pending.worker, call.number, call.request.model_name, reject)
+    name = call.request.model_name
+    return _WaitingCall(pending.began, pending.worker, call.number, name, pending.opened.reject_waiting)
 
 
 class _WaitGraph:
@@ -201,13 +199,13 @@ class ModelCalls:
             version = self._find(call) if target is None else target
             if request.device is not None or call.uses_device:
                 _settle_device_use(worker, call, version)
-            pending = OpenCall(self, worker, call, version)
-            sink = _caused(worker, call, pending)
+            pending = OpenCall(self, worker, call)
             self._calls.setdefault(worker, {})[call.number] = pending
             try:
-                pending.key = version.submit(request, sink, needs_idle=True)
+                version.submit(pending.opened)
             except NaiadError:
                 self.remove(pending)
+                pending.opened.release()  # its sink is the call
                 if request.trace is not None:
                     request.trace.on_rejected()
                 raise
@@ -216,8 +214,9 @@ class ModelCalls:
                 self.unknown.add((worker.spec.load.model_name, name))
             worker.send_result(call.number, rejection(call, error), True)
             return
+        pending.is_submitted = True
         self.made[worker.spec.load.model_name, name] += 1
-        if pending.can_deadlock and self._may_be_blocked(version.waits_of(pending.key)):
+        if pending.can_deadlock and self._may_be_blocked(pending.opened.waits()):
             if self._count() > _FEW_CALLS:
                 self._search_later()
             else:
@@ -240,27 +239,27 @@ class ModelCalls:
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         pending = self.find(worker, number)
         if pending is not None:
-            pending.version.confirm_sent(pending.key, count)
+            pending.opened.confirm_sent(count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         for number in numbers:
             pending = self.find(worker, number)
             if pending is not None:
-                pending.version.cancel(pending.key)
+                pending.opened.cancel(drops_responses=False)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         for number in numbers:
             pending = self.find(worker, number)
             if pending is not None:
                 pending.is_discarded = True
-                pending.version.drop_responses(pending.key)
+                pending.opened.drop_responses()
 
     def on_worker_exit(self, worker: Worker) -> None:
         self._reported.pop(worker, None)
         for pending in self._calls.pop(worker, {}).values():
             pending.is_discarded = True
-            pending.version.drop_responses(pending.key)
-            pending.version.cancel(pending.key)
+            pending.opened.drop_responses()
+            pending.opened.cancel(drops_responses=False)
 
     def remove(self, pending: OpenCall) -> None:
         """Remove a call that has its last response."""
@@ -322,7 +321,7 @@ class ModelCalls:
     def blocking_calls(self) -> dict[CallId, Events]:
         """What each call waits for that blocks its instance."""
         found: dict[CallId, Events] = {
-            (worker, number): pending.version.waits_of(pending.key)
+            (worker, number): pending.opened.waits()
             for worker, calls in self._calls.items()
             for number, pending in calls.items()
             if pending.is_blocking_instance
@@ -389,8 +388,7 @@ class ModelCalls:
                 graph = None
 
     def _waiting_calls(self) -> list[_WaitingCall]:
-        # A call without a key is being submitted: `on_call` looks at it next.
-        pending_calls = [pending for calls in self._calls.values() for pending in calls.values() if pending.key]
+        pending_calls = [each for calls in self._calls.values() for each in calls.values() if each.is_submitted]
         return [_waiting_call(each) for each in pending_calls if each.can_deadlock]
 
     def _ask_again(self) -> None:

@@ -6,21 +6,19 @@ Each is an `EnsembleRequest`, whose steps are submitted to what their models' na
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig
-from naiad.core.errors import NaiadError, NotReadyError
+from naiad.core.errors import NotReadyError
 from naiad.engine.ensembles.request import EnsembleRequest, EnsembleResponses
 from naiad.engine.ensembles.step import OnStepWaiting, StepModels, StepSubmitter
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.statistics.counters import Statistics
-from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.request_plan import CheckedLayout
 
 __all__ = ["EnsembleExecution", "graph_of"]
@@ -61,9 +59,9 @@ class EnsembleExecution:
         self._responses = EnsembleResponses(config, version)
         self.totals: Statistics = self._responses.totals
         plan = compile_plan(config, version, number)
-        self._admission = Admission(plan, self._start, itertools.count(1), self.totals)
+        self._admission = Admission(plan, self._start, self.totals)
         self.submit = self._admission.submit
-        self._requests: dict[int, EnsembleRequest] = {}
+        self._requests: dict[EnsembleRequest, None] = {}  # oldest first
 
     @property
     def in_flight(self) -> int:
@@ -84,43 +82,14 @@ class EnsembleExecution:
         while self._requests and loop.time() < deadline:
             await asyncio.sleep(_POLL_SECONDS)
         self._admission.reason = self.reason or "it is being unloaded"
-        for request in list(self._requests.values()):
+        for request in list(self._requests):
             request.fail(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
-    def _start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
-        def end() -> None:
-            self._requests.pop(key, None)
-            self.on_end()
-
-        started = self._requests[key] = EnsembleRequest(
-            self.submitter, self._responses, request, sink, layout.batch_size, needs_idle=needs_idle, on_done=end
-        )
+    def _start(self, opened: OpenRequest, layout: CheckedLayout) -> None:
+        started = EnsembleRequest(self.submitter, self._responses, opened, layout.batch_size, self._on_done)
+        self._requests[started] = None
         started.begin()
 
-    def cancel(self, key: int) -> None:
-        request = self._requests.get(key)
-        if request is not None:
-            request.cancel()
-
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        request = self._requests.get(key)
-        if request is not None:
-            request.fail(error)
-
-    def is_waiting(self, key: int) -> bool:
-        request = self._requests.get(key)
-        return request is not None and any(step.is_waiting for step in request.step_requests)
-
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        request = self._requests.get(key)
-        return [] if request is None else [servers for step in request.step_requests for servers in step.waits()]
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        request = self._requests.get(key)
-        if request is not None:
-            request.confirm_sent(count)
-
-    def drop_responses(self, key: int) -> None:
-        request = self._requests.get(key)
-        if request is not None:
-            request.drop_responses()
+    def _on_done(self, ended: EnsembleRequest) -> None:
+        self._requests.pop(ended, None)
+        self.on_end()

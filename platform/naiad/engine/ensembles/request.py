@@ -7,12 +7,13 @@ starts, which response leaves and when the request ends. `EnsembleRequest` feeds
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core import clock
 from naiad.core.errors import NaiadError, unexpected_error, without_frames
 from naiad.engine.ensembles.step import StepRequest, StepSubmitter, StepTensor, input_tensor, response_parameters
+from naiad.engine.open_request import Events, OpenRequest
 from naiad.engine.scheduling.ensembles.progress import (
     Action,
     CancelStep,
@@ -26,7 +27,7 @@ from naiad.engine.scheduling.ensembles.progress import (
 from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.delivery import end_failed_sink
-from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor, Sink
+from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor
 from naiad.protocol.request_plan import error_prefix
 
 logger = logging.getLogger("naiad.engine")
@@ -68,17 +69,17 @@ class EnsembleResponses:
 
 
 class EnsembleRequest:
-    """One request to an ensemble in flight; the parent of its steps."""
+    """One request to an ensemble in flight; the parent of its steps. Implements `Holder`."""
 
     __slots__ = (
         "_actions",
         "_batch_size",
         "_begun",
-        "_drops_responses",
         "_is_first",
         "_is_working",
         "_machine",
         "_on_done",
+        "_opened",
         "_queued",
         "_responses",
         "_sink",
@@ -93,18 +94,17 @@ class EnsembleRequest:
         self,
         submitter: StepSubmitter,
         responses: EnsembleResponses,
-        request: InferRequest,
-        sink: Sink,
+        opened: OpenRequest,
         batch_size: int,
-        *,
-        needs_idle: bool,
-        on_done: Callable[[], object],
+        on_done: Callable[[EnsembleRequest], None],
     ) -> None:
-        self.request = request
-        self.needs_idle = needs_idle
+        opened.holder = self
+        self._opened = opened
+        self.request = request = opened.request
+        self.needs_idle = opened.needs_idle
         self._submitter = submitter
         self._responses = responses
-        self._sink = sink
+        self._sink = opened.sink
         self._batch_size = batch_size
         self._on_done = on_done
         self._queued = self._begun = clock.monotonic_ns()
@@ -114,7 +114,6 @@ class EnsembleRequest:
         self._step_requests: dict[int, StepRequest] = {}
         self._actions: list[Action[StepTensor]] = []
         self._is_working = False
-        self._drops_responses = False
         self._is_first = True
         self._took = [0, 0, 0]
 
@@ -122,29 +121,35 @@ class EnsembleRequest:
     def is_ended(self) -> bool:
         return self._machine.is_ended
 
-    @property
-    def step_requests(self) -> Collection[StepRequest]:
-        return self._step_requests.values()
-
     def begin(self) -> None:
         self._begun = clock.monotonic_ns()
         batch_size = self._batch_size if self._responses.is_batched else 0
         self._do(self._machine.start({tensor.name: input_tensor(tensor, batch_size) for tensor in self.request.inputs}))
 
-    def cancel(self) -> None:
-        self._do(self._machine.cancel())
-
     def fail(self, error: NaiadError) -> None:
         self._do(self._machine.fail(error))
 
-    def confirm_sent(self, count: int) -> None:
-        """Note that *count* responses have left for the client; blocked steps may continue."""
+    # -- `engine.open_request.Holder` -----------------------------------------------------------------------
+
+    def cancel(self, _: OpenRequest) -> None:
+        self._do(self._machine.cancel())
+
+    def reject_waiting(self, _: OpenRequest, error: NaiadError) -> None:
+        self.fail(error)
+
+    def is_waiting(self, _: OpenRequest) -> bool:
+        return any(step.is_waiting for step in self._step_requests.values())
+
+    def waits_of(self, _: OpenRequest) -> Events:
+        return [servers for step in self._step_requests.values() for servers in step.waits()]
+
+    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+        """See `SubmittedRequest`; blocked steps may continue."""
         self._do(self._machine.on_responses_consumed(count))
 
-    def drop_responses(self) -> None:
-        """Drop the further responses; the sink gets their end alone."""
-        self._drops_responses = True
-        self.confirm_sent(_ALL_RESPONSES)
+    def drop_responses(self, opened: OpenRequest) -> None:
+        opened.drops_responses = True
+        self.confirm_sent(opened, _ALL_RESPONSES)
 
     # -- callbacks of steps -------------------------------------------------------------------------------------
 
@@ -189,7 +194,8 @@ class EnsembleRequest:
             self._actions.clear()
             self._is_working = False
         if self._machine.is_done:
-            self._on_done()
+            self._opened.release()
+            self._on_done(self)
 
     def _on_unexpected(self, error: Exception) -> None:
         """End the request, and what is under way for it, because an action has raised *error*."""
@@ -210,7 +216,7 @@ class EnsembleRequest:
                 self._respond(outputs, final=final)
             case ResponseConsumed(number):
                 if number in self._step_requests:
-                    self._step_requests[number].confirm_consumed()
+                    self._step_requests[number].confirm_sent()
             case CancelStep(number):
                 if number in self._step_requests:
                     self._step_requests[number].cancel()
@@ -228,7 +234,7 @@ class EnsembleRequest:
             self._is_first = False
             self._responses.totals.on_first_response(clock.monotonic_ns() - self._queued)
         response = self._responses.response(self.request, outputs)
-        if self._drops_responses:
+        if self._opened.drops_responses:
             self._do(self._machine.on_responses_consumed(1))
             if not final:
                 return

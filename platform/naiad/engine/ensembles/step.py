@@ -10,15 +10,15 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, unexpected_error, without_frames
+from naiad.engine.open_request import Events, OpenRequest
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.engine.scheduling.ensembles.step_limits import StepLimits
 from naiad.engine.served import Target
 from naiad.engine.serving.device_use import usable_by_all
-from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse, device_bytes
 from naiad.protocol.inference import (
@@ -37,8 +37,8 @@ from naiad.protocol.inference import (
 
 logger = logging.getLogger("naiad.engine")
 
-OnStepWaiting: TypeAlias = Callable[[Callable[[], Sequence[Collection[Worker]]]], None]
-"""Called when a step has to wait, for an instance or for its turn, with what returns its waits (`Target.waits_of`)."""
+OnStepWaiting: TypeAlias = Callable[[Callable[[], Events]], None]
+"""Called when a step has to wait, for an instance or for its turn, with what returns its waits."""
 
 _NO_DEVICE = DeviceUse()
 _CALLER, _NO_READER = -1, -2
@@ -256,13 +256,12 @@ class StepRequest:
 
     __slots__ = (
         "_inputs",
-        "_key",
         "_number",
+        "_opened",
         "_parent",
         "_sequence",
         "_size",
         "_submitter",
-        "_version",
         "step",
         "took",
     )
@@ -281,8 +280,7 @@ class StepRequest:
         self._submitter = submitter
         self._number = number
         self._inputs = inputs
-        self._version: Target | None = None
-        self._key = 0
+        self._opened: OpenRequest | None = None  # once it is its turn
         self._size = 0
         self._sequence: tuple[int | str, int] = (0, 0)
 
@@ -295,24 +293,30 @@ class StepRequest:
         request = None
         try:
             step = submitter.graph.steps[self.step]
-            version = self._version = submitter.models.find(step.model, step.version)
+            version = submitter.models.find(step.model, step.version)
             request = self._request(step, submitter.plan(self.step, version))
             self._inputs = ()
             trace = parent.request.trace
-            self._key = version.submit(
-                request, self if trace is None else trace.start_child(request, self), needs_idle=parent.needs_idle
-            )
+            sink = self if trace is None else trace.start_child(request, self)
+            opened = self._opened = OpenRequest(request, sink, parent.needs_idle)
+            version.submit(opened)
         except NaiadError as error:
             if request is not None and request.trace is not None:
                 request.trace.on_rejected()
+            self._release()
             parent.on_step_error(self._number, error, True)
             return
         except Exception as error:  # the client of the ensemble waits
             logger.exception("cannot submit a step of an ensemble")
+            self._release()
             parent.on_step_error(self._number, unexpected_error("submit a step of the ensemble", error), True)
             return
-        if version.is_waiting(self._key):
+        if opened.is_waiting:
             submitter.on_waiting(self.waits)
+
+    def _release(self) -> None:
+        if self._opened is not None:
+            self._opened.release()  # its sink is the step
 
     def _request(self, step: EnsembleStep, plan: StepPlan) -> InferRequest:
         asked = self._parent.request
@@ -404,28 +408,26 @@ class StepRequest:
 
     def cancel(self) -> None:
         """Cancel the request; if the parent has ended, it needs no further responses."""
-        if self._version is not None:
-            self._version.cancel(self._key)
-            if self._parent.is_ended:
-                self._version.drop_responses(self._key)
+        if self._opened is not None:
+            self._opened.cancel(drops_responses=self._parent.is_ended)
         else:
             self._submitter.withdraw(self)
             self._parent.on_step_error(self._number, cancelled(), True)
 
-    def confirm_consumed(self) -> None:
+    def confirm_sent(self) -> None:
         """Note that one of its responses, and all that was made from it, has left for the client."""
-        if self._version is not None:
-            self._version.confirm_sent(self._key, 1)
+        if self._opened is not None:
+            self._opened.confirm_sent()
 
     @property
     def is_waiting(self) -> bool:
         """Whether it waits for an instance, or for its turn."""
-        return self._version is None or self._version.is_waiting(self._key)
+        return self._opened is None or self._opened.is_waiting
 
-    def waits(self) -> Sequence[Collection[Worker]]:
-        """What it waits for (see `Target.waits_of`): an instance, or the steps whose turn comes first."""
-        if self._version is not None:
-            return self._version.waits_of(self._key)
+    def waits(self) -> Events:
+        """What it waits for: an instance, or the steps whose turn comes first."""
+        if self._opened is not None:
+            return self._opened.waits()
         if not self._submitter.limits.is_waiting(self.step, self):
             return [()]  # it is submitted next
         holders = self._submitter.limits.inside(self.step)

@@ -30,7 +30,6 @@ class EnsembleVersion:
     Attributes:
         number: Number of this load among all loads of all versions: the plan's generation.
         totals: What the coordinator has counted of its requests.
-        submit: See `Target.submit`, also for the other methods of `Target`.
         branches: Its executions in other processes; None without any.
         direct: None: which instance gets the inputs is known only when the steps are dispatched.
     """
@@ -56,12 +55,6 @@ class EnsembleVersion:
         self._execution = execution = EnsembleExecution(config, version, self.number, graph, registry, on_waiting)
         self.totals = execution.totals
         self.submit = execution.submit
-        self.cancel = execution.cancel
-        self.confirm_sent = execution.confirm_sent
-        self.drop_responses = execution.drop_responses
-        self.reject_waiting = execution.reject_waiting
-        self.is_waiting = execution.is_waiting
-        self.waits_of = execution.waits_of
         self.keep_responses = execution.keep_responses
 
     def __repr__(self) -> str:

@@ -208,8 +208,7 @@ class ModelLoads:
         if not sum([old.finish_sequences() for old in olds if isinstance(old, SequenceOwner)]):
             self._in_background(key, self._end(before), replaced=before)
             return
-        record.handover = handover = Handover(olds, loaded)
-        self._registry.by_number[handover.number] = handover
+        record.handover = Handover(olds, loaded)
         self._in_background(key, self._hand_over(key, record, before), replaced=before)
 
     async def _hand_over(self, key: str, record: VersionRecord, old: ServedVersion) -> None:
@@ -231,10 +230,6 @@ class ModelLoads:
 
     async def _end(self, version: ServedVersion) -> None:
         await version.stop(self._settings.exit_timeout)
-        by_number = self._registry.by_number
-        # Tickets of requests that came through a handover refer to it: it stays until its new version ends.
-        for number in [number for number, each in by_number.items() if _newest(each) is version]:
-            del by_number[number]
         self._registry.versions_alive.pop(version.number, None)
         if self._cache is not None:
             self._cache.forget(version.number)
@@ -428,7 +423,6 @@ class ModelLoads:
         key = origin.source.files.key
         assert record.loaded is before, f"'{key}' was loaded or unloaded while it was being loaded"
         self._origins[loaded.number] = origin
-        self._registry.by_number[loaded.number] = loaded
         self._registry.versions_alive[loaded.number] = loaded
         if before is None:
             record.become(ModelState.READY, loaded=loaded)
@@ -445,7 +439,7 @@ class ModelLoads:
         """
         load = loaded.instance_load()
         count = max(count, load.count - load.removable)  # an instance may have got a request since that was decided
-        if count == load.count or loaded.number not in self._registry.by_number:
+        if count == load.count or loaded.number not in self._registry.versions_alive:
             return
         config = freeze(with_count(loaded.config.message, count))
         await loaded.change_instances(config, *specs_with(loaded, config))
@@ -532,11 +526,6 @@ def _recorded(record: VersionRecord, what: str) -> Iterator[None]:
 def is_loaded(model: ModelRecord) -> bool:
     """Whether a version of a model has guests."""
     return any(isinstance(version, ModelVersion) for version in model.serving())
-
-
-def _newest(target: Target) -> Target:
-    """The version itself; of a handover, the version that new requests go to."""
-    return target.new if isinstance(target, Handover) else target
 
 
 def _ignore_wake(key: str, *, is_urgent: bool) -> None:

@@ -67,7 +67,7 @@ class InstanceScaling:
             await asyncio.sleep(_WATCH_SECONDS)
             try:
                 for number, each in list(self._versions.items()):
-                    if number not in self._registry.by_number:
+                    if number not in self._registry.versions_alive:
                         del self._versions[number]
                     elif each.change is None and not self._order.is_changing(each.key):
                         self._observe(each)

@@ -1,6 +1,6 @@
 """Admission: the first stage of every request to a loaded version, of a model as of an ensemble.
 
-A request is rejected here or gets a key. The steps, in this order:
+The steps, in this order:
 
 1. A version that cannot serve rejects everything, and a version whose guests exited refuses requests that ended them.
 2. The request is checked against the version's plan. A request whose `layout_key` was seen before, on this load of the
@@ -11,7 +11,6 @@ A request is rejected here or gets a key. The steps, in this order:
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Hashable
 from typing import Protocol
@@ -19,6 +18,7 @@ from typing import Protocol
 from naiad_stub.memo import Memo
 
 from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.response_cache import CachedResponses
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
 from naiad.engine.statistics.counters import Statistics
@@ -35,8 +35,8 @@ _LAYOUT_LIMIT = 1024
 class StartRequest(Protocol):
     """Starts a request that was admitted."""
 
-    def __call__(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - positional: keywords cost time on the request path
-        """Start *request*; its responses go to *sink*, possibly before this returns.
+    def __call__(self, opened: OpenRequest, layout: CheckedLayout, /) -> None:
+        """Start a request; it may have its last response before this returns.
 
         Raises:
             NotReadyError: If the queue is full.
@@ -48,15 +48,11 @@ class Admission:
 
     Attributes:
         plan: The version's plan.
-        keys: Numbers of requests, unique within the version. Warm-up samples take theirs here, too.
         cache: The version's cached responses; None if it caches none.
     """
 
-    def __init__(
-        self, plan: RequestPlan, start: StartRequest, keys: itertools.count[int], statistics: Statistics
-    ) -> None:
+    def __init__(self, plan: RequestPlan, start: StartRequest, statistics: Statistics) -> None:
         self.plan = plan
-        self.keys = keys
         self.cache: CachedResponses | None = None
         self._start = start
         self._statistics = statistics
@@ -98,19 +94,16 @@ class Admission:
             self._statistics.on_refusal(error)
             raise
 
-    def start(self, key: int, request: InferRequest, sink: Sink) -> None:
-        """Start a request under the key that it has, for an idle instance; it was sent to another process in vain."""
+    def start(self, opened: OpenRequest) -> None:
+        """Start a request that was sent to another process in vain."""
         if self._reason:
-            raise NotReadyError(f"{error_prefix(request)}model '{self.plan.model_name}' cannot serve: {self._reason}")
-        request, layout = self._check(request)
-        self._start(key, request, sink, layout, True)
+            raise self._not_serving(opened.request)
+        request, layout = self._check(opened.request)
+        opened.request = request
+        self._start(opened, layout)
 
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """Admit a request and start it; its key.
-
-        Args:
-            needs_idle: Only an instance that holds no other request may get it. The request is a call of a model;
-                behind a request that calls that model in turn, it would wait forever.
+    def submit(self, opened: OpenRequest) -> None:
+        """Admit a request and start it.
 
         Raises:
             InvalidRequestError: If it does not fit the model.
@@ -118,18 +111,20 @@ class Admission:
             NaiadError: If requests like this one ended several guests, or it fails in a way that it should not.
         """
         try:
+            request = opened.request
             if self._is_guarded:
-                sink = self._guard(request, sink)
+                opened.sink = self._guard(request, opened.sink)
             layout = self._layouts.get(request.layout_key)
             if layout is None:
                 request, layout = self._check(request)
-            key = next(self.keys)
+                opened.request = request
             if self.cache is not None and request.device is None:  # else the server has not all bytes
-                remaining = self.cache.respond(request, sink)
+                remaining = self.cache.respond(request, opened.sink)
                 if remaining is None:
-                    return key
-                sink = remaining
-            self._start(key, request, sink, layout, needs_idle)
+                    opened.release()
+                    return
+                opened.sink = remaining
+            self._start(opened, layout)
         except NaiadError as error:
             self._statistics.on_refusal(error)
             raise
@@ -137,13 +132,13 @@ class Admission:
             logger.exception("cannot submit a request to '%s'", self.plan.model_name)
             problem = unexpected_error(f"submit the request to '{self.plan.model_name}'", error)
         else:
-            return key
+            return
         self._statistics.on_refusal(problem)
         raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
 
     def _guard(self, request: InferRequest, sink: Sink) -> Sink:
         if self._reason:
-            raise NotReadyError(f"{error_prefix(request)}model '{self.plan.model_name}' cannot serve: {self._reason}")
+            raise self._not_serving(request)
         assert self._fatal is not None
         self._fatal.forget_old()
         if not self._fatal:
@@ -151,6 +146,9 @@ class Admission:
             self._is_guarded = False
             return sink
         return self._fatal.admit(request, sink)
+
+    def _not_serving(self, request: InferRequest) -> NotReadyError:
+        return NotReadyError(f"{error_prefix(request)}model '{self.plan.model_name}' cannot serve: {self._reason}")
 
     def _check(self, request: InferRequest) -> CheckedRequest:
         checked = self.plan.check(request)

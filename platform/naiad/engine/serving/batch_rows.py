@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.interface import Row
-from naiad.engine.serving.pending import PendingRequest
 from naiad.protocol.datatypes import zeros
 from naiad.protocol.inference import InferRequest, InputTensor
 
 
-def row_requests(rows: Sequence[Row[PendingRequest]]) -> list[InferRequest]:
+def row_requests(rows: Sequence[Row[OpenRequest]]) -> list[InferRequest]:
     """The request of each row, as the model sees it."""
     model, state = next((row.item.request, row.state) for row in rows if row.item is not None)
     zero_inputs: list[InputTensor] = []
@@ -30,7 +30,7 @@ def row_requests(rows: Sequence[Row[PendingRequest]]) -> list[InferRequest]:
     ]
 
 
-def _request(row: Row[PendingRequest], request: InferRequest) -> InferRequest:
+def _request(row: Row[OpenRequest], request: InferRequest) -> InferRequest:
     state = row.state.inputs if row.state is not None else ()
     if not row.controls and not state and row.correlation_id == request.correlation_id and row.flags == request.flags:
         return request
@@ -51,7 +51,7 @@ def _request(row: Row[PendingRequest], request: InferRequest) -> InferRequest:
     )
 
 
-def _empty_row(row: Row[PendingRequest], model: InferRequest, inputs: Sequence[InputTensor]) -> InferRequest:
+def _empty_row(row: Row[OpenRequest], model: InferRequest, inputs: Sequence[InputTensor]) -> InferRequest:
     return InferRequest(
         model.model_name,
         model.model_version,

@@ -14,17 +14,15 @@ from typing import NamedTuple, Protocol
 
 from naiad.core.errors import NaiadError
 from naiad.engine.lifecycle.restart import RestartPolicy
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.ensembles.graph import EnsembleStep
 from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmupSample
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec
 from naiad.guests.worker import Worker
-from naiad.protocol.delivery import fail_sink
-from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import InstanceStatus, MemoryUse
 
 __all__ = [
@@ -112,7 +110,7 @@ class Branches(Protocol):
     """All branches of one version, as the coordinator sees them.
 
     Attributes:
-        take_back: Called with a request that its branch did not take: its key, the request, its sink.
+        take_back: Called with a request that its branch did not take.
         log: The version's log, which gets what guests of branches log, too.
         row: Where processes note their loads for the version.
         is_decoupled: Whether the model may send any number of responses to a request.
@@ -123,7 +121,7 @@ class Branches(Protocol):
     row: int
     is_decoupled: bool
     log: VersionLog
-    take_back: Callable[[int, InferRequest, Sink], None]
+    take_back: Callable[[OpenRequest], None]
 
     @property
     def processes(self) -> Collection[int]:
@@ -166,32 +164,14 @@ class Branches(Protocol):
     def idle_process(self) -> int | None:
         """A process whose branch has an idle instance; None without one."""
 
-    def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
-        """Send a request to a branch; its responses go to *sink*.
+    def send(self, process: int, opened: OpenRequest) -> None:
+        """Send a request to a branch. A branch without an idle instance does not take one that needs it: `take_back`.
 
-        With *needs_idle*, a branch without an idle instance does not take it, and it comes back by `take_back`.
+        What becomes of it is told to its sink: this raises nothing.
         """
-
-    def reject(self, key: int, error: NaiadError) -> None:
-        """Answer a request that was sent to a branch with *error*, and cancel it there."""
-
-    def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
-        """See `Target.waits_of`, for a request that was sent to a branch."""
 
     def workers(self) -> Collection[Worker] | None:
         """The guests of all branches, for the detection of deadlocks; None while one is being started."""
-
-    def has(self, key: int) -> bool:
-        """Whether a request with that key was sent to a branch, and does not have its last response."""
-
-    def cancel(self, key: int) -> None:
-        """See `Target.cancel`, for such a request; also for the following methods."""
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        """See `Target.confirm_sent`."""
-
-    def drop_responses(self, key: int) -> None:
-        """See `Target.drop_responses`."""
 
 
 class BranchMaker(Protocol):
@@ -224,22 +204,22 @@ class _WaitingCalls:
         self,
         tracker: RequestTracker,
         idle_process: Callable[[], int | None],
-        move: Callable[[int, PendingRequest], None],
+        move: Callable[[int, OpenRequest], None],
     ) -> None:
         """*idle_process* finds a process with an idle instance; *move* sends a call there."""
-        self._find = tracker.find
+        self._is_waiting = tracker.is_waiting
         self.queue = tracker.waiting
         self._idle_process = idle_process
         self._move_one = move
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._keys: deque[int] = deque()  # in the order of arrival; some of them may not wait any more
+        self._calls: deque[OpenRequest] = deque()  # in the order of arrival; some of them may not wait any more
         self._is_closed = False
 
-    def add(self, key: int) -> None:
+    def add(self, call: OpenRequest) -> None:
         """A call that may go to another process waits: look at it soon, and again while it does."""
         if not self._is_closed:
-            self._keys.append(key)
+            self._calls.append(call)
             self._look_later()
 
     def _look_later(self) -> None:
@@ -255,17 +235,16 @@ class _WaitingCalls:
                 return
             self._move_one(process, pending)
 
-    def _oldest(self) -> PendingRequest | None:
-        while self._keys:
-            pending = self._find(self._keys[0])
-            if pending is not None and pending.worker is None:
-                return pending
-            self._keys.popleft()
+    def _oldest(self) -> OpenRequest | None:
+        while self._calls:
+            if self._is_waiting(self._calls[0]):
+                return self._calls[0]
+            self._calls.popleft()
         return None
 
     def close(self) -> None:
         self._is_closed = True
-        self._keys.clear()
+        self._calls.clear()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -289,20 +268,19 @@ class Spreading:
         self._waiting = _WaitingCalls(tracker, branches.idle_process, self._move)
         branches.take_back = self._take_back
 
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
+    def submit(self, opened: OpenRequest) -> None:
+        needs_idle = opened.needs_idle
         is_taken = self._tracker.has_idle() if needs_idle else self._tracker.takes_at_once(self._branches.typical)
-        if (not is_taken or self._admission.reason) and is_movable(request) and not self._is_closed:
+        if (not is_taken or self._admission.reason) and not self._is_closed and is_movable(opened):
             process = self._branches.idle_process() if needs_idle else self._better_process()
             if process is not None:
-                self._admission.require_valid(request)
-                key = next(self._admission.keys)
-                self._branches.send(process, key, request, sink, needs_idle=needs_idle)
-                return key
-        key = self._admission.submit(request, sink, needs_idle=needs_idle)
+                self._admission.require_valid(opened.request)
+                self._branches.send(process, opened)
+                return
+        self._admission.submit(opened)
         self._branches.note_load(len(self._tracker))
-        if needs_idle and self._waiting.queue and is_movable(request):
-            self._waiting.add(key)
-        return key
+        if needs_idle and self._waiting.queue and self._tracker.is_waiting(opened) and is_movable(opened):
+            self._waiting.add(opened)
 
     def close(self) -> None:
         """Send nothing to branches any more: they end."""
@@ -313,20 +291,21 @@ class Spreading:
         instances = 0 if self._admission.reason else self._count_serving()
         return self._branches.least_loaded(len(self._tracker), instances)
 
-    def _move(self, process: int, pending: PendingRequest) -> None:
-        self._tracker.give_away(pending)
-        self._branches.send(process, pending.key, pending.request, pending.sink, needs_idle=True)
+    def _move(self, process: int, opened: OpenRequest) -> None:
+        self._tracker.give_away(opened)
+        self._branches.send(process, opened)
 
-    def _take_back(self, key: int, request: InferRequest, sink: Sink) -> None:
+    def _take_back(self, opened: OpenRequest) -> None:
         """A branch is not idle any more: the request waits here."""
+        opened.needs_idle = True
         try:
-            self._admission.start(key, request, sink)
+            self._admission.start(opened)
         except NaiadError as error:
-            fail_sink(sink, error, (request.model_name, request.model_version, request.request_id))
+            opened.fail(error)
         else:
-            self._waiting.add(key)
+            self._waiting.add(opened)
 
 
-def is_movable(request: InferRequest) -> bool:
+def is_movable(opened: OpenRequest) -> bool:
     """Whether a request may go to another process: tensors in GPU memory belong to this one."""
-    return request.device is None
+    return opened.request.device is None

@@ -17,9 +17,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from naiad.core import clock
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.interface import Dispatch, RowDispatch
 from naiad.engine.serving.execution import BatchExecutor, CarryOut, Fail, OnRejected, WorkerAction, WorkerScheduler
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate
 from naiad.engine.serving.response_order import OrderedSink
 from naiad.guests.worker import Worker
@@ -76,14 +76,14 @@ class Dispatcher:
         else:
             self.carry_out(self._scheduler.add_instance(worker, clock.monotonic_ns()))
 
-    def withdraw(self, pending: PendingRequest) -> bool:
+    def withdraw(self, pending: OpenRequest) -> bool:
         """Take a waiting request out of the queue; False if it does not wait (any more)."""
         if self._scheduler.withdraw(pending):
             self.carry_out(self._scheduler.wake(clock.monotonic_ns()))  # others may have waited behind it
             return True
         return self._gate is not None and self._gate.withdraw(pending)
 
-    def on_unsent(self, worker: Worker, items: Sequence[PendingRequest], error: Exception) -> None:
+    def on_unsent(self, worker: Worker, items: Sequence[OpenRequest], error: Exception) -> None:
         self._executor.on_unsent(worker, items, error)
 
     def close(self) -> None:

@@ -8,22 +8,19 @@ not know whether a model is loaded: the registry finds this version, or the load
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core import clock
-from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, without_frames
+from naiad.core.errors import Code, NaiadError, NotReadyError, fresh
+from naiad.engine.open_request import Events, OpenRequest
 from naiad.engine.served import Target, metadata_of, version_numbers
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use
 from naiad.engine.serving.instance import Instance
 from naiad.engine.statistics.counters import FailureReason, Statistics
-from naiad.guests.worker import Worker
-from naiad.protocol.delivery import send_safely
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.metadata import ModelCondition, ModelMetadata, ModelStatistics
 from naiad.protocol.request_plan import RequestPlan, error_prefix
 
@@ -41,14 +38,6 @@ class OnWake(Protocol):
         Args:
             is_urgent: Whether a model waits for this one: its load must not wait for loads of other models.
         """
-
-
-class _Waiting(NamedTuple):
-    request: InferRequest
-    sink: Sink
-    needs_idle: bool
-    queued: int
-    timer: asyncio.TimerHandle
 
 
 class DormantVersion:
@@ -93,11 +82,7 @@ class DormantVersion:
         self._on_wake = on_wake
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
-        self._keys = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
-        self._submitted: dict[int, tuple[Target, int] | None] = {}  # None while it is being submitted
-        self._drained = asyncio.Event()
-        self._drained.set()
+        self._waiting: dict[OpenRequest, asyncio.TimerHandle] = {}  # with the timer of its timeout, oldest first
         self._reason = ""
         self._failed_until = 0.0
         self._is_stopped = False
@@ -136,7 +121,7 @@ class DormantVersion:
         return True
 
     def is_finishing_requests(self) -> bool:
-        return bool(self._waiting or self._submitted)
+        return bool(self._waiting)
 
     def statistics(self) -> ModelStatistics:
         condition = ModelCondition.READY if self.is_ready() else ModelCondition.NOT_SERVING
@@ -144,13 +129,14 @@ class DormantVersion:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        """Let a request wait for the load, and start that if necessary; the request's key.
+    def submit(self, opened: OpenRequest) -> None:
+        """Let a request wait for the load, and start that if necessary.
 
         Raises:
             InvalidRequestError: If it does not fit the model: then it loads nothing.
             NotReadyError: If the last load failed a short time ago.
         """
+        request = opened.request
         reason = "it is being unloaded" if self._is_stopped else self.reason
         if reason:
             refusal = NotReadyError(f"{error_prefix(request)}model '{self.config.name}' cannot serve: {reason}")
@@ -162,125 +148,76 @@ class DormantVersion:
             except NaiadError as error:
                 self.totals.on_refusal(error)
                 raise
-        key, own = next(self._keys), request.timeout_us / _MICROSECONDS
+        own = request.timeout_us / _MICROSECONDS
         seconds = min(own, self._timeout) if own else self._timeout
-        timer = self._loop.call_later(seconds, self._on_timeout, key, seconds)
-        self._waiting[key] = _Waiting(request, sink, needs_idle, clock.monotonic_ns(), timer)
-        self._drained.clear()
-        self._on_wake(is_urgent=needs_idle)
-        return key
+        opened.holder = self
+        opened.queued = clock.monotonic_ns()
+        self._waiting[opened] = self._loop.call_later(seconds, self._on_timeout, opened, seconds)
+        self._on_wake(is_urgent=opened.needs_idle)
 
     def submit_waiting(self, loaded: Target) -> None:
         """Submit the requests that wait to *loaded*, in their order."""
         waiting, self._waiting = self._waiting, {}
-        for key, each in waiting.items():
-            each.timer.cancel()
+        for opened, timer in waiting.items():
+            timer.cancel()
             if loaded.config.decoupled != self.config.decoupled:
                 policy = "decoupled" if loaded.config.decoupled else "not decoupled"
                 self._answer(
-                    each,
+                    opened,
                     NotReadyError(
                         f"model '{self.config.name}' turned out to be {policy} when it was loaded; send the request "
                         "again, and declare model_transaction_policy in config.pbtxt"
                     ),
                 )
                 continue
-            self._submitted[key] = None
             try:
-                given = loaded.submit(each.request, _SubmittedSink(self, key, each.sink), needs_idle=each.needs_idle)
+                loaded.submit(opened)
             except NaiadError as error:
-                self._submitted.pop(key, None)
-                self._answer(each, error)
-                continue
-            if key in self._submitted:  # else it has its last response
-                self._submitted[key] = (loaded, given)
-        self._note_drained()
+                self._answer(opened, error)
 
     def fail_waiting(self, error: NaiadError, seconds: float = 0.0) -> None:
         """Answer the requests that wait with *error*, and refuse others with its message for *seconds*."""
         self._reason, self._failed_until = error.message, clock.monotonic() + seconds
         waiting, self._waiting = self._waiting, {}
-        for each in waiting.values():
-            each.timer.cancel()
-            self._answer(each, error)
-        self._note_drained()
+        for opened, timer in waiting.items():
+            timer.cancel()
+            self._answer(opened, error)
 
-    def cancel(self, key: int) -> None:
-        if key in self._waiting:
-            self.reject_waiting(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
-        elif (given := self._submitted.get(key)) is not None:
-            given[0].cancel(given[1])
+    def cancel(self, opened: OpenRequest) -> None:
+        self.reject_waiting(opened, NaiadError("Request was cancelled", code=Code.CANCELLED))
 
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        each = self._waiting.pop(key, None)
-        if each is not None:
-            each.timer.cancel()
-            self._answer(each, error)
-            self._note_drained()
-        elif (given := self._submitted.get(key)) is not None:
-            given[0].reject_waiting(given[1], error)
+    def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
+        timer = self._waiting.pop(opened, None)
+        if timer is not None:
+            timer.cancel()
+            self._answer(opened, error)
 
-    def is_waiting(self, key: int) -> bool:
-        given = self._submitted.get(key)
-        return key in self._waiting if given is None else given[0].is_waiting(given[1])
+    def is_waiting(self, opened: OpenRequest) -> bool:
+        return opened in self._waiting
 
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """See `Target`. Guests that are being started will take the request."""
-        given = self._submitted.get(key)
-        return ([],) if given is None else given[0].waits_of(given[1])
+    def waits_of(self, opened: OpenRequest) -> Events:  # noqa: ARG002 - see `Holder`
+        """See `Holder`. Guests that are being started will take the request."""
+        return ((),)
 
-    def confirm_sent(self, key: int, count: int) -> None:
-        if (given := self._submitted.get(key)) is not None:
-            given[0].confirm_sent(given[1], count)
+    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+        """Nothing: it has no response."""
 
-    def drop_responses(self, key: int) -> None:
-        if (given := self._submitted.get(key)) is not None:
-            given[0].drop_responses(given[1])
+    def drop_responses(self, opened: OpenRequest) -> None:
+        """Nothing, for the same reason."""
 
-    def on_submitted_end(self, key: int) -> None:
-        """A request that was submitted to the loaded version has its last response."""
-        self._submitted.pop(key, None)
-        self._note_drained()
-
-    async def stop(self, timeout: float) -> None:  # noqa: ARG002 - see below
-        """Fail the requests that wait; return when those that were submitted are answered.
-
-        Without a time limit: the version that has them ends within one, and answers all.
-        """
+    async def stop(self, timeout: float) -> None:  # noqa: ARG002 - the signature of `LoadedVersion`
+        """Fail the requests that wait, and take no more."""
         self._is_stopped = True
         self.fail_waiting(NotReadyError(f"model '{self.config.name}' is being unloaded"))
-        await self._drained.wait()
 
-    def _on_timeout(self, key: int, seconds: float) -> None:
+    def _on_timeout(self, opened: OpenRequest, seconds: float) -> None:
         flag = " (--demand-load-timeout)" if seconds == self._timeout else ", the request's timeout"
         why = f": {self.hindrance}" if self.hindrance else ""
         self.reject_waiting(
-            key, NotReadyError(f"model '{self.config.name}' was not loaded within {seconds:g} s{flag}{why}")
+            opened, NotReadyError(f"model '{self.config.name}' was not loaded within {seconds:g} s{flag}{why}")
         )
 
-    def _answer(self, each: _Waiting, error: NaiadError) -> None:
+    def _answer(self, opened: OpenRequest, error: NaiadError) -> None:
         reason = FailureReason.CANCELED if error.code is Code.CANCELLED else FailureReason.OTHER
-        self.totals.on_failure(clock.monotonic_ns() - each.queued, reason)
-        request_id = each.request.request_id
-        response = InferResponse(self.config.name, self.version, request_id, error=without_frames(error))
-        send_safely(each.sink, response, True, (self.config.name, self.version, request_id))
-
-    def _note_drained(self) -> None:
-        if not self.is_finishing_requests():
-            self._drained.set()
-
-
-class _SubmittedSink:
-    """Passes responses on, and notes the last one."""
-
-    __slots__ = ("_key", "_sink", "_version")
-
-    def __init__(self, version: DormantVersion, key: int, sink: Sink) -> None:
-        self._version = version
-        self._key = key
-        self._sink = sink
-
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        if final:
-            self._version.on_submitted_end(self._key)
-        self._sink.send(response, final)
+        self.totals.on_failure(clock.monotonic_ns() - opened.queued, reason)
+        opened.fail(error, (self.config.name, self.version))

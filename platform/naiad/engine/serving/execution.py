@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from naiad.core import clock
 from naiad.core.errors import NaiadError, OutOfMemoryError, unexpected_error
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.interface import Action, Dispatch, Rejection, Row, RowDispatch, Scheduler
 from naiad.engine.serving.batch_rows import row_requests
-from naiad.engine.serving.pending import PendingRequest
 from naiad.guests.exchange import KeyedRequest
 from naiad.guests.worker import Worker
 
@@ -24,13 +24,13 @@ __all__ = ["BatchAction", "BatchExecutor", "CarryOut", "Fail", "OnRejected", "Wo
 
 logger = logging.getLogger("naiad.engine")
 
-WorkerScheduler: TypeAlias = Scheduler[Worker, PendingRequest]
-WorkerAction: TypeAlias = Action[Worker, PendingRequest]
-BatchAction: TypeAlias = "Dispatch[Worker, PendingRequest] | RowDispatch[Worker, PendingRequest]"
+WorkerScheduler: TypeAlias = Scheduler[Worker, OpenRequest]
+WorkerAction: TypeAlias = Action[Worker, OpenRequest]
+BatchAction: TypeAlias = "Dispatch[Worker, OpenRequest] | RowDispatch[Worker, OpenRequest]"
 CarryOut: TypeAlias = Callable[[Sequence[WorkerAction]], None]
-Fail: TypeAlias = Callable[[Sequence[PendingRequest], NaiadError], None]
+Fail: TypeAlias = Callable[[Sequence[OpenRequest], NaiadError], None]
 """Answers requests with an error."""
-OnRejected: TypeAlias = Callable[[PendingRequest, NaiadError], None]
+OnRejected: TypeAlias = Callable[[OpenRequest, NaiadError], None]
 """Called with a request that the scheduler rejects."""
 
 
@@ -79,7 +79,7 @@ class BatchExecutor:
             else:
                 logger.warning("%s", action.message)
 
-    def _execute_rows(self, action: RowDispatch[Worker, PendingRequest]) -> None:
+    def _execute_rows(self, action: RowDispatch[Worker, OpenRequest]) -> None:
         worker, now = action.instance, clock.monotonic_ns()
         for row in action.rows:
             if row.item is not None:
@@ -108,7 +108,7 @@ class BatchExecutor:
         self.carry_out((action.first(half),))
         self.resume(actions)
 
-    def _give_up(self, worker: Worker, items: tuple[PendingRequest, ...], error: OutOfMemoryError) -> None:
+    def _give_up(self, worker: Worker, items: tuple[OpenRequest, ...], error: OutOfMemoryError) -> None:
         """Requeue a batch for which the segment is too full now; fail a request for which it is too small."""
         if worker.batches:  # the end of the batch before will free room
             for pending in items:
@@ -121,7 +121,7 @@ class BatchExecutor:
             self.on_given_up(worker)
 
     def _fail_unsendable(
-        self, worker: Worker, culprits: set[PendingRequest], items: tuple[PendingRequest, ...], error: Exception
+        self, worker: Worker, culprits: set[OpenRequest], items: tuple[OpenRequest, ...], error: Exception
     ) -> None:
         """Fail *culprits*, or all of *items* if there are none, and put the other items back into the queue."""
         failed = [pending for pending in items if pending in culprits] or list(items)
@@ -135,7 +135,7 @@ class BatchExecutor:
         if self.on_given_up is not None:
             self.on_given_up(worker)
 
-    def on_unsent(self, worker: Worker, items: Sequence[PendingRequest], error: Exception) -> None:
+    def on_unsent(self, worker: Worker, items: Sequence[OpenRequest], error: Exception) -> None:
         """Fail the requests of a batch that `Worker.execute` had accepted, and that was not sent all the same."""
         logger.error("cannot send a batch to '%s'", worker.spec.name, exc_info=error)
         self._fail_unsendable(worker, _unsendable(worker, items), tuple(items), error)
@@ -153,7 +153,7 @@ class BatchExecutor:
             self._is_resuming = False
 
 
-def _unsendable(worker: Worker, items: Sequence[PendingRequest]) -> set[PendingRequest]:
+def _unsendable(worker: Worker, items: Sequence[OpenRequest]) -> set[OpenRequest]:
     """The requests that cannot be packed by themselves."""
     found = set()
     for pending in items:
@@ -164,7 +164,7 @@ def _unsendable(worker: Worker, items: Sequence[PendingRequest]) -> set[PendingR
     return found
 
 
-def _unsendable_rows(worker: Worker, rows: Sequence[Row[PendingRequest]]) -> set[PendingRequest]:
+def _unsendable_rows(worker: Worker, rows: Sequence[Row[OpenRequest]]) -> set[OpenRequest]:
     """The same for rows, which have controls and states as well."""
     found = set()
     for row in rows:

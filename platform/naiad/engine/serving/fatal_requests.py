@@ -14,7 +14,7 @@ from typing import TypeAlias
 from naiad.core import clock
 from naiad.core.errors import FatalRequestError, GuestExitedError, NaiadError, fresh, is_model_response
 from naiad.engine.lifecycle.fatal_requests import FatalRequests
-from naiad.engine.serving.pending import PendingRequest
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.response_order import OrderedSink
 from naiad.protocol.device_bytes import device_bytes
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
@@ -51,12 +51,12 @@ class FatalRequestGuard:
         self._sizes = {size for size, _ in map(_parts, self._requests.digests())}
         return blamed
 
-    def sort_out(self, requests: Iterable[PendingRequest]) -> list[tuple[PendingRequest, NaiadError]]:
+    def sort_out(self, requests: Iterable[OpenRequest]) -> list[tuple[OpenRequest, NaiadError]]:
         """Those of *requests* that wait for a guest and are refused from now on; the others are watched for success.
 
         They came before an exit and so past `admit`. Called after each exit.
         """
-        refused: list[tuple[PendingRequest, NaiadError]] = []
+        refused: list[tuple[OpenRequest, NaiadError]] = []
         candidates = [each for each in islice(requests, _MAX_WAITING) if input_size(each.request) in self._sizes]
         within_bounds = list(_within_bounds([each.request for each in candidates]))
         for each in candidates[: len(within_bounds)]:
@@ -87,7 +87,7 @@ class FatalRequestGuard:
         digest = digest_of(request)
         return digest if self._requests.is_suspect(digest) else None
 
-    def _observe(self, pending: PendingRequest, digest: RequestDigest) -> None:
+    def _observe(self, pending: OpenRequest, digest: RequestDigest) -> None:
         def wrapper(sink: Sink) -> Sink:
             return sink if isinstance(sink, _SuspectSink) else _SuspectSink(self._requests, digest, sink)
 

@@ -10,18 +10,16 @@ kind pass through without an `InferRequest`, tensors, or an `InferResponse`. The
 
 Every other request takes the long way (`Admission.submit`). A request that was forwarded is tracked like all others:
 it can be cancelled, it is found by the detection of deadlocks, and is queued again when its guest exits. Where such a
-rare event needs the request itself, `PendingRequest` has its source make it.
+rare event needs the request itself, `OpenRequest` has its source make it.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Hashable
 
-from naiad.core import clock
+from naiad.engine.open_request import ForwardedRequest, OpenRequest
 from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.pending import ForwardedRequest, PendingRequest
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.protocol.request_plan import CheckedLayout
 
@@ -33,13 +31,12 @@ logger = logging.getLogger("naiad.engine")
 class Forwarding:
     """Forwards requests to the guests of one loaded version."""
 
-    def __init__(self, admission: Admission, tracker: RequestTracker, keys: itertools.count[int]) -> None:
+    def __init__(self, admission: Admission, tracker: RequestTracker) -> None:
         scheduler = tracker.forwarding_scheduler
         assert scheduler is not None
         self._scheduler = scheduler
         self._admission = admission
         self._tracker = tracker
-        self._keys = keys
 
     def known_layout(self, layout_key: Hashable, input_byte_size: int) -> CheckedLayout | None:
         """The layout of requests with that key, if requests with so many bytes of inputs can be forwarded."""
@@ -48,29 +45,29 @@ class Forwarding:
             return None
         return layout
 
-    def forward(self, forwarded: ForwardedRequest, layout: CheckedLayout) -> int:
-        """Send a request to a guest; its key, or 0 if it has to take the long way.
+    def forward(self, forwarded: ForwardedRequest, layout: CheckedLayout) -> OpenRequest | None:
+        """Send a request to a guest; None if it has to take the long way.
 
         Args:
             layout: As `known_layout` gives it, on this load of the version.
         """
         if self._admission.looks_at_requests:
-            return 0
+            return None
         worker = self._scheduler.dispatch_at_once()
         if worker is None:
-            return 0
-        key = next(self._keys)
-        pending = PendingRequest(key, None, None, layout, forwarded)
-        pending.laid_out = now = clock.monotonic_ns()
+            return None
+        pending = OpenRequest(None, None, False, forwarded)
         pending.worker = worker
-        self._tracker.track(pending)
+        self._tracker.track(pending, layout)
         assert layout.packed is not None
         _, _, request_id, inputs, context = forwarded
         try:
-            worker.forward(key, request_id, layout.packed[0], inputs, layout.batch_size, now, context)
+            worker.forward(
+                pending.key, request_id, layout.packed[0], inputs, layout.batch_size, pending.queued, context
+            )
         except Exception:  # the long way is checked at every step, and finds out what is wrong
             logger.exception("cannot forward a request to '%s'", worker.spec.name)
             self._tracker.untrack(pending)
             self._scheduler.undo_dispatch(worker, ())
-            return 0
-        return key
+            return None
+        return pending

@@ -7,13 +7,12 @@ clients have to start again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.core.errors import NaiadError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import SequenceOwner, Target, version_numbers
-from naiad.guests.worker import Worker
-from naiad.protocol.inference import SEQUENCE_START, InferRequest, Sink
+from naiad.protocol.inference import SEQUENCE_START, InferRequest
 from naiad.protocol.metadata import ModelMetadata
 
 __all__ = ["Handover"]
@@ -42,8 +41,6 @@ class Handover:
         self.olds = list(olds)
         self.new = new
         self.number = next(version_numbers)
-        # Keys of requests encode the position in this tuple, so it never changes, even when an old version ends.
-        self._parts = (new, *olds)
 
     def __repr__(self) -> str:
         return f"<Handover of {self.olds!r} to {self.new!r}>"
@@ -64,40 +61,12 @@ class Handover:
     def open_sequences(self) -> int:
         return sum(version.open_sequences for version in (self.new, *self.olds))
 
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:
-        version, parts = self.new, self._parts
+    def submit(self, opened: OpenRequest) -> None:
+        version, request = self.new, opened.request
         if not request.flags & SEQUENCE_START and not _has_sequence(version, request):
             olds = [old for old in reversed(self.olds) if _has_sequence(old, request)]
             version = olds[0] if olds else version
-        return version.submit(request, sink, needs_idle=needs_idle) * len(parts) + parts.index(version)
-
-    def _part(self, key: int) -> tuple[Target, int]:
-        number, position = divmod(key, len(self._parts))
-        return self._parts[position], number
-
-    def cancel(self, key: int) -> None:
-        version, key = self._part(key)
-        version.cancel(key)
-
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        version, key = self._part(key)
-        version.reject_waiting(key, error)
-
-    def is_waiting(self, key: int) -> bool:
-        version, key = self._part(key)
-        return version.is_waiting(key)
-
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        version, key = self._part(key)
-        return version.waits_of(key)
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        version, key = self._part(key)
-        version.confirm_sent(key, count)
-
-    def drop_responses(self, key: int) -> None:
-        version, key = self._part(key)
-        version.drop_responses(key)
+        version.submit(opened)
 
 
 def _has_sequence(version: Target, request: InferRequest) -> bool:

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from naiad.config.model import model_config_pb2 as pb
 from naiad.core import clock
 from naiad.core.errors import NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.interface import Dispatch, RowDispatch
 from naiad.engine.scheduling.rate_limit import GrantedWork, RateLimiter, ResourceCapacity, ResourceNeed
 from naiad.engine.serving.execution import (
@@ -24,8 +25,8 @@ from naiad.engine.serving.execution import (
     WorkerAction,
     WorkerScheduler,
 )
-from naiad.engine.serving.pending import PendingRequest
 from naiad.guests.worker import Worker
+from naiad.protocol.inference import InferRequest
 
 __all__ = ["RateLimitGate", "SharedRateLimiter"]
 
@@ -100,7 +101,7 @@ class SharedRateLimiter:
         waiting = [worker for worker, staged in self._staged.items() if staged and not worker.batches]
         return {worker: self._limiter.holders_before(worker) for worker in waiting}
 
-    def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
+    def holders_before(self, pending: OpenRequest) -> Sequence[Collection[Worker]]:
         for worker, staged in self._staged.items():
             if any(pending in action.items for _, action in staged):
                 return self._limiter.holders_before(worker)
@@ -126,7 +127,9 @@ class RateLimitGate:
         self._scheduler = scheduler
         self._on_rejected = on_rejected
         self._workers: set[Worker] = set()
-        self._staged: dict[PendingRequest, asyncio.TimerHandle | None] = {}  # with the timer of its timeout
+        self._staged: dict[OpenRequest, asyncio.TimerHandle | None] = {}  # with the timer of its timeout
+        # Of the rows of staged batches: one that is withdrawn keeps no request, and is executed with the others.
+        self._of_rows: dict[OpenRequest, InferRequest] = {}
         self._executor: BatchExecutor | None = None
         self._resume: CarryOut | None = None
 
@@ -145,20 +148,22 @@ class RateLimitGate:
         self._limiter.register(worker, self.groups.get(worker.spec.name) or pb.ModelInstanceGroup())
         self._workers.add(worker)
 
-    def remove(self, worker: Worker) -> tuple[PendingRequest, ...]:
+    def remove(self, worker: Worker) -> tuple[OpenRequest, ...]:
         """Remove a guest; the requests of its staged batches."""
         self._workers.discard(worker)
         return self._withdraw_all(self._limiter.unregister(worker))
 
-    def retire(self, worker: Worker) -> tuple[PendingRequest, ...]:
+    def retire(self, worker: Worker) -> tuple[OpenRequest, ...]:
         """Take the staged batches of a guest back, and return their requests; it may finish what it executes."""
         return self._withdraw_all(self._limiter.withdraw(worker)) if worker in self._workers else ()
 
-    def _withdraw_all(self, staged: Sequence[StagedBatch]) -> tuple[PendingRequest, ...]:
+    def _withdraw_all(self, staged: Sequence[StagedBatch]) -> tuple[OpenRequest, ...]:
         items = [pending for _, action in staged for pending in action.items]
+        for pending in items:
+            self._of_rows.pop(pending, None)
         return tuple(pending for pending in items if self.withdraw(pending))
 
-    def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
+    def holders_before(self, pending: OpenRequest) -> Sequence[Collection[Worker]]:
         """For each event that a staged request waits for, the guests that hold what it needs; else nothing."""
         return self._limiter.holders_before(pending) if pending in self._staged else ()
 
@@ -177,6 +182,8 @@ class RateLimitGate:
             if isinstance(action, Dispatch | RowDispatch):
                 for pending in action.items:
                     self._staged[pending] = self._start_timeout(pending)
+                    if isinstance(action, RowDispatch):
+                        self._of_rows[pending] = pending.request
                 self._limiter.stage(action.instance, (self, action))
             else:
                 self._executor.carry_out((action,))
@@ -187,16 +194,22 @@ class RateLimitGate:
         assert self._resume is not None
         worker = action.instance
         items = tuple([pending for pending in action.items if self.withdraw(pending)])
+        requests = {pending: self._of_rows.pop(pending, None) for pending in action.items}
         if not items:
             self._limiter.on_batch_done(worker)
             self._resume(self._scheduler.on_finished(worker, clock.monotonic_ns()))
             return
         withdrawn = set(action.items).difference(items)
+        for pending in withdrawn:
+            if (request := requests[pending]) is not None:
+                pending.request = request
         self._executor.carry_out((Dispatch(worker, items) if isinstance(action, Dispatch) else action,))
         if withdrawn and isinstance(action, RowDispatch):  # without its row, the rows behind it would change slots
             worker.cancel([pending.key for pending in withdrawn])
+        for pending in withdrawn:
+            pending.release()
 
-    def withdraw(self, pending: PendingRequest) -> bool:
+    def withdraw(self, pending: OpenRequest) -> bool:
         """Take a request out of its staged batch; False if it is in none."""
         if pending not in self._staged:
             return False
@@ -205,7 +218,7 @@ class RateLimitGate:
             timer.cancel()
         return True
 
-    def _start_timeout(self, pending: PendingRequest) -> asyncio.TimerHandle | None:
+    def _start_timeout(self, pending: OpenRequest) -> asyncio.TimerHandle | None:
         """A timer that rejects a staged request when its queue timeout expires; None if it has none."""
         deadline = self._scheduler.deadline_of(pending, pending.queued)
         if deadline is None:
@@ -213,6 +226,6 @@ class RateLimitGate:
         delay = (deadline - clock.monotonic_ns()) / 1_000_000_000
         return asyncio.get_running_loop().call_later(max(delay, 0), self._on_timeout, pending)
 
-    def _on_timeout(self, pending: PendingRequest) -> None:
+    def _on_timeout(self, pending: OpenRequest) -> None:
         if self.withdraw(pending):
             self._on_rejected(pending, NotReadyError("Request timeout expired"))

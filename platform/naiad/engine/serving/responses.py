@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core import clock
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.sequences.states import StateTensor
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.reshape import OutputReshape
 from naiad.engine.serving.sequence_states import StateOutputs
 from naiad.engine.statistics.counters import Statistics
@@ -31,7 +31,7 @@ class ResponsePreparation:
         self._states = StateOutputs(config, states) if states else None
         self.is_needed = config.decoupled or self._reshape.is_needed or bool(states)
 
-    def prepare(self, worker: Worker, pending: PendingRequest, response: InferResponse) -> InferResponse | None:
+    def prepare(self, worker: Worker, pending: OpenRequest, response: InferResponse) -> InferResponse | None:
         """What the client of *pending* gets for a response that *worker* sent; None if nothing is left of it."""
         if self._states is not None and response.outputs and not self._states.keep(pending, response):
             worker.credit(pending.key, 1)  # the client gets nothing that it could confirm

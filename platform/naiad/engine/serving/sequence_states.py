@@ -14,9 +14,9 @@ from pathlib import Path
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, datatype_of
 from naiad.core.errors import ConfigError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.compile_plan import state_outputs
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.warmup import MAX_TENSOR_BYTES, read_data_file
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferResponse, InputTensor
@@ -151,7 +151,7 @@ class StateOutputs:
         self._hidden = frozenset(state_outputs(config)) - {tensor.name for tensor in config.outputs}
         self._decoupled = config.decoupled
 
-    def keep(self, pending: PendingRequest, response: InferResponse) -> bool:
+    def keep(self, pending: OpenRequest, response: InferResponse) -> bool:
         """Store the states in *response* for its sequence; leave only what the client gets in the response.
 
         Returns:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.core import clock
 from naiad.core.errors import Code, GuestExitedError, ModelError, NaiadError, fresh, is_model_response, without_frames
+from naiad.engine.open_request import Events, OpenRequest
 from naiad.engine.scheduling.dynamic.shapes import ShapeKeys
 from naiad.engine.scheduling.factory import preserves_order, scheduler_for
 from naiad.engine.scheduling.interface import SingleDispatch
@@ -23,7 +24,6 @@ from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.serving.device_use import settle_outputs
 from naiad.engine.serving.dispatch import Dispatcher, WorkerScheduler
 from naiad.engine.serving.fatal_requests import FatalRequestGuard
-from naiad.engine.serving.pending import PendingRequest
 from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
 from naiad.engine.serving.response_order import Order, OrderedSink
 from naiad.engine.serving.responses import ResponsePreparation
@@ -33,7 +33,7 @@ from naiad.engine.statistics.reported import ReportedStatistics
 from naiad.guests.exchange import ExecutingBatch, ExecutionReport, GuestResponse, SingleResponse
 from naiad.guests.worker import Worker
 from naiad.protocol.delivery import end_failed_sink, send_safely
-from naiad.protocol.inference import InferRequest, InferResponse, Sink
+from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.request_plan import CheckedLayout
 
 __all__ = ["RequestTracker", "depth_for"]
@@ -83,9 +83,16 @@ class RequestTracker:
         version: int,
         keys: Iterator[int],
         warm_up: WarmUp,
+        takers_of: Callable[[OpenRequest], Collection[Worker]] = lambda _: (),
         limiter: SharedRateLimiter | None = None,
         states: Sequence[StateTensor] = (),
     ) -> None:
+        """No requests yet; *takers_of* finds the guests that may take one that waits, none while one is being started.
+
+        The other arguments are as for `ModelVersion`.
+        """
+        self.takers_of = takers_of
+        self._keys = keys
         self.statistics = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
         self.order: Order | None = ResponseOrder() if preserves_order(config) else None
         self.reported: ReportedStatistics | None = None  # set, if at all, before the first request
@@ -99,7 +106,7 @@ class RequestTracker:
         # In the order in which requests came. A request is removed before its sink gets the last response, so no sink
         # gets two. Those whose `worker` is None are with the scheduler, or staged at the gate; the others are in
         # `open` of that worker until it has passed on their last response.
-        self._pending: dict[int, PendingRequest] = {}
+        self._pending: dict[int, OpenRequest] = {}
         # Keys, also of requests that have ended meanwhile: `queued_inside` removes these.
         self._queued_inside: set[int] = set()
         # The longest recent `execute`: rises at once, falls by an eighth per batch. A new version counts as slow.
@@ -127,7 +134,7 @@ class RequestTracker:
         return len(self._pending)
 
     @property
-    def forwarding_scheduler(self) -> SingleDispatch[Worker, PendingRequest] | None:
+    def forwarding_scheduler(self) -> SingleDispatch[Worker, OpenRequest] | None:
         """What dispatches requests that are forwarded; None where they or their responses have to be looked at."""
         is_plain = self._gate is None and self.reported is None and not self._is_prepared
         return self._singly if is_plain else None
@@ -168,41 +175,50 @@ class RequestTracker:
         found = None if self._singly is None else self._singly.next_instance()
         return found is not None and not found[1]
 
-    def holders_before(self, pending: PendingRequest) -> Sequence[Collection[Worker]]:
+    def holders_before(self, pending: OpenRequest) -> Sequence[Collection[Worker]]:
         return () if self._gate is None else self._gate.holders_before(pending)
 
     @property
-    def waiting(self) -> Collection[PendingRequest]:
+    def waiting(self) -> Collection[OpenRequest]:
         """The requests that wait for an instance, oldest first, if they are dispatched one by one."""
         return () if self._singly is None else self._singly.waiting
 
-    def give_away(self, pending: PendingRequest) -> None:
+    def give_away(self, pending: OpenRequest) -> None:
         """Forget a request that waits: another process executes it."""
         del self._pending[pending.key]
         self.dispatcher.withdraw(pending)
 
     # -- from the client ----------------------------------------------------------------------------------------
 
-    def track(self, pending: PendingRequest) -> None:
-        self._pending[pending.key] = pending
+    def track(self, pending: OpenRequest, layout: CheckedLayout) -> None:
+        """Have a request that was sent to its guest already."""
+        pending.key = key = next(self._keys)
+        pending.holder = self
+        pending.batch_size, pending.packed = layout.batch_size, layout.packed
+        pending.queued = pending.laid_out = clock.monotonic_ns()
+        self._pending[key] = pending
         self.trims_due = _TRIM_COUNT
 
     def expect_trims(self) -> None:
         """Both sides have pages to free in the next pause."""
         self.trims_due = _TRIM_COUNT
 
-    def untrack(self, pending: PendingRequest) -> None:
+    def untrack(self, pending: OpenRequest) -> None:
         """Forget a request that was not sent after all."""
         self._pending.pop(pending.key, None)
 
-    def start(self, key: int, request: InferRequest, sink: Sink, layout: CheckedLayout, needs_idle: bool) -> None:  # noqa: FBT001 - see `StartRequest`
-        pending = self._pending[key] = PendingRequest(key, request, sink, layout)
+    def start(self, pending: OpenRequest, layout: CheckedLayout) -> None:
+        pending.key = key = next(self._keys)
+        pending.holder = self
+        pending.batch_size, pending.packed = layout.batch_size, layout.packed
+        pending.queued = clock.monotonic_ns()
+        self._pending[key] = pending
         self.trims_due = _TRIM_COUNT
         try:
             if self.is_batching:
-                self._enqueue(pending, needs_idle=needs_idle)
+                self._enqueue(pending)
             else:
-                self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=needs_idle))
+                self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=pending.needs_idle))
         except NaiadError:
             raise
         except Exception:  # the caller has no request then, so nothing may be left of it here
@@ -210,17 +226,17 @@ class RequestTracker:
                 self.dispatcher.withdraw(pending)
             raise
 
-    def _enqueue(self, pending: PendingRequest, *, needs_idle: bool) -> None:
+    def _enqueue(self, pending: OpenRequest) -> None:
         """Queue a request with a scheduler that looks at more than its age, and may reject it."""
         pending.shape_key = self._shapes.key(pending.request)
         if self.order is not None:
             pending.sink = OrderedSink(self.order, pending.sink)
-        self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=needs_idle))
+        self._carry_out(self._scheduler.enqueue(pending, pending.queued, needs_idle=pending.needs_idle))
         pending.is_queued = True
         if pending.rejection is not None:
             raise fresh(pending.rejection)
 
-    def _on_rejected(self, pending: PendingRequest, error: NaiadError) -> None:
+    def _on_rejected(self, pending: OpenRequest, error: NaiadError) -> None:
         """The scheduler rejects a request: while it is enqueued, or later because of a timeout."""
         if pending.is_queued:
             is_cancelled = error.code is Code.CANCELLED
@@ -229,37 +245,46 @@ class RequestTracker:
             del self._pending[pending.key]
             pending.rejection = without_frames(error)
 
-    def cancel(self, key: int) -> None:
-        pending = self._pending.get(key)
-        if pending is None:
+    def has(self, pending: OpenRequest) -> bool:
+        return self._pending.get(pending.key) is pending
+
+    def cancel(self, pending: OpenRequest) -> None:
+        if not self.has(pending):
             return
         pending.is_cancelled = True
         if pending.worker is not None:
-            pending.worker.cancel([key])
+            pending.worker.cancel([pending.key])
         else:
-            self.reject_waiting(key, _cancelled())
+            self.reject_waiting(pending, _cancelled())
 
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        pending = self._pending.get(key)
-        if pending is not None and self.dispatcher.withdraw(pending):
+    def reject_waiting(self, pending: OpenRequest, error: NaiadError) -> None:
+        if self.has(pending) and self.dispatcher.withdraw(pending):
             is_cancelled = error.code is Code.CANCELLED
             self.fail([pending], error, FailureReason.CANCELED if is_cancelled else FailureReason.OTHER)
 
-    def confirm_sent(self, key: int, count: int) -> None:
-        pending = self._pending.get(key)
-        if pending is not None:
-            pending.on_responses_sent(count)
+    def confirm_sent(self, pending: OpenRequest, count: int) -> None:
+        pending.on_responses_sent(count)
 
-    def drop_responses(self, key: int) -> None:
-        """See `Target.drop_responses`. What its sink still has counts as sent."""
-        pending = self._pending.get(key)
-        if pending is not None:
+    def drop_responses(self, pending: OpenRequest) -> None:
+        """See `SubmittedRequest.drop_responses`. What its sink still has counts as sent."""
+        if self.has(pending):
             pending.drops_responses = True
             pending.on_dropped()
 
+    def is_waiting(self, pending: OpenRequest) -> bool:
+        return pending.worker is None and self.has(pending)
+
+    def waits_of(self, pending: OpenRequest) -> Events:
+        """See `Holder`. A request waits for its guest, for any while it is queued, or for the holders of a resource."""
+        if not self.has(pending):
+            return ()
+        if pending.worker is not None:
+            return ((pending.worker,),)
+        return self.holders_before(pending) or (self.takers_of(pending),)
+
     # -- state --------------------------------------------------------------------------------------------------
 
-    def find(self, key: int) -> PendingRequest | None:
+    def find(self, key: int) -> OpenRequest | None:
         return self._pending.get(key)
 
     def request_of(self, key: int) -> InferRequest | None:
@@ -298,11 +323,11 @@ class RequestTracker:
         if answer.reschedule:
             self._reschedule(worker, pending, started, ended)
             return
-        response = answer.response
+        request, response = pending.request, answer.response
         if response is not None:
-            response.request_id = pending.request.request_id
-            if response.is_on_device or pending.request.device is not None:
-                settle_outputs(pending.request, response)
+            response.request_id = request.request_id
+            if response.is_on_device or request.device is not None:
+                settle_outputs(request, response)
         if self._is_prepared:
             if response is not None:
                 response = self._preparation.prepare(worker, pending, response)
@@ -325,16 +350,18 @@ class RequestTracker:
                 self.statistics.on_success(pending.batch_size, pending.queued, laid_out, started, ended, now)
             if error is not None:
                 self._count_error(pending, error, now)
-            if pending.request.trace is not None:
-                pending.request.trace.on_computed(pending.queued, laid_out, started, ended, now)
+            if request.trace is not None:
+                request.trace.on_computed(pending.queued, laid_out, started, ended, now)
             if pending.drops_responses and error is None and self._is_decoupled:
                 response = None
         try:
             pending.sink.send(response, answer.final)
         except Exception as error:  # noqa: BLE001 - logged; else the guest would be ended and the client would wait
             self._on_sink_failed(pending, error)
-        if answer.final and (note := self._note_load) is not None:
-            self._follow_load(note, ended - started)
+        if answer.final:
+            pending.release()
+            if (note := self._note_load) is not None:
+                self._follow_load(note, ended - started)
 
     def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
         _, key, started, ended, layout, outputs, _ = response
@@ -347,11 +374,12 @@ class RequestTracker:
                 pending.forwarded.source.respond(pending.forwarded.number, self._model, layout, outputs)
             except Exception as error:  # noqa: BLE001 - as in `on_response`
                 self._on_sink_failed(pending, error)
+            pending.release()
         self.on_batch_done(worker, batch, started, ended)
         if (note := self._note_load) is not None:
             self._follow_load(note, ended - started)
 
-    def _on_sink_failed(self, pending: PendingRequest, error: Exception) -> None:
+    def _on_sink_failed(self, pending: OpenRequest, error: Exception) -> None:
         """A response cannot be passed on: end the request with an error, for its client and its guest."""
         if self._pending.pop(pending.key, None) is not None:  # else the last response was counted before it was sent
             self.statistics.on_failure(clock.monotonic_ns() - pending.queued)
@@ -359,19 +387,20 @@ class RequestTracker:
                 pending.worker.cancel([pending.key])
                 pending.worker.credit(pending.key, _UNLIMITED_CREDIT)
         end_failed_sink(pending.sink, error, (*self._model, pending.request.request_id))
+        pending.release()
 
     def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
         if batch.size:  # else a warm-up sample, whose inputs are small
             items = [self._pending[key] for key in batch.keys if key in self._pending]
             self.dispatcher.on_unsent(worker, items, error)
 
-    def _count_error(self, pending: PendingRequest, error: NaiadError, now: int) -> None:
+    def _count_error(self, pending: OpenRequest, error: NaiadError, now: int) -> None:
         if is_model_response(error):
             self.statistics.on_error_response()
         else:
             self.statistics.on_failure(now - pending.queued, FailureReason.BACKEND)
 
-    def _reschedule(self, worker: Worker, pending: PendingRequest, started: int, ended: int) -> None:
+    def _reschedule(self, worker: Worker, pending: OpenRequest, started: int, ended: int) -> None:
         """The model asks for the same request again, which only iterative sequences allow."""
         if self._sequences is None or not self._config.message.sequence_batching.iterative_sequence:
             problem = "which takes sequence_batching's iterative_sequence"
@@ -471,14 +500,14 @@ class RequestTracker:
         self._carry_out(self._scheduler.requeue(not_begun, clock.monotonic_ns()))
         return blamed
 
-    def _without_refused(self, not_begun: tuple[PendingRequest, ...]) -> tuple[PendingRequest, ...]:
+    def _without_refused(self, not_begun: tuple[OpenRequest, ...]) -> tuple[OpenRequest, ...]:
         """*not_begun* without the requests that are refused from now on; those, including queued ones, are rejected."""
         refused = dict(self.fatal.sort_out(self._pending.values()))
         for pending, error in refused.items():
             if pending in not_begun:
                 self.fail([pending], error)
             else:
-                self.reject_waiting(pending.key, error)
+                self.reject_waiting(pending, error)
         return tuple(pending for pending in not_begun if pending not in refused)
 
     def add_guest(self, worker: Worker) -> None:
@@ -538,7 +567,7 @@ class RequestTracker:
     # -- failing ------------------------------------------------------------------------------------------------
 
     def fail(
-        self, items: Sequence[PendingRequest], error: NaiadError, reason: FailureReason = FailureReason.OTHER
+        self, items: Sequence[OpenRequest], error: NaiadError, reason: FailureReason = FailureReason.OTHER
     ) -> None:
         """Answer requests with *error*; those that have ended meanwhile are left out."""
         now = clock.monotonic_ns()
@@ -549,6 +578,7 @@ class RequestTracker:
             self.statistics.on_failure(now - pending.queued, reason)
             response = InferResponse(self._config.name, self._version, pending.request.request_id, error=error)
             send_safely(pending.sink, response, True, (*self._model, response.request_id))
+            pending.release()
 
     def fail_waiting(self, error: NaiadError) -> None:
         self.fail(list(self._scheduler.drain()), error)

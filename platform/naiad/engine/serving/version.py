@@ -17,12 +17,13 @@ from naiad_stub.load_spec import NativeCode
 
 from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.core import clock
-from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError
+from naiad.core.errors import GuestExitedError, NotReadyError
 from naiad.core.gathering import finish_all
 from naiad.engine.lifecycle.placement import Placement
 from naiad.engine.lifecycle.recovery import RecoveryTrials
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import metadata_of, version_numbers
@@ -98,9 +99,11 @@ class ModelVersion:
         self.metadata = metadata_of(config, version)
         keys = itertools.count(1)
         self._warm_up = WarmUp(samples, keys)
-        self.requests = self._tracker = tracker = RequestTracker(config, version, keys, self._warm_up, limiter, states)
+        self.requests = self._tracker = tracker = RequestTracker(
+            config, version, keys, self._warm_up, self._takers_of, limiter, states
+        )
         plan = compile_plan(config, version, self.number)
-        self._admission = Admission(plan, tracker.start, keys, tracker.statistics)
+        self._admission = Admission(plan, tracker.start, tracker.statistics)
         self.branches = branches
         spreading = None
         if branches is not None:
@@ -118,7 +121,7 @@ class ModelVersion:
         self.direct = self
         self.forwarding = None
         if tracker.forwarding_scheduler is not None:
-            self.forwarding = Forwarding(self._admission, tracker, keys)
+            self.forwarding = Forwarding(self._admission, tracker)
         self.shared_inputs = next((spec.inputs for spec in specs), None)
         self._leases = {lease for spec in specs for lease in (spec.prewarm, spec.lease) if lease is not None}
         interface = ModelInterface(plan)
@@ -464,30 +467,6 @@ class ModelVersion:
             cache, self.config, self.version, self.number, tracker.statistics, tracker.order
         )
 
-    def cancel(self, key: int) -> None:
-        if self.branches is not None and self.branches.has(key):
-            self.branches.cancel(key)
-        else:
-            self._tracker.cancel(key)
-
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        if self.branches is not None and self.branches.has(key):
-            self.branches.reject(key, error)
-        else:
-            self._tracker.reject_waiting(key, error)
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        if self.branches is not None and self.branches.has(key):
-            self.branches.confirm_sent(key, count)
-        else:
-            self._tracker.confirm_sent(key, count)
-
-    def drop_responses(self, key: int) -> None:
-        if self.branches is not None and self.branches.has(key):
-            self.branches.drop_responses(key)
-        else:
-            self._tracker.drop_responses(key)
-
     @property
     def open_sequences(self) -> int:
         return self._tracker.open_sequences
@@ -498,35 +477,18 @@ class ModelVersion:
     def has_sequence(self, correlation_id: int | str) -> bool:
         return self._tracker.has_sequence(correlation_id)
 
-    def is_waiting(self, key: int) -> bool:
-        pending = self._tracker.find(key)
-        return pending is not None and pending.worker is None
-
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:
-        """See `Target`. A request waits for its guest, for any while it is queued, or for the holders of a resource."""
-        pending = self._tracker.find(key)
-        if pending is None:
-            return () if self.branches is None else self.branches.waits_of(key)
-        if pending.worker is not None:
-            return ((pending.worker,),)
-        if holders := self._tracker.holders_before(pending):
-            return holders
+    def _takers_of(self, request: OpenRequest) -> Collection[Worker]:
+        """The guests that may take a request that waits; none while one is being started, which will take it."""
         workers = [instance.worker for instance in self._active if not instance.reason]
-        # A guest that is being started will take the request: then no set of guests blocks it.
         elsewhere: Collection[Worker] | None = ()
-        if self.branches is not None and is_movable(pending.request):
+        if self.branches is not None and is_movable(request):
             elsewhere = self.branches.workers()
         if None in workers or elsewhere is None:
-            return ([],)
-        return ([*(worker for worker in workers if worker is not None), *elsewhere],)
+            return ()
+        return [*(worker for worker in workers if worker is not None), *elsewhere]
 
     def has_idle(self) -> bool:
         return self._tracker.has_idle()
-
-    def instance_of(self, key: int) -> str:
-        """The name of the instance that has a request; empty for none."""
-        pending = self._tracker.find(key)
-        return "" if pending is None or pending.worker is None else pending.worker.spec.name
 
     # -- callbacks of instances and workers -----------------------------------------------------------------------
 

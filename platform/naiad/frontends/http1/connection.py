@@ -29,7 +29,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     def __init__(
         self,
         handle: Callable[[HttpExchange], None],
-        cancel: Callable[[int], None],
         connections: OpenConnections[HttpConnection],
         limits: RequestLimits,
         heads: HeadCache,
@@ -65,7 +64,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._linger_timer: asyncio.TimerHandle | None = None
         self.responses = ResponseQueue(
             handle,
-            cancel,
             on_closing=self._stop_reading,
             on_linger=self._linger,
             on_body_released=self._on_body_released,

@@ -39,7 +39,6 @@ class HttpListener:
     def __init__(
         self,
         handle: Callable[[HttpExchange], None],
-        cancel: Callable[[int], None],
         *,
         address: str,
         port: int,
@@ -70,7 +69,6 @@ class HttpListener:
             pages: Which Hosts and which web pages are served; None for the defaults.
         """
         self._handle = handle
-        self._cancel = cancel
         self._address = address
         self._port = port
         self._advice = advice
@@ -110,7 +108,6 @@ class HttpListener:
         def connect() -> HttpConnection:
             return HttpConnection(
                 self._handle,
-                self._cancel,
                 self._connections,
                 self._limits,
                 self._heads,

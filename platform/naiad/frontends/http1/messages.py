@@ -12,7 +12,7 @@ import orjson
 from naiad.core.errors import NaiadError
 from naiad.frontends.request_budget import Charge
 from naiad.frontends.status import HTTP_STATUS
-from naiad.protocol.inference import Buffer
+from naiad.protocol.inference import Buffer, SubmittedRequest
 
 # As RFC 9110 (section 15) names them: Python before 3.13 has the names of older RFCs for the last four.
 _REASONS = {status.value: status.phrase.encode() for status in HTTPStatus} | {
@@ -90,8 +90,8 @@ class HttpExchange(Protocol):
     def on_resume(self, resume: Callable[[], None]) -> None:
         """Call *resume* each time the exchange is not blocked any more, or the client has disconnected."""
 
-    def on_disconnect(self, ticket: int) -> None:
-        """Cancel *ticket* if the client disconnects before the response is complete. Several tickets add up."""
+    def on_disconnect(self, submitted: SubmittedRequest) -> None:
+        """Cancel a request if the client disconnects before the response is complete. Several requests add up."""
 
 
 def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, extra: bytes = b"") -> list[Buffer]:

@@ -28,7 +28,7 @@ from naiad.frontends.refusals import client_address, server_address
 from naiad.frontends.request_budget import Charge, RequestBudget
 from naiad.frontends.unread_bytes import unsent_bytes
 from naiad.frontends.unread_responses import UnreadResponse
-from naiad.protocol.inference import Buffer
+from naiad.protocol.inference import Buffer, SubmittedRequest
 
 logger = logging.getLogger("naiad.http")
 
@@ -69,7 +69,6 @@ class ResponseQueue(HttpExchange):
     def __init__(
         self,
         handle: Callable[[HttpExchange], None],
-        cancel: Callable[[int], None],
         *,
         on_closing: Callable[[], None],
         on_linger: Callable[[], None],
@@ -93,7 +92,6 @@ class ResponseQueue(HttpExchange):
             budget: Counts what waits for the client; None for no limit.
         """
         self._handle = handle
-        self._cancel = cancel
         self._budget = budget or RequestBudget()
         self._transport: asyncio.Transport | None = None  # not None while the connection is open
         self._on_closing = on_closing
@@ -106,8 +104,8 @@ class ResponseQueue(HttpExchange):
         # first values: `respond` resets them with it.
         self._current: HttpRequest | None = None
         self._is_response_begun = False  # the first part of the response is written
-        self._ticket = -1
-        self._further_tickets: list[int] = []  # empty while `_ticket` is -1
+        self._submitted: SubmittedRequest | None = None
+        self._further: list[SubmittedRequest] = []  # empty while `_submitted` is None
         self._resume: Callable[[], None] | None = None
         # The rest of a long response, and its request: the next one is handled when all of it is written.
         self._unwritten: deque[memoryview] = deque()
@@ -165,13 +163,13 @@ class ResponseQueue(HttpExchange):
     def is_blocked(self) -> bool:
         return self._is_blocked
 
-    def on_disconnect(self, ticket: int) -> None:
+    def on_disconnect(self, submitted: SubmittedRequest) -> None:
         if self._current is None:
             return
-        if self._ticket < 0:
-            self._ticket = ticket
+        if self._submitted is None:
+            self._submitted = submitted
         else:
-            self._further_tickets.append(ticket)
+            self._further.append(submitted)
 
     def on_resume(self, resume: Callable[[], None]) -> None:
         """Call *resume* when the client reads again, or has disconnected."""
@@ -198,10 +196,10 @@ class ResponseQueue(HttpExchange):
         """Write the current response, or the rest of it, and continue with the next request."""
         current, self._current = self._current, None
         is_begun, self._is_response_begun = self._is_response_begun, False
-        self._ticket = -1
+        self._submitted = None
         self._resume = None
-        if self._further_tickets:
-            self._further_tickets.clear()
+        if self._further:
+            self._further.clear()
         transport = self._transport
         if transport is None or current is None:
             return
@@ -434,9 +432,9 @@ class ResponseQueue(HttpExchange):
         self._is_blocked = False
         if self._current is not None and self._current.charge is not None:
             self._current.charge.release()
-        if self._current is not None and self._ticket >= 0:
-            for ticket in (self._ticket, *self._further_tickets):
-                self._cancel(ticket)
+        if self._current is not None and self._submitted is not None:
+            for submitted in (self._submitted, *self._further):
+                submitted.cancel()
         if self._resume is not None:
             self._resume()  # the parts that wait are written to nowhere, which ends their stream
 

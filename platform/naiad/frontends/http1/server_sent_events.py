@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from naiad.frontends.http1.messages import HttpExchange, stream_head
-from naiad.protocol.inference import Buffer
+from naiad.protocol.inference import Buffer, SubmittedRequest
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
 _UNBUFFERED = b"X-Accel-Buffering: no\r\n"
@@ -45,29 +45,28 @@ def _long_chunk(data: Sequence[Buffer]) -> list[Buffer]:
 class SentCount:
     """Counts the responses of a request that were written, and confirms them to the engine.
 
-    Responses may be written before the ticket of their request is known: `submit` of the engine may call the sink
-    before it returns. These are confirmed by `set_ticket`.
+    Responses may be written before their request is known: `submit` of the engine may call the sink before it returns.
+    These are confirmed by `of`.
     """
 
-    __slots__ = ("_confirm_sent", "_count", "_ticket")
+    __slots__ = ("_count", "_submitted")
 
-    def __init__(self, confirm_sent: Callable[[int, int], None]) -> None:
-        self._confirm_sent = confirm_sent
-        self._ticket = -1
+    def __init__(self) -> None:
+        self._submitted: SubmittedRequest | None = None
         self._count = 0
 
     def add(self, count: int = 1) -> None:
         """Confirm *count* more responses."""
-        if self._ticket < 0:
+        if self._submitted is None:
             self._count += count
         else:
-            self._confirm_sent(self._ticket, count)
+            self._submitted.confirm_sent(count)
 
-    def set_ticket(self, ticket: int) -> None:
-        """Confirm under *ticket* what was written so far, and all that follows."""
-        self._ticket = ticket
+    def of(self, submitted: SubmittedRequest) -> None:
+        """Confirm as responses of *submitted* what was written so far, and all that follows."""
+        self._submitted = submitted
         if self._count:
-            self._confirm_sent(ticket, self._count)
+            submitted.confirm_sent(self._count)
             self._count = 0
 
 

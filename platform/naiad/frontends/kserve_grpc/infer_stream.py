@@ -27,7 +27,7 @@ from naiad.frontends.offload.exchanges import Cancellable
 from naiad.frontends.region_inputs import complete_inputs
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
-from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse
+from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse, SubmittedRequest
 
 logger = logging.getLogger("naiad.grpc")
 
@@ -41,8 +41,8 @@ class InferStream:
     """The requests of one stream. The transport calls `feed` and `end_requests`, and sends what `outgoing` holds.
 
     Attributes:
-        outgoing: Messages to send, oldest first, each with its request's ticket where that may have many responses,
-            else None. The transport removes them, and calls `on_sent` with the ticket once a message has left.
+        outgoing: Messages to send, oldest first, each with its request where that may have many responses,
+            else None. The transport removes them, and calls `on_sent` with the request once a message has left.
         failure: The error that ended the stream, where errors do that.
     """
 
@@ -84,7 +84,7 @@ class InferStream:
             headers: Those that name the trace which the requests belong to.
             errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
         """
-        self.outgoing: deque[tuple[bytes, int | None]] = deque()
+        self.outgoing: deque[tuple[bytes, SubmittedRequest | None]] = deque()
         self.failure: NaiadError | None = None
         self._engine = engine
         self._gate = gate
@@ -201,10 +201,10 @@ class InferStream:
             lambda: self._submit(request, infer_request),
         )
 
-    def on_sent(self, ticket: int | None) -> None:
+    def on_sent(self, submitted: SubmittedRequest | None) -> None:
         """A message has left for the client. A model with too many unsent responses is held back until then."""
-        if ticket is not None:
-            self._engine.confirm_sent(ticket)
+        if submitted is not None:
+            submitted.confirm_sent()
 
     def end_requests(self) -> None:
         """The client has sent its last message."""
@@ -225,8 +225,8 @@ class InferStream:
         for request in in_flight:
             request.cancel()
             self._gate.leave()
-            if request.ticket is not None:
-                self._engine.cancel(request.ticket)
+            if request.submitted is not None:
+                request.submitted.cancel()
 
     def _submit(self, request: _StreamedRequest, infer_request: InferRequest) -> None:
         if request.requested is not None:
@@ -243,14 +243,14 @@ class InferStream:
         self._gate.enter()
         try:
             if self._tracer.is_on:
-                request.ticket = self._tracer.submit(self._engine, infer_request, request, "GRPC", self._headers)
+                request.submitted = self._tracer.submit(self._engine, infer_request, request, "GRPC", self._headers)
             else:
-                request.ticket = self._engine.submit(infer_request, request)
+                request.submitted = self._engine.submit(infer_request, request)
         except Exception:
             self.on_request_end(request)
             raise
-        if self.failure is not None:  # the model failed within `submit`, before it returned a ticket to cancel
-            self._engine.cancel(request.ticket)
+        if self.failure is not None:  # the model failed within `submit`, before it returned what could be cancelled
+            request.submitted.cancel()
 
     def _reject(self, request: _StreamedRequest, error: NaiadError) -> None:
         request.release_regions()
@@ -298,9 +298,9 @@ class InferStream:
             self.cancel()
             self._on_change()
 
-    def send(self, message: bytes, ticket: int | None) -> None:
+    def send(self, message: bytes, submitted: SubmittedRequest | None) -> None:
         """Send a message without regard to the order of requests."""
-        self.outgoing.append((message, ticket))
+        self.outgoing.append((message, submitted))
         self._on_change()
 
     def on_request_end(self, request: _StreamedRequest) -> None:
@@ -334,7 +334,7 @@ class _StreamedRequest:
         "is_decoupled",
         "requested",
         "responses",
-        "ticket",
+        "submitted",
     )
 
     def __init__(self, stream: InferStream, body: ModelInferRequest) -> None:
@@ -342,7 +342,7 @@ class _StreamedRequest:
         self.is_decoupled = False
         self.enable_empty_final = False
         self.is_complete = False
-        self.ticket: int | None = None
+        self.submitted: SubmittedRequest | None = None
         self.responses: list[bytes] = []
         self.requested: RequestedOutputs | None = None
         self._stream = stream
@@ -413,7 +413,7 @@ class _StreamedRequest:
         if response is not None:
             message = self._encode(response, requested, final=final)
             if message is not None:
-                self._stream.send(message, self.ticket)
+                self._stream.send(message, self.submitted)
         elif final and self.enable_empty_final:
             self._stream.send(response_codec.encode_empty_final(self.body), None)
 

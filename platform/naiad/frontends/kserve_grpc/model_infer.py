@@ -12,7 +12,7 @@ from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE
 from naiad.frontends.kserve_grpc.service import Inference, ServiceContext
 from naiad.frontends.offload.exchanges import Cancellable
 from naiad.frontends.region_inputs import Start, complete_inputs
-from naiad.protocol.inference import Buffer, InferResponse
+from naiad.protocol.inference import Buffer, InferResponse, SubmittedRequest
 
 
 class ModelInfer:
@@ -27,7 +27,7 @@ class ModelInfer:
         "_message_buffer",
         "_response",
         "_response_count",
-        "_ticket",
+        "_submitted",
     )
 
     def __init__(self, context: ServiceContext, call: GrpcCall) -> None:
@@ -36,7 +36,7 @@ class ModelInfer:
         self._message_buffer: Message = b""
         self._inference: Inference | None = None
         self._is_counted = False  # by the gate
-        self._ticket: int | None = None
+        self._submitted: SubmittedRequest | None = None
         self._job: Cancellable | None = None  # work that is done later, before the request or after the response
         self._response: InferResponse | None = None
         self._response_count = 0
@@ -88,7 +88,7 @@ class ModelInfer:
             self._message_buffer = message
             self._is_counted = True
             context.gate.enter()
-            self._ticket = context.service.submit(inference.request, self, propagated)
+            self._submitted = context.service.submit(inference.request, self, propagated)
         except Exception as error:  # noqa: BLE001 - any error becomes the call's status
             self._leave_gate()
             self._call.fail(error)
@@ -124,7 +124,7 @@ class ModelInfer:
         """The request has the bytes of all its inputs, and can be checked without further work."""
         inference = self._inference
         assert inference is not None
-        self._ticket = self._context.service.submit(inference.request, self, self._propagated(inference))
+        self._submitted = self._context.service.submit(inference.request, self, self._propagated(inference))
 
     def _propagated(self, inference: Inference) -> Mapping[str, str]:
         """The metadata that requests caused by this one carry on; those that are forwarded become parameters."""
@@ -149,7 +149,7 @@ class ModelInfer:
             inference.requested.release()
 
     def _on_failed(self, error: Exception) -> None:
-        self._job = self._ticket = None  # what has failed, or is complete, cannot be cancelled
+        self._job = self._submitted = None  # what has failed, or is complete, cannot be cancelled
         inference, self._inference = self._inference, None
         self._release_regions(inference)
         self._leave_gate()
@@ -185,5 +185,5 @@ class ModelInfer:
         job, self._job = self._job, None
         if job is not None:
             job.cancel()
-        if self._ticket is not None:
-            self._context.engine.cancel(self._ticket)
+        if self._submitted is not None:
+            self._submitted.cancel()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
+from typing import cast
 
 from naiad.core.errors import NotReadyError
 from naiad.core.turns import SHARE_SECONDS
@@ -21,7 +22,7 @@ from naiad.frontends.grpc.gate import SHUTTING_DOWN
 from naiad.frontends.grpc.messages import Message
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.kserve_grpc.service import ServiceContext
-from naiad.protocol.inference import InferRequest
+from naiad.protocol.inference import InferRequest, SubmittedRequest
 
 _MAX_UNSENT = 1 << 22
 """Bytes of unsent responses beyond which further requests wait."""
@@ -31,8 +32,8 @@ reading, all of them will be unsent."""
 _MAX_COPIED = 1 << 20
 _MAX_WAITING = 64
 """Requests that wait as messages. Content that follows them is kept unread."""
-_NO_TICKET = object()
-"""The marker of a message without a ticket: waiting requests are fed when it has left, too."""
+_NO_REQUEST = object()
+"""The marker of a message without a request to confirm: waiting requests are fed when it has left, too."""
 
 
 class ModelStreamInfer:
@@ -99,8 +100,8 @@ class ModelStreamInfer:
 
     def on_sent(self, marker: object) -> None:
         """A message has left; requests that waited for it are submitted."""
-        if isinstance(marker, int):
-            self._inference.on_sent(marker)
+        if marker is not _NO_REQUEST:
+            self._inference.on_sent(cast("SubmittedRequest", marker))
         if self._waiting and self._call.unsent < _MAX_UNSENT // 2:
             self._feed()
 
@@ -167,9 +168,9 @@ class ModelStreamInfer:
         """Send the messages that are ready, and end the call after the last one."""
         call, inference, outgoing = self._call, self._inference, self._inference.outgoing
         while outgoing and not call.is_over:
-            message, ticket = outgoing.popleft()
+            message, submitted = outgoing.popleft()
             self._longest_message = max(self._longest_message, len(message))
-            call.send(message, _NO_TICKET if ticket is None else ticket)
+            call.send(message, _NO_REQUEST if submitted is None else submitted)
         if call.is_over:
             return
         if self._request.charge is not None:  # what is held has only become less

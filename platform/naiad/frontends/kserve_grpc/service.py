@@ -24,7 +24,7 @@ from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
 from naiad.protocol.documents import index_document, metadata_document, server_document, statistics_document
-from naiad.protocol.inference import NO_HEADERS, Buffer, InferRequest, InferResponse, Sink
+from naiad.protocol.inference import NO_HEADERS, Buffer, InferRequest, InferResponse, Sink, SubmittedRequest
 
 _FEW_TENSORS = 64
 """Tensors of a request from which their number is compared with the model's before they are read."""
@@ -160,8 +160,8 @@ class InferenceService:
         requested.prepare(request, self._engine.model_metadata(name, version), self._engine.model_config(name, version))
         return Inference(request, partial(response_codec.encode_response, requested=requested), requested)
 
-    def submit(self, request: InferRequest, sink: Sink, headers: Mapping[str, str] = NO_HEADERS) -> int:
-        """Submit a request, traced where the trace rate or *headers* select it; return its ticket."""
+    def submit(self, request: InferRequest, sink: Sink, headers: Mapping[str, str] = NO_HEADERS) -> SubmittedRequest:
+        """Submit a request, traced where the trace rate or *headers* select it."""
         request.propagated = headers
         if self._tracer.is_on:
             return self._tracer.submit(self._engine, request, sink, "GRPC", headers)

@@ -285,10 +285,10 @@ class Endpoints:
         response_coding = compression.preferred_coding(accepted) if accepted else "identity"
         sink: Sink = InferSink(exchange, form, response_coding, self._extensions)
         if self._tracer.is_on:
-            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
+            submitted = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
         else:
-            ticket = self._engine.submit(inference, sink)
-        exchange.on_disconnect(ticket)
+            submitted = self._engine.submit(inference, sink)
+        exchange.on_disconnect(submitted)
         requested = form.requested
         if requested is not None:
             # The client may register its regions again at once, however long the model executes.

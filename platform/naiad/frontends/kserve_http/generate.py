@@ -86,7 +86,7 @@ class GenerateEndpoints:
 
     def _submit(self, exchange: HttpExchange, route: Route, inference: InferRequest) -> None:
         request = exchange.request
-        sent = SentCount(self._engine.confirm_sent)
+        sent = SentCount()
         is_stream = route.endpoint is Endpoint.GENERATE_STREAM
         form = request.headers.get(FORMAT_HEADER)
         headers = no_headers if form is None else partial(load_header, form, self._metrics)
@@ -97,11 +97,11 @@ class GenerateEndpoints:
             sink = GenerateSink(exchange, sent, self._background, self._budget, headers)
         inference.propagated = propagated_headers(request.headers)
         if self._tracer.is_on:
-            ticket = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
+            submitted = self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
         else:
-            ticket = self._engine.submit(inference, sink)
-        exchange.on_disconnect(ticket)
-        sent.set_ticket(ticket)
+            submitted = self._engine.submit(inference, sink)
+        exchange.on_disconnect(submitted)
+        sent.of(submitted)
 
 
 def _fail(exchange: HttpExchange, problem: Exception) -> None:

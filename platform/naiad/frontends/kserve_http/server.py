@@ -65,7 +65,6 @@ class HttpFrontend:
         )
         self._listener = HttpListener(
             endpoints.handle,
-            engine.cancel,
             address=address,
             port=port,
             advice="choose another --http-port or --http-address, or --allow-http=false",

@@ -63,7 +63,6 @@ class MetricsFrontend:
         self._with_counters = with_counters
         self._listener = HttpListener(
             self._handle,
-            engine.cancel,
             address=address,
             port=port,
             service="metrics",

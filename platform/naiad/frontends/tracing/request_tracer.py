@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from naiad.engine.door import EngineDoor
-from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 
 
 class RequestTracer(Protocol):
@@ -20,8 +20,8 @@ class RequestTracer(Protocol):
 
     def submit(
         self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
-    ) -> int:
-        """Submit a request, traced if it is sampled or has a trace context; return its ticket.
+    ) -> SubmittedRequest:
+        """Submit a request, traced if it is sampled or has a trace context.
 
         *protocol* is `HTTP` or `GRPC`; *headers* are those among `PROPAGATED_HEADERS`.
         """

@@ -18,7 +18,7 @@ from naiad.frontends.tracing.files import BATCH_SIZE, TraceFile
 from naiad.frontends.tracing.records import CompleteTrace, JsonRecorder
 from naiad.frontends.tracing.request_trace import RequestTrace, RootSink, TraceRecorder, begin_trace
 from naiad.frontends.tracing.spans import SpanExporter
-from naiad.protocol.inference import NO_HEADERS, InferRequest, Sink
+from naiad.protocol.inference import NO_HEADERS, InferRequest, Sink, SubmittedRequest
 
 logger = logging.getLogger("naiad.trace")
 
@@ -92,7 +92,7 @@ class Tracer:
 
     def submit(
         self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
-    ) -> int:
+    ) -> SubmittedRequest:
         wrapped = self.wrap_sink(request, sink, protocol, headers)
         try:
             return engine.submit(request, wrapped)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import Target
-from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 from naiad.server.processes.own_branches import OwnBranch, OwnBranches
 from naiad.server.processes.request_session import GoneError
 
@@ -20,9 +21,6 @@ class BranchModels:
 
     def __init__(self, branches: OwnBranches) -> None:
         self._branches = branches
-        self.cancel = branches.cancel
-        self.drop_responses = branches.drop_responses
-        self.confirm_sent = branches.confirm_sent
 
     def route(self, name: str, version: int, load: int) -> Target:
         return self.find_target(name, version, load)
@@ -32,9 +30,14 @@ class BranchModels:
 
     def submit(
         self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
-    ) -> int:
+    ) -> SubmittedRequest:
         branch = self._find(request.model_name, load)
-        return branch.submit(request, sink) if on_taken is None else branch.submit_call(request, sink, on_taken)
+        opened = OpenRequest(request, sink, on_taken is not None)
+        if on_taken is None:
+            branch.submit(opened)
+        else:
+            branch.submit_call(opened, on_taken)
+        return opened
 
     def _find(self, name: str, load: int) -> OwnBranch:
         branch = self._branches.find(load)

@@ -9,22 +9,21 @@ import asyncio
 import itertools
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from naiad.core.errors import Code, NaiadError, without_frames
+from naiad.core.errors import Code, NaiadError, NotReadyError
 from naiad.core.gathering import finish_all
 from naiad.core.logs import ServerLine, log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
-from naiad.protocol.delivery import fail_sink, send_safely
-from naiad.protocol.inference import InferRequest, InferResponse, RejectableSink, Sink
 from naiad.protocol.metadata import InstanceStatus, ModelMetadata
 from naiad.server.processes.far_guests import FarGuests
 from naiad.server.processes.load_board import LoadBoard
@@ -33,7 +32,7 @@ from naiad.server.processes.peer import exited_error
 from naiad.server.processes.request_link import RequestLink
 from naiad.server.processes.session import ProcessSession
 
-__all__ = ["BranchProcesses", "note_taken", "take_back"]
+__all__ = ["BranchProcesses"]
 
 logger = logging.getLogger("naiad.engine")
 
@@ -62,11 +61,15 @@ class _BranchProcess:
 
     def __init__(self, session: ProcessSession, services: ModelServices) -> None:
         self.session = session
+        session.to_branches.find_guest = self.find_guest
         self.guests = FarGuests(services, self.tell, session.to_branches.trace_of)
         session.requests.on_call = self.guests.on_call
         self.orders: dict[int, asyncio.Future[Any]] = {}
         self.gathering: asyncio.Future[Any] | None = None
         self.calls: Mapping[tuple[str, str], int] = {}
+
+    def find_guest(self, load: int, instance: str) -> Worker:
+        return self.guests.of(load, instance)
 
     def tell(self, name: str, *arguments: Any) -> None:
         self.session.send_soon(FrameKind.TELL_PROCESS, Told(name, arguments))
@@ -111,57 +114,11 @@ def _plain(specs: Sequence[LaunchSpec], number: int) -> tuple[LaunchSpec, ...]:
     return tuple([replace(spec, server_id=server_id(), load_number=number) for spec in plain])
 
 
-class _SentRequest:
-    """A request that was sent to a branch.
-
-    Attributes:
-        link: The link to its process; one that has ended does nothing.
-        instance: The instance that has taken a call; empty while that is not known.
-        is_cancelled: Whether its client has given it up.
-        number: Its number on the link.
-    """
-
-    __slots__ = ("instance", "is_cancelled", "link", "number", "process", "request", "sink")
-
-    def __init__(self, process: int, link: RequestLink, request: InferRequest, sink: Sink) -> None:
-        self.process = process
-        self.link = link
-        self.request = request
-        self.sink = sink
-        self.instance = ""
-        self.is_cancelled = False
-        self.number = 0
-
-
-class _BranchSink:
-    """Passes on the responses to a request that was sent to a branch over its link."""
-
-    __slots__ = ("_branches", "key")
-
-    def __init__(self, branches: VersionBranches, key: int) -> None:
-        self._branches = branches
-        self.key = key
-
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        self._branches.pass_on(self.key, response, final=final)
-
-    def reject(self, error: NaiadError) -> None:
-        self._branches.on_rejected(self.key, error)
-
-    def take_back(self) -> None:
-        """The branch takes no requests any more, or has no idle instance for a call."""
-        self._branches.on_refused(self.key)
-
-    def on_taken(self, instance: str) -> None:
-        """An idle instance has taken a call."""
-        self._branches.on_taken(self.key, instance)
-
-
 class VersionBranches:
     """Implements `naiad.engine.serving.branches.Branches`."""
 
     log: VersionLog
-    take_back: Callable[[int, InferRequest, Sink], None]
+    take_back: Callable[[OpenRequest], None]
 
     def __init__(
         self, processes: BranchProcesses, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]
@@ -173,8 +130,6 @@ class VersionBranches:
         self.is_decoupled = False
         self._board = processes.board
         self._branches = {number: _Branch(_plain(own, order.number)) for number, own in specs.items()}
-        self._sent: dict[int, _SentRequest] = {}  # by key
-        self._counts: Counter[int] = Counter()  # of `_sent`, by process
         self.is_open = False
         self.typical = 0
 
@@ -214,8 +169,6 @@ class VersionBranches:
         self._board.clear(self._order.row, number)
         if number in self._branches:
             self._branches[number].on_process_end()
-        for key in [key for key, sent in self._sent.items() if sent.process == number]:
-            self._end(key, exited_error(number))
 
     async def stop(self, timeout: float) -> None:
         self.note_instances(0)  # before the other processes end theirs: nothing is sent here any more
@@ -314,23 +267,24 @@ class VersionBranches:
             self._board.note_instances(self._order.row, count)
 
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
-        return self._board.better_process(self._order.row, in_flight, instances, self._counts)
+        return self._board.better_process(self._order.row, in_flight, instances, self._counts())
 
     def idle_process(self) -> int | None:
-        return self._board.idle_process(self._order.row, self._counts)
+        return self._board.idle_process(self._order.row, self._counts())
 
-    def send(self, process: int, key: int, request: InferRequest, sink: Sink, *, needs_idle: bool) -> None:
+    def _counts(self) -> Mapping[int, int]:
+        """How many requests were sent to each process, and have no last response."""
+        return self._processes.sent_counts(self._order.number, self._branches)
+
+    def send(self, process: int, opened: OpenRequest) -> None:
         link = self._processes.requests_to(process)
         if link is None:
-            fail_sink(sink, exited_error(process), (*self._of, request.request_id))
+            opened.fail(exited_error(process), self._of)
             return
-        sent = self._sent[key] = _SentRequest(process, link, request, sink)
-        self._counts[process] += 1
-        origin = _CALL if needs_idle else None
         try:
-            sent.number = link.submit(request, _BranchSink(self, key), origin, link.route_to(self._route))
+            link.submit(opened, _CALL if opened.needs_idle else None, link.route_to(self._route))
         except NaiadError as error:
-            self._end(key, error)
+            opened.fail(error, self._of)
 
     @cached_property
     def _route(self) -> VersionRoute:
@@ -338,52 +292,13 @@ class VersionBranches:
         metadata = ModelMetadata(name=self._of[0], versions=(), platform="", inputs=(), outputs=())
         return VersionRoute(self._order.number, self.is_decoupled, metadata, {}, None)
 
-    def on_taken(self, key: int, instance: str) -> None:
-        """An idle instance of a branch has taken a request."""
-        if key in self._sent:
-            self._sent[key].instance = instance
-
-    def on_refused(self, key: int) -> None:
-        """A branch has no idle instance any more for a request."""
-        sent = self._sent.get(key)
-        if sent is None:
+    def on_refused(self, opened: OpenRequest) -> None:
+        """A branch has not taken a request: it ends, or has no idle instance any more for a call."""
+        if opened.is_cancelled:
+            opened.fail(NaiadError("Request was cancelled", code=Code.CANCELLED), self._of)
             return
-        if sent.is_cancelled:
-            self._end(key, NaiadError("Request was cancelled", code=Code.CANCELLED))
-            return
-        self._forget(key)
-        self.take_back(key, sent.request, sent.sink)
+        self.take_back(opened)
         self._processes.services.calls.on_call_waiting()
-
-    def on_rejected(self, key: int, error: NaiadError) -> None:
-        """A branch has not accepted a request."""
-        sent = self._sent.get(key)
-        if sent is not None and isinstance(sent.sink, RejectableSink):
-            self._forget(key)
-            sent.sink.reject(error)
-        elif sent is not None:
-            self._end(key, error)
-
-    def reject(self, key: int, error: NaiadError) -> None:
-        self.cancel(key)
-        self._end(key, error)
-
-    def _end(self, key: int, error: NaiadError) -> None:
-        """Answer a request with *error*."""
-        response = InferResponse(*self._of, self._sent[key].request.request_id, error=without_frames(error))
-        self.pass_on(key, response, final=True)
-
-    def _forget(self, key: int) -> None:
-        sent = self._sent.pop(key)
-        self._counts[sent.process] -= 1
-
-    def waits_of(self, key: int) -> Sequence[Sequence[Worker]]:
-        """See `Branches`. A request whose branch has not told yet which instance has it is not looked at."""
-        sent = self._sent.get(key)
-        if sent is None or not sent.instance:
-            return ()
-        guest = self._processes.guest_of(sent.process, self._order.number, sent.instance)
-        return () if guest is None else ((guest,),)
 
     def workers(self) -> Collection[Worker] | None:
         found = []
@@ -394,31 +309,6 @@ class VersionBranches:
                     return None
                 found.append(guest)
         return found
-
-    def pass_on(self, key: int, response: InferResponse | None, *, final: bool) -> None:
-        """Pass on a response to a request that a branch has."""
-        sent = self._sent.get(key)
-        if sent is None:
-            return  # its process was taken for lost
-        if final:
-            self._forget(key)
-        send_safely(sent.sink, response, final, (*self._of, sent.request.request_id))
-
-    def has(self, key: int) -> bool:
-        return key in self._sent
-
-    def cancel(self, key: int) -> None:
-        sent = self._sent[key]
-        sent.is_cancelled = True
-        sent.link.cancel(sent.number, drops_responses=False)
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        sent = self._sent[key]
-        sent.link.confirm_sent(sent.number, count)
-
-    def drop_responses(self, key: int) -> None:
-        sent = self._sent[key]
-        sent.link.drop_responses(sent.number)
 
 
 class BranchProcesses:
@@ -507,6 +397,19 @@ class BranchProcesses:
         process = self._running.get(number)
         return None if process is None else process.session.to_branches
 
+    def sent_counts(self, load: int, processes: Iterable[int]) -> Mapping[int, int]:
+        """How many requests to a version each of *processes* has that were sent there."""
+        running = self._running
+        return {number: running[number].session.to_branches.count_of(load) for number in processes if number in running}
+
+    def take_back(self, opened: OpenRequest, load: int) -> None:
+        """A process has not taken a request to its branch of a version."""
+        version = self._versions.get(load)
+        if version is None:
+            opened.fail(NotReadyError(f"model '{opened.request.model_name}' was unloaded; send the request again"))
+        else:
+            version.on_refused(opened)
+
     def guest_of(self, number: int, load: int, instance: str) -> Worker | None:
         """The guest of an instance in a process; None if the process does not run."""
         process = self._running.get(number)
@@ -574,15 +477,3 @@ class BranchProcesses:
     def close(self) -> None:
         """No process runs any more."""
         self.board.close()
-
-
-def take_back(_: int, __: InferRequest, sink: Sink) -> None:
-    """A branch does not have the version of a request any more, or no idle instance for a call."""
-    assert isinstance(sink, _BranchSink)
-    sink.take_back()
-
-
-def note_taken(sink: Sink, instance: str) -> None:
-    """An idle instance of a branch has taken a call."""
-    assert isinstance(sink, _BranchSink)
-    sink.on_taken(instance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from naiad.engine.engine import Engine
-from naiad.protocol.inference import Buffer, InferRequest, Sink
+from naiad.protocol.inference import Buffer, InferRequest, Sink, SubmittedRequest
 
 __all__ = ["CoordinatorDoor"]
 
@@ -38,11 +38,9 @@ class CoordinatorDoor:
         self.ready_index = engine.ready_index
         self.repository_index = engine.repository_index
         self.reserve_input = engine.reserve_input
-        self.cancel = engine.cancel
-        self.confirm_sent = engine.confirm_sent
         self.is_decoupled = engine.is_decoupled
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
+    def submit(self, request: InferRequest, sink: Sink) -> SubmittedRequest:
         self.received_count += 1
         return self._submit(request, sink)
 

@@ -17,15 +17,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 from naiad.core.errors import ModelError, NaiadError
-from naiad.engine.calls.model_calls import CallId, Events, ModelCalls, rejection
+from naiad.engine.calls.model_calls import CallId, ModelCalls, rejection
 from naiad.engine.calls.services import ModelServices
+from naiad.engine.open_request import Events, OpenRequest
 from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, InferResponse, Sink, Trace
+from naiad.protocol.inference import InferRequest, InferResponse, Sink, SubmittedRequest, Trace
 from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.messages import ErrorFields, GuestCaller, error_fields, error_of
-from naiad.server.processes.request_session import TakenCall
 
 __all__ = ["FarGuests", "GuestRelay"]
 
@@ -49,17 +49,8 @@ class Routes(Protocol):
     def note_call(self, target: Target) -> None:
         """A call was submitted to *target*."""
 
-    def submit_call(self, request: InferRequest, sink: Sink, caller: GuestCaller) -> int:
-        """Send a call to the coordinator; its number on the link. Raises `NaiadError` if that is not possible."""
-
-    def cancel_call(self, number: int) -> None:
-        """Cancel a call that was sent to the coordinator."""
-
-    def drop_results(self, number: int) -> None:
-        """Have the further results of such a call dropped."""
-
-    def confirm_consumed(self, number: int, count: int) -> None:
-        """The guest has consumed *count* more results of such a call."""
+    def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
+        """Send a call to the coordinator. Raises `NaiadError` if that is not possible."""
 
 
 class GuestWaits(NamedTuple):
@@ -80,11 +71,11 @@ class _RelayedCall(NamedTuple):
     """A call that the coordinator executes.
 
     Attributes:
-        sent_as: Its number on the link.
+        opened: Its request.
         blocks_batch: Whether it blocks the guest only while that executes a batch.
     """
 
-    sent_as: int
+    opened: OpenRequest
     blocks_batch: bool
 
 
@@ -175,32 +166,29 @@ class GuestRelay:
             traced=trace.number if isinstance(trace, FarTrace) and trace.context is not None else None,
         )
         calls = self._relayed.setdefault(worker, {})
-        blocks_batch = call.is_decoupled or call.is_awaited
-        calls[call.number] = _RelayedCall(0, blocks_batch)
+        opened = OpenRequest(call.request, _Results(self, worker, call.number))
+        calls[call.number] = _RelayedCall(opened, call.is_decoupled or call.is_awaited)
         try:
-            sent_as = self._routes.submit_call(call.request, _Results(self, worker, call.number), made_by)
+            self._routes.submit_call(opened, made_by)
         except NaiadError as error:
             self._forget_relayed(worker, call.number)
             worker.send_result(call.number, rejection(call, error), True)
-            return
-        if call.number in calls:
-            calls[call.number] = _RelayedCall(sent_as, blocks_batch)
 
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         relayed = self._relayed.get(worker, {}).get(number)
         if relayed is not None:
-            self._routes.confirm_consumed(relayed.sent_as, count)
+            relayed.opened.confirm_sent(count)
         else:
             self._own.on_results_consumed(worker, number, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
         for relayed in self._relayed_of(worker, numbers).values():
-            self._routes.cancel_call(relayed.sent_as)
+            relayed.opened.cancel(drops_responses=False)
         self._own.on_calls_cancelled(worker, numbers)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         for number, relayed in self._relayed_of(worker, numbers).items():
-            self._routes.drop_results(relayed.sent_as)
+            relayed.opened.drop_responses()
             self._forget_relayed(worker, number)
         self._own.on_results_discarded(worker, numbers)
 
@@ -366,14 +354,14 @@ class FarGuest:
 
 
 class _FarCall:
-    """Implements `TakenCall` of sessions: a call of a guest of another process."""
+    """Implements `SubmittedRequest`: a call of a guest of another process."""
 
     def __init__(self, services: ModelServices, worker: Worker, number: int) -> None:
         self._services = services
         self._worker = worker
         self._number = number
 
-    def cancel(self, *, drops_responses: bool) -> None:
+    def cancel(self, *, drops_responses: bool = True) -> None:
         self._services.on_calls_cancelled(self._worker, [self._number])
         if drops_responses:
             self.drop_responses()
@@ -381,7 +369,7 @@ class _FarCall:
     def drop_responses(self) -> None:
         self._services.on_results_discarded(self._worker, [self._number])
 
-    def confirm_sent(self, count: int) -> None:
+    def confirm_sent(self, count: int = 1) -> None:
         self._services.on_results_consumed(self._worker, self._number, count)
 
 
@@ -441,7 +429,7 @@ class FarGuests:
             services.on_worker_exit(worker)
         return True
 
-    def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> TakenCall | None:
+    def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> SubmittedRequest | None:
         """Submit a call of a guest; None if the guest has exited meanwhile."""
         far = self._guests.get(caller.guest)
         if far is None:

@@ -107,7 +107,6 @@ SHORT_REQUEST_FRAME = struct.Struct(wire.FRAME.format + SHORT_REQUEST.format[1:]
 MAX_SHORT_TEXT = 0xFFFF
 """A longer id or context makes a request a rare one."""
 NUMBER = struct.Struct("<I")
-CANCEL = struct.Struct("<I?")  # request, whether its further responses are dropped, too
 CONFIRM_SENT = struct.Struct("<II")  # request, responses
 TRACED_SENDING = struct.Struct("<IQQB")  # request, when sending its response began and ended (monotonic ns), FINAL
 TRACE = struct.Struct("<B")  # whether the model gets a context, which follows: that of the request in the next frame

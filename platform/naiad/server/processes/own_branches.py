@@ -17,13 +17,12 @@ from naiad.core.logs import ServerLine
 from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
 from naiad.engine.ensembles.step import StepModels
 from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.branches import BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.statistics.counters import Statistics
-from naiad.engine.tickets import KEY_BITS, KEY_MASK, ticket_of
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.protocol.inference import InferRequest, Sink
 from naiad.server.processes.far_guests import GuestRelay, Routes
 from naiad.server.processes.load_board import LoadBoard
 from naiad.server.processes.messages import CallResult, FrameKind, RemoteCall, Told, error_fields, pack
@@ -99,30 +98,28 @@ class OwnBranch:
             return None
         return self._board.better_process(self._row, version.in_flight, self._instances)
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
-        """Submit a request, which stays here; its ticket.
+    def submit(self, opened: OpenRequest) -> None:
+        """Submit a request, which stays here.
 
         Raises:
             NaiadError: See `EngineDoor.submit`.
         """
         version = self.version
-        key = version.submit(request, sink)
+        version.submit(opened)
         self._board.note_requests(self._row, version.in_flight)
-        return ticket_of(version.number, key)
 
-    def submit_call(self, request: InferRequest, sink: Sink, on_taken: Callable[[str], None]) -> int:
-        """Submit a call of another process to an idle instance; its ticket. *on_taken* gets the instance's name.
+    def submit_call(self, opened: OpenRequest, on_taken: Callable[[str], None]) -> None:
+        """Submit a call of another process to an idle instance. *on_taken* gets the instance's name.
 
         Raises:
             NaiadError: See `EngineDoor.submit`; `GoneError` if no instance is idle.
         """
         version = self.version
         if not version.has_idle():
-            raise GoneError(f"no instance of model '{request.model_name}' is idle any more; send the call again")
-        key = version.submit(request, sink, needs_idle=True)
+            raise GoneError(f"no instance of model '{version.config.name}' is idle any more; send the call again")
+        version.submit(opened)
         self.note_load(version.in_flight)
-        on_taken(version.instance_of(key))
-        return ticket_of(version.number, key)
+        on_taken("" if opened.worker is None else opened.worker.spec.name)
 
     def report(self) -> BranchReport:
         """What the coordinator is to know of it."""
@@ -217,32 +214,6 @@ class OwnBranches:
         """A request was sent to a branch of another process."""
         if self._board is not None:
             self._board.note_sent(row, process)
-
-    def cancel(self, ticket: int, *, drops_responses: bool = True) -> None:
-        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what the model still sends."""
-        executor = self._executor(ticket)
-        if executor is not None:
-            executor.cancel(ticket & KEY_MASK)
-        if drops_responses:
-            self.drop_responses(ticket)
-
-    def drop_responses(self, ticket: int) -> None:
-        executor = self._executor(ticket)
-        if executor is not None:
-            executor.drop_responses(ticket & KEY_MASK)
-
-    def confirm_sent(self, ticket: int, count: int) -> None:
-        executor = self._executor(ticket)
-        if executor is not None:
-            executor.confirm_sent(ticket & KEY_MASK, count)
-
-    def _executor(self, ticket: int) -> ModelVersion | EnsembleExecution | None:
-        """What has a request."""
-        branch = self._branches.get(ticket >> KEY_BITS)
-        if branch is not None:
-            return branch.version
-        ensemble = self._ensembles.get(ticket >> KEY_BITS)
-        return None if ensemble is None else ensemble.execution
 
     def maintain(self) -> None:
         """Return idle memory; called periodically."""

@@ -5,19 +5,15 @@ A step goes where a client's request to its model would go: to an instance here,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.text import parse_mapping
-from naiad.core.errors import NaiadError
 from naiad.engine.ensembles.execution import EnsembleExecution
 from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import Target
 from naiad.engine.serving.branches import BranchCounts, BranchReport
-from naiad.engine.tickets import ticket_of
-from naiad.guests.worker import Worker
-from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.metadata import ModelMetadata
 from naiad.server.processes.load_board import LoadBoard
 from naiad.server.processes.messages import VersionRoute
@@ -35,26 +31,16 @@ class ModelAccess(Protocol):
             NaiadError: If nothing serves them.
         """
 
-    def submit_step(self, request: InferRequest, sink: Sink) -> int:
-        """Submit a request that this process makes; its ticket.
+    def submit_step(self, opened: OpenRequest) -> None:
+        """Submit a request that this process makes.
 
         Raises:
             NaiadError: See `EngineDoor.submit`.
         """
 
-    def cancel(self, ticket: int) -> None:
-        """Cancel a request, and have its further responses dropped."""
-
-    def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        """See `EngineDoor.confirm_sent`."""
-
 
 class _StepTarget:
-    """What a step's requests go to; implements `Target`. Its keys are tickets.
-
-    Clients' requests alone are executed here, and these have no tensors in GPU memory: so nobody asks what such a
-    request waits for.
-    """
+    """What a step's requests go to; implements `Target`. Clients' requests alone are executed here."""
 
     direct = None
     device = 0
@@ -66,27 +52,7 @@ class _StepTarget:
         self.config = config
         self.number = number
         self.metadata = metadata
-        self._submit = models.submit_step
-        self._confirm_sent = models.confirm_sent
-        self.cancel = models.cancel
-
-    def submit(self, request: InferRequest, sink: Sink, *, needs_idle: bool = False) -> int:  # noqa: ARG002 - see `Target`
-        return self._submit(request, sink)
-
-    def confirm_sent(self, key: int, count: int) -> None:
-        self._confirm_sent(key, count)
-
-    def drop_responses(self, key: int) -> None:
-        """Nothing: they are dropped since it was cancelled."""
-
-    def reject_waiting(self, key: int, error: NaiadError) -> None:
-        """Nothing: it is never asked to."""
-
-    def is_waiting(self, key: int) -> bool:  # noqa: ARG002 - see `Target`
-        return False
-
-    def waits_of(self, key: int) -> Sequence[Collection[Worker]]:  # noqa: ARG002 - see `Target`
-        return ()
+        self.submit = models.submit_step
 
 
 class StepTargets:
@@ -133,16 +99,14 @@ class OwnEnsemble:
         """None: which instance gets the inputs is known only when the steps are dispatched."""
         return None
 
-    def submit(self, request: InferRequest, sink: Sink) -> int:
-        """Submit a request; its ticket.
+    def submit(self, opened: OpenRequest) -> None:
+        """Submit a request.
 
         Raises:
             NaiadError: See `EngineDoor.submit`.
         """
-        execution = self.execution
-        key = execution.submit(request, sink)
+        self.execution.submit(opened)
         self._note_load()
-        return ticket_of(execution.number, key)
 
     def _note_load(self) -> None:
         """Have the coordinator know how many requests it has: it waits for them when the ensemble is unloaded."""

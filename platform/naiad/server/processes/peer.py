@@ -7,8 +7,8 @@ import socket
 from collections.abc import Callable
 
 from naiad.core.errors import NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.protocol.inference import InferRequest, Sink
 from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.request_link import RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
@@ -37,7 +37,7 @@ class Peer:
         sock: socket.socket,
         models: OwnModels,
         memory: LinkMemory,
-        send_elsewhere: Callable[[int, InferRequest, Sink], None],
+        send_elsewhere: Callable[[OpenRequest, int], None],
         on_end: Callable[[Peer], None],
     ) -> None:
         """Use a link.

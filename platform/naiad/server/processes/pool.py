@@ -18,10 +18,11 @@ from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.server.processes.branches import BranchProcesses, note_taken, take_back
+from naiad.server.processes.branches import BranchProcesses
 from naiad.server.processes.connection_board import ConnectionBoard
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
+from naiad.server.processes.peer import exited_error
 from naiad.server.processes.process_metrics import FamilySum, received_family
 from naiad.server.processes.session import ProcessSession, Service
 from naiad.server.processes.spawned import SpawnedProcesses
@@ -167,14 +168,14 @@ class ProcessPool:
         for restart in self._restarts.values():
             restart.cancel()
         self.broadcast(FrameKind.STOP, (grace, for_models))
-        running = [each for each in self._processes if each is not None]
-        exits = [self._exit_of(each) for each in running]
+        running = [(number, each) for number, each in enumerate(self._processes, 1) if each is not None]
+        exits = [self._exit_of(each) for _, each in running]
         if exits:
             await asyncio.wait(exits, timeout=grace + for_models + _EXIT_SECONDS)
-        for each in running:
+        for number, each in running:
             with contextlib.suppress(ProcessLookupError):
                 each.process.kill()
-            each.session.close()
+            each.session.close(exited_error(number))
         if exits:
             await asyncio.wait(exits)
         if self._branches is not None:
@@ -291,9 +292,8 @@ class ProcessPool:
 
     def _start(self, slot: int) -> _RunningProcess:
         process, own = self._spawned.take()
-        session = ProcessSession(
-            self._engine, self._memory, self._tracer, self.services, self._on_report, take_back, note_taken
-        )
+        on_gone = None if self._branches is None else self._branches.take_back
+        session = ProcessSession(self._engine, self._memory, self._tracer, self.services, self._on_report, on_gone)
 
         def on_end() -> None:
             self._on_end(slot, started)
@@ -344,7 +344,7 @@ class ProcessPool:
 
     def _on_end(self, slot: int, each: _RunningProcess) -> None:
         """A process has closed its end of the link: it exits, or has exited."""
-        each.session.close()
+        each.session.close(exited_error(slot + 1))
         self._sum.retire(each.families)
         self._received[slot] += each.session.received_count + each.session.answered_count
         if self.connections is not None:

@@ -15,18 +15,17 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from naiad_stub import wire
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import NaiadError, NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import Target
-from naiad.engine.tickets import KEY_BITS
 from naiad.guests.calls import ModelCall
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.protocol.delivery import reject_sink
-from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
+from naiad.protocol.inference import Buffer, InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.branch_models import BranchModels
@@ -47,49 +46,11 @@ from naiad.server.processes.messages import (
 from naiad.server.processes.own_branches import OwnBranch, OwnBranches
 from naiad.server.processes.own_ensembles import OwnEnsemble, StepTargets
 from naiad.server.processes.peer import Peer
-from naiad.server.processes.request_link import LARGEST_NUMBER, HeldCounts, KnownRoute, RequestLink
+from naiad.server.processes.request_link import HeldCounts, KnownRoute, RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
 
 REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RETURN_REGIONS})
 """Commands about regions of clients' shared memory, which are carried out while a call blocks, too."""
-
-
-_NUMBER_BITS = 32
-"""Bits of the number of a request in the ticket of one that another process than the coordinator has."""
-_ELSEWHERE = 1 << 2 * KEY_BITS
-"""Such tickets begin here: all others are smaller, and none is negative, which stands for no ticket in frontends."""
-
-
-def _ticket_of(process: int, number: int) -> int:
-    return _ELSEWHERE | process << _NUMBER_BITS | number
-
-
-_Sent: TypeAlias = "dict[int, tuple[RequestLink, int]]"
-
-
-class _MovedSink:
-    """Gets the responses to a request that was sent elsewhere than where it was first, where it has another number.
-
-    Attributes:
-        first: Its first ticket.
-    """
-
-    __slots__ = ("_of", "_sent", "_sink", "first")
-
-    def __init__(self, sent: _Sent, first: int, request: InferRequest, sink: Sink) -> None:
-        self._sent = sent
-        self.first = first
-        self._of = request.model_name, request.model_version, request.request_id
-        self._sink = sink
-
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        if final:
-            self._sent.pop(self.first, None)
-        self._sink.send(response, final)
-
-    def reject(self, error: NaiadError) -> None:
-        self._sent.pop(self.first, None)
-        reject_sink(self._sink, error, self._of)
 
 
 class RemoteEngine:
@@ -113,7 +74,6 @@ class RemoteEngine:
         self._shared: tuple[OwnModels, LinkMemory] | None = None
         self.peers: dict[int, Peer] = {}
         self._sought: dict[tuple[str, int], asyncio.Task[None]] = {}  # routes that the coordinator was asked for
-        self._sent_elsewhere: _Sent = {}  # where requests have gone from where they were first, by their first tickets
         self.requests = RequestLink(self._find_route, self._pass_on, self._take_in)
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
@@ -254,31 +214,31 @@ class RemoteEngine:
             return known.branch.reserve_input(size, ahead)
         return None if known.part is None else known.part.reserve(size, ahead)
 
-    def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> int:
+    def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> OpenRequest:
         """See `EngineDoor`. What only the coordinator can reject is answered to the sink.
 
         With *arrival*, the request may be traced.
         """
+        opened = OpenRequest(request, sink)
         if arrival is None and self.branches is not None and request.device is None:
             known = self._known_route(request.model_name, request.model_version)
             process = self._process_for(known)
-            ticket = self._submit_near(process, known, request, sink)
-            if ticket is not None:
+            if self._submit_near(process, known, opened):
                 self.branches.received += 1
-                return ticket
-        return self.requests.submit(request, sink, None if arrival is None else Origin(arrival))
+                return opened
+        self.requests.submit(opened, None if arrival is None else Origin(arrival))
+        return opened
 
-    def submit_step(self, request: InferRequest, sink: Sink) -> int:
+    def submit_step(self, opened: OpenRequest) -> None:
         """See `ModelAccess`: as for a client's request, but it counts as none."""
         assert self.branches is not None
+        request = opened.request
         known = self._known_route(request.model_name, request.model_version)
         # The ensemble's request was accepted before the server began to exit: its steps are executed here.
         process = None if self.branches.is_exiting and known.branch is not None else self._process_for(known)
-        ticket = self._submit_near(process, known, request, sink)
-        if ticket is None:
+        if not self._submit_near(process, known, opened):
             self.branches.received -= 1  # the coordinator counts what comes to it
-            ticket = self.requests.submit(request, sink)
-        return ticket
+            self.requests.submit(opened)
 
     def _process_for(self, known: KnownRoute) -> int | None:
         """The process that a request is to go to; None for this one."""
@@ -287,55 +247,27 @@ class RemoteEngine:
         assert self.branches is not None
         return self.branches.process_of(known.route.row)
 
-    def _submit_near(self, process: int | None, known: KnownRoute, request: InferRequest, sink: Sink) -> int | None:
-        """Submit a request to this process, or one that it has a link to beside the coordinator; None if to neither."""
+    def _submit_near(self, process: int | None, known: KnownRoute, opened: OpenRequest) -> bool:
+        """Submit a request to this process, or to another one but the coordinator; whether it is one of these."""
         if process is None:
             assert known.branch is not None
-            return known.branch.submit(request, sink)
-        return self._submit_to(process, known.route, request, sink) if process in self.peers else None
-
-    def _submit_to(self, process: int, route: VersionRoute, request: InferRequest, sink: Sink) -> int:
-        """Send a request to a branch of another process than the coordinator; its ticket."""
-        peer = self.peers[process].requests
-        number = peer.submit(request, sink, None, peer.route_to(route))
+            known.branch.submit(opened)
+            return True
+        if process not in self.peers:
+            return False
+        peer, route = self.peers[process].requests, known.route
+        peer.submit(opened, None, peer.route_to(route))
         assert self.branches is not None
         assert route.row is not None
         self.branches.note_sent(route.row, process)
-        return _ticket_of(process, number)
+        return True
 
-    def _send_elsewhere(self, process: int, number: int, request: InferRequest, sink: Sink) -> None:
+    def _send_elsewhere(self, opened: OpenRequest, _: int) -> None:
         """Send a request to the coordinator, whose branch in another process takes none any more."""
-        if not isinstance(sink, _MovedSink):
-            sink = _MovedSink(self._sent_elsewhere, _ticket_of(process, number), request, sink)
         try:
-            self._sent_elsewhere[sink.first] = self.requests, self.requests.submit(request, sink)
+            self.requests.submit(opened)
         except NaiadError as error:
-            sink.reject(error)
-
-    def cancel(self, ticket: int) -> None:
-        if LARGEST_NUMBER < ticket < _ELSEWHERE and ticket not in self._sent_elsewhere:
-            if self.branches is not None:
-                self.branches.cancel(ticket)
-        else:
-            requests, number = self._sent_as(ticket)
-            requests.cancel(number)
-
-    def confirm_sent(self, ticket: int, count: int = 1) -> None:
-        if LARGEST_NUMBER < ticket < _ELSEWHERE and ticket not in self._sent_elsewhere:
-            if self.branches is not None:
-                self.branches.confirm_sent(ticket, count)
-        else:
-            requests, number = self._sent_as(ticket)
-            requests.confirm_sent(number, count)
-
-    def _sent_as(self, ticket: int) -> tuple[RequestLink, int]:
-        """Where a request was sent that this process does not execute, and its number there."""
-        if ticket in self._sent_elsewhere:
-            return self._sent_elsewhere[ticket]
-        if ticket < _ELSEWHERE:
-            return self.requests, ticket
-        peer = self.peers.get(ticket - _ELSEWHERE >> _NUMBER_BITS)
-        return (self.requests, 0) if peer is None else (peer.requests, ticket & LARGEST_NUMBER)
+            opened.reject(error)
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
@@ -407,17 +339,8 @@ class RemoteEngine:
         if branch is not None:
             branch.note_load(branch.version.in_flight)
 
-    def submit_call(self, request: InferRequest, sink: Sink, caller: GuestCaller) -> int:
-        return self.requests.submit(request, sink, Origin(caller=caller), self.requests.route_of_call(request))
-
-    def cancel_call(self, number: int) -> None:
-        self.requests.cancel(number, drops_responses=False)
-
-    def drop_results(self, number: int) -> None:
-        self.requests.drop_responses(number)
-
-    def confirm_consumed(self, number: int, count: int) -> None:
-        self.requests.confirm_sent(number, count)
+    def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
+        self.requests.submit(opened, Origin(caller=caller), self.requests.route_of_call(opened.request))
 
     async def _seek_route(self, name: str, version: int) -> None:
         changes = self.requests.route_changes
@@ -470,9 +393,7 @@ class RemoteEngine:
         if before is not None:
             before.close()
         sock = socket.socket(fileno=descriptor)
-        self.peers[number] = Peer(
-            number, sock, *self._shared, partial(self._send_elsewhere, number), partial(self._on_peer_end, number)
-        )
+        self.peers[number] = Peer(number, sock, *self._shared, self._send_elsewhere, partial(self._on_peer_end, number))
 
     def _on_peer_end(self, number: int, peer: Peer) -> None:
         if self.peers.get(number) is peer:

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from time import perf_counter
@@ -25,11 +25,13 @@ from naiad_stub.segment import Segment
 
 from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error, without_frames
 from naiad.core.turns import SHARE_SECONDS, turns_of
+from naiad.engine.open_request import Events, OpenRequest
 from naiad.guests.memory.instance import COPY_LIMIT
 from naiad.guests.memory.tracking import track
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
+from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.delivery import end_failed_sink, fail_sink, reject_sink
+from naiad.protocol.delivery import end_failed_sink, reject_sink
 from naiad.protocol.inference import (
     NO_PARAMETERS,
     Buffer,
@@ -44,7 +46,6 @@ from naiad.protocol.metadata import ModelMetadata
 from naiad.server.processes.input_part import InputPart
 from naiad.server.processes.link import LONG_FRAME, Link, Payload
 from naiad.server.processes.messages import (
-    CANCEL,
     COMPUTED,
     CONFIRM_SENT,
     FINAL,
@@ -121,10 +122,9 @@ class _KnownTemplate(NamedTuple):
     has_no_strings: bool = False
 
 
-_PendingRequest: TypeAlias = "tuple[Sink, str, tuple[InferRequest, Origin | None] | None]"
-"""What gets the responses to a request, the request's id, and the request with its origin where its inputs are in the
-segment of a version: if that is gone when the other process reads the request, it is sent once more. Plain, since
-creating a named tuple takes a quarter of a microsecond."""
+_SentRequest: TypeAlias = "tuple[OpenRequest, Origin | None, int]"
+"""A request, its origin, and the number of the load that it was sent to: if that is gone when the other process reads
+the request, it is sent once more. Plain, since creating a named tuple takes a quarter of a microsecond."""
 
 
 class HeldCounts(NamedTuple):
@@ -155,26 +155,25 @@ class _CopiedRequest:
     """A request that is sent once its inputs have been copied to a part, or one of a sequence that is to follow it.
 
     Attributes:
+        opened: The request.
         known: The route that was known when it came.
         part: Where its inputs are; None if they were not copied.
         place: Where they begin there.
         later: What is to be sent after it.
     """
 
-    __slots__ = ("known", "later", "origin", "part", "place", "request", "sink")
+    __slots__ = ("known", "later", "opened", "origin", "part", "place")
 
     def __init__(
         self,
-        request: InferRequest,
-        sink: Sink,
+        opened: OpenRequest,
         origin: Origin | None,
         known: KnownRoute,
         part: InputPart | None,
         place: int,
     ) -> None:
         self.known = known
-        self.request = request
-        self.sink = sink
+        self.opened = opened
         self.origin = origin
         self.part = part
         self.place = place
@@ -194,9 +193,11 @@ class KnownRoute:
 
 
 class RequestLink:
-    """Requests to another process.
+    """Requests to another process. Implements `Holder`: a request has its number on the link as its key.
 
     Attributes:
+        find_guest: Finds the guest of an instance there, by the number of the version's load and the instance's name,
+            to look for deadlocks; None where that is not done.
         routes: Where requests to a name and version go, as far as that is known. Dropped when it may have changed.
         route_changes: How often they were dropped.
         blocking: How many calls to the other process block now: frontends expect no response meanwhile.
@@ -207,8 +208,7 @@ class RequestLink:
         find_route: Callable[[str, int], KnownRoute] | None = None,
         on_command: Callable[[int, Any], None] = lambda *_: None,
         take_other: Callable[[int, Payload], bool] = lambda *_: False,
-        send_elsewhere: Callable[[int, InferRequest, Sink], None] | None = None,
-        on_taken: Callable[[Sink, str], None] = lambda *_: None,
+        send_elsewhere: Callable[[OpenRequest, int], None] | None = None,
     ) -> None:
         """Requests without a link; see `connect`.
 
@@ -217,9 +217,8 @@ class RequestLink:
                 its route.
             on_command: Called with kind and content of messages that do not concern requests, in order.
             take_other: Called first with kind and payload of such a message; whether it was handled at once.
-            send_elsewhere: Called with number, request and sink of a request whose version the other process does not
-                have any more, or that is to wait here for an idle instance; None to send it there again.
-            on_taken: Called with the sink of a call and the name of the instance that has taken it.
+            send_elsewhere: Called with a request and the number of its version's load, which the other process does not
+                have any more, or has no idle instance of for a call; None to send it there again.
         """
         self.routes: dict[tuple[str, int], KnownRoute] = {}
         self.route_changes = 0
@@ -228,7 +227,7 @@ class RequestLink:
         self._on_command = on_command
         self._take_other = take_other
         self._send_elsewhere = send_elsewhere
-        self._on_taken = on_taken
+        self.find_guest: Callable[[int, str], Worker | None] | None = None
         self._submitted = self._submitted_before = 0  # requests, until now and until `trim` was called last
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
@@ -236,8 +235,9 @@ class RequestLink:
         self._segments_of_loads: dict[int, int] = {}  # numbers in `_parts`
         self._segments: dict[int, memoryview] = {}
         self._layouts: dict[int, ResponseLayout] = {}
-        self._pending: dict[int, _PendingRequest] = {}
-        self._copied: dict[int, _CopiedRequest] = {}  # those of `_pending` that the other process does not know yet
+        self._sent: dict[int, _SentRequest] = {}
+        self._counts: Counter[int] = Counter()  # of `_sent`, by load
+        self._copied: dict[int, _CopiedRequest] = {}  # those of `_sent` that the other process does not know yet
         self._unsent = UnsentFrames(self._loop, self._on_copied, self._on_copy_failed)
         self._numbers = itertools.count(1)
         self._template_numbers = itertools.count(1)
@@ -245,9 +245,7 @@ class RequestLink:
         self._deferred: deque[tuple[int, Payload]] = deque()  # responses and commands, in the order of their arrival
         self._turns = turns_of(self._loop)
         self._is_resuming = False  # `on_received` is called in a later turn
-        self._abandoned: set[int] = set()  # those of `_pending` whose further responses are dropped
         self._references: dict[int, Any] = {}  # to borrowed outputs, by token
-        self._traces: dict[int, Trace] = {}  # of requests without their last response
         self._thread = threading.get_ident()
 
     def connect(self, link: Link) -> None:
@@ -257,15 +255,19 @@ class RequestLink:
     @property
     def request_count(self) -> int:
         """Number of requests without their last response."""
-        return len(self._pending)
+        return len(self._sent)
+
+    def count_of(self, load: int) -> int:
+        """Number of requests to a loaded version without their last response."""
+        return self._counts[load]
 
     @property
     def held(self) -> HeldCounts:
         """What it holds of requests, and of the other process's memory."""
         return HeldCounts(
-            requests=len(self._pending),
+            requests=len(self._sent),
             copied=len(self._copied),
-            abandoned=len(self._abandoned),
+            abandoned=sum(opened.drops_responses for opened, _, _ in self._sent.values()),
             routes=len(self.routes),
             templates=self._template_count,
             layouts=len(self._layouts),
@@ -301,20 +303,18 @@ class RequestLink:
             known = self.routes[key] = KnownRoute(route, part, None)
         return known
 
-    def close(self, error: NaiadError | None = None) -> None:
-        """The other process has exited: free what it had, and end its requests with an error, if there is one."""
+    def close(self, error: NaiadError) -> None:
+        """The other process has exited: free what it had, and end its requests with *error*."""
         self._link = None
-        pending, self._pending = self._pending, {}
-        self._traces.clear()
+        sent, self._sent = self._sent, {}
+        self._counts.clear()
         self._copied.clear()
         self._segments.clear()
         self.routes.clear()
         while self._parts:
             self._parts.popitem()[1].close()
-        if error is None:
-            return
-        for sink, request_id, _ in pending.values():
-            fail_sink(sink, error, ("", -1, request_id))
+        for opened, _, _ in sent.values():
+            opened.fail(error)
 
     def forget_routes(self) -> None:
         """Look for routes again: they may be others."""
@@ -329,18 +329,11 @@ class RequestLink:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def submit(
-        self,
-        request: InferRequest,
-        sink: Sink,
-        origin: Origin | None = None,
-        known: KnownRoute | None = None,
-    ) -> int:
-        """Send a request; its number. What only the other process can reject is answered to the sink.
+    def submit(self, opened: OpenRequest, origin: Origin | None = None, known: KnownRoute | None = None) -> None:
+        """Send a request. What only the other process can reject is answered to its sink.
 
         Args:
-            request: The request.
-            sink: Gets its responses.
+            opened: The request.
             origin: What the other process has to know of it beside its content.
             known: Its route; None to find it.
 
@@ -348,33 +341,34 @@ class RequestLink:
             NaiadError: See `EngineDoor.submit`.
         """
         number = next(self._numbers) & LARGEST_NUMBER
+        request = opened.request
+        opened.key, opened.holder, opened.instance = number, self, ""
         self._submitted += 1
         try:
-            self._submit(number, request, sink, origin, known or self._route_of(request))
+            self._submit(opened, origin, known or self._route_of(request))
         except NaiadError:
             raise
         except Exception as error:
             logger.exception("cannot submit a request to '%s'", request.model_name)
             waiting = self._copied.pop(number, None)
             if waiting is not None:
-                self._pending.pop(number, None)
+                self._remove(number)
                 self._free_copied(waiting)
             problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
         else:
-            return number
+            return
         raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
 
     def _submit(
         self,
-        number: int,
-        request: InferRequest,
-        sink: Sink,
+        opened: OpenRequest,
         origin: Origin | None,
         known: KnownRoute,
         copied: _CopiedRequest | None = None,
     ) -> None:
         """Send a request, or let it wait; with *copied*, it has waited."""
         link = self.open_link()
+        number, request = opened.key, opened.request
         inputs, regions = request.inputs, None
         if request.device is not None:
             inputs, regions = split_regions(request, request.device)
@@ -383,7 +377,7 @@ class RequestLink:
         template = None if request.layout_key is None or regions else known.templates.get(request.layout_key)
         if template is None or template.sizes != sizes:
             template = self._template(known, request, sizes)
-        place, resend = NO_PLACE, None
+        place = NO_PLACE
         copies: list[InputCopy] | None = None
         if template.size > wire.INLINE_LIMIT and known.part is not None:
             if copied is not None and copied.part is known.part:
@@ -395,16 +389,15 @@ class RequestLink:
         # Requests of a sequence keep their order.
         if copies or (self._copied and request.correlation_id and copied is None):
             part = known.part if place >= 0 else None
-            self._put(number, _CopiedRequest(request, sink, origin, known, part, place), copies)
+            self._put(_CopiedRequest(opened, origin, known, part, place), copies)
             return
         try:
-            if place >= 0 or self._send_elsewhere is not None:
-                resend = request, origin
             parts = [] if place >= 0 else _parts_of(buffers, template)
             data_size = 0 if place >= 0 else template.size
-            self._pending[number] = sink, request.request_id, resend
+            if copied is not None:  # its route may have changed meanwhile
+                self._remove(number)
+            self._add(opened, origin, known)
             if request.trace is not None:
-                self._traces[number] = request.trace
                 context = request.trace.context
                 link.send(wire.frame(FrameKind.TRACE, TRACE.pack(context is not None) + (context or b"")))
             if (
@@ -433,8 +426,7 @@ class RequestLink:
             message = _full_request(number, template, request, place, data_size, origin, regions)
             link.send_parts([pack_before(FrameKind.REQUEST, message, data_size), *parts])
         except BaseException:
-            self._pending.pop(number, None)
-            self._traces.pop(number, None)
+            self._remove(number)
             if place >= 0 and copied is None:
                 assert known.part is not None
                 known.part.free(place)
@@ -462,30 +454,45 @@ class RequestLink:
         key = request.model_name, request.model_version
         return self.routes.get(key) or KnownRoute(_UNKNOWN_ROUTE, None, None)
 
-    def _put(self, number: int, waiting: _CopiedRequest, copies: list[InputCopy] | None = None) -> None:
+    def _add(self, opened: OpenRequest, origin: Origin | None, known: KnownRoute) -> None:
+        load = known.route.number
+        self._sent[opened.key] = opened, origin, load
+        self._counts[load] += 1
+
+    def _remove(self, number: int) -> OpenRequest | None:
+        """Forget a request; None if there is none of that number."""
+        sent = self._sent.pop(number, None)
+        if sent is None:
+            return None
+        opened, _, load = sent
+        self._counts[load] -= 1
+        if not self._counts[load]:
+            del self._counts[load]
+        return opened
+
+    def _put(self, waiting: _CopiedRequest, copies: list[InputCopy] | None = None) -> None:
         """Send a request behind those that wait, once *copies* are made."""
-        self._pending[number] = waiting.sink, waiting.request.request_id, None
-        self._copied[number] = waiting
-        self._unsent.put(b"", number, copies)
+        opened = waiting.opened
+        self._add(opened, waiting.origin, waiting.known)
+        self._copied[opened.key] = waiting
+        self._unsent.put(b"", opened.key, copies)
 
     def _on_copied(self, _: bytes, number: int) -> None:
         """Send a request that has waited. Its route and its template may have changed meanwhile."""
         waiting = self._copied.pop(number, None)
         if waiting is None:
             return  # the other process has exited
-        request, part = waiting.request, waiting.part
+        request, part = waiting.opened.request, waiting.part
         is_sent, known = False, None
         try:
             known = self._route_again(request, waiting.origin, waiting.known)
-            self._submit(number, request, waiting.sink, waiting.origin, known, waiting)
+            self._submit(waiting.opened, waiting.origin, known, waiting)
             is_sent = True
         except NaiadError as error:
-            self._reject_copied(number, waiting, error)
+            self._reject_copied(waiting, error)
         except Exception as error:
             logger.exception("cannot submit a request to '%s'", request.model_name)
-            self._reject_copied(
-                number, waiting, unexpected_error(f"submit the request to '{request.model_name}'", error)
-            )
+            self._reject_copied(waiting, unexpected_error(f"submit the request to '{request.model_name}'", error))
         for act in waiting.later:
             act()
         if not is_sent or known is None or known.part is not part:
@@ -496,48 +503,65 @@ class RequestLink:
         waiting = self._copied.pop(number, None)
         if waiting is None:
             return
-        name = waiting.request.model_name
+        name = waiting.opened.request.model_name
         logger.error("cannot copy the inputs of a request to '%s'", name, exc_info=error)
-        self._reject_copied(number, waiting, unexpected_error(f"copy the inputs of the request to '{name}'", error))
+        self._reject_copied(waiting, unexpected_error(f"copy the inputs of the request to '{name}'", error))
         self._free_copied(waiting)
 
-    def _reject_copied(self, number: int, waiting: _CopiedRequest, error: NaiadError) -> None:
-        request, sink = waiting.request, waiting.sink
-        self._pending.pop(number, None)
-        reject_sink(sink, error, (request.model_name, request.model_version, request.request_id))
+    def _reject_copied(self, waiting: _CopiedRequest, error: NaiadError) -> None:
+        self._remove(waiting.opened.key)
+        waiting.opened.reject(error)
 
     def _free_copied(self, waiting: _CopiedRequest) -> None:
         """Free the inputs of a request that was not sent with them, if their part is still there."""
         if waiting.part is not None and waiting.part in self._parts.values():
             waiting.part.free(waiting.place)
 
-    def cancel(self, number: int, *, drops_responses: bool = True) -> None:
-        """Cancel a request. Responses that are on their way are dropped here, as those after them are there.
+    def _has(self, opened: OpenRequest) -> bool:
+        sent = self._sent.get(opened.key)
+        return sent is not None and sent[0] is opened
 
-        Without *drops_responses*, the sink gets what the model still sends.
-        """
-        if number in self._copied:
-            self._copied[number].later.append(partial(self.cancel, number, drops_responses=drops_responses))
-        elif number in self._pending:
-            if drops_responses:
-                self._abandoned.add(number)
-            self.send(wire.frame(FrameKind.CANCEL, CANCEL.pack(number, drops_responses)))
+    def cancel(self, opened: OpenRequest) -> None:
+        if opened.key in self._copied:
+            self._copied[opened.key].later.append(partial(self.cancel, opened))
+        elif self._has(opened):
+            opened.is_cancelled = True
+            self.send(wire.frame(FrameKind.CANCEL, NUMBER.pack(opened.key)))
 
-    def drop_responses(self, number: int) -> None:
-        """Have the further responses to a request dropped; its sink gets their end alone."""
-        if number in self._copied:
-            self._copied[number].later.append(partial(self.drop_responses, number))
-        elif number in self._pending:
-            self._abandoned.add(number)
-            self.send(wire.frame(FrameKind.DROP_RESPONSES, NUMBER.pack(number)))
+    def drop_responses(self, opened: OpenRequest) -> None:
+        """See `Holder`. Responses that are on their way are dropped here, as those after them are there."""
+        if opened.key in self._copied:
+            self._copied[opened.key].later.append(partial(self.drop_responses, opened))
+        elif self._has(opened):
+            opened.drops_responses = True
+            self.send(wire.frame(FrameKind.DROP_RESPONSES, NUMBER.pack(opened.key)))
 
-    def confirm_sent(self, number: int, count: int) -> None:
-        if number in self._pending:
-            self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(number, count)))
+    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+        if self._has(opened):
+            self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(opened.key, count)))
+
+    def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
+        """See `Holder`: only the other process knows whether an instance has it, so it is cancelled there."""
+        if self._has(opened):
+            self.cancel(opened)
+            self._remove(opened.key)
+            opened.fail(error)
+
+    def is_waiting(self, opened: OpenRequest) -> bool:  # noqa: ARG002 - see `Holder`
+        """False: calls alone are asked, and an idle instance has them, or they come back."""
+        return False
+
+    def waits_of(self, opened: OpenRequest) -> Events:
+        """See `Holder`. A request of which it is not known which instance has it is not looked at."""
+        if self.find_guest is None or not opened.instance or not self._has(opened):
+            return ()
+        guest = self.find_guest(self._sent[opened.key][2], opened.instance)
+        return () if guest is None else ((guest,),)
 
     def trace_of(self, number: int) -> Trace | None:
         """The trace of a request without its last response; None without one."""
-        return self._traces.get(number)
+        sent = self._sent.get(number)
+        return None if sent is None else sent[0].request.trace
 
     # -- templates ------------------------------------------------------------------------------------------------
 
@@ -597,7 +621,7 @@ class RequestLink:
         """
         if self._template_bytes >= _MAX_TEMPLATE_BYTES:  # one of them has the names of a whole request
             self.forget_templates()
-        is_idle = not self._pending and self._submitted == self._submitted_before
+        is_idle = not self._sent and self._submitted == self._submitted_before
         self._submitted_before = self._submitted
         return is_idle and any(part.trim() for part in self._parts.values())
 
@@ -632,8 +656,8 @@ class RequestLink:
             self._on_traced(*NUMBER.unpack(payload))
         elif kind == FrameKind.TAKEN:
             number, instance = unpack(payload)
-            if number in self._pending:
-                self._on_taken(self._pending[number][0], instance)
+            if number in self._sent:
+                self._sent[number][0].instance = instance
         elif self._take_other(kind, payload):
             pass
         elif self.blocking or self._deferred:
@@ -676,7 +700,7 @@ class RequestLink:
             self._on_full_response(unpack(payload), payload)
         elif kind == FrameKind.COMPUTED:
             number, *times = COMPUTED.unpack(payload)
-            trace = self._traces.get(number)
+            trace = self.trace_of(number)
             if trace is not None:
                 trace.on_computed(*times)
         elif kind == FrameKind.FORGET_LAYOUTS:
@@ -717,23 +741,21 @@ class RequestLink:
 
     def _on_traced(self, number: int) -> None:
         """The coordinator traces a request, whose responses follow."""
-        pending = self._pending.get(number)
-        if pending is not None:
-            sink, request_id, resend = pending
-            self._pending[number] = _TimedSink(number, sink, self.send), request_id, resend
+        if number in self._sent:
+            opened = self._sent[number][0]
+            opened.sink = _TimedSink(number, opened.sink, self.send)
 
     def _on_response(self, payload: Payload) -> None:
         number, layout_number, flags, token = RESPONSE.unpack_from(payload)
         final = bool(flags & FINAL)
-        pending = self._pending.pop(number, None) if final else self._pending.get(number)
-        if final and self._traces:
-            self._traces.pop(number, None)
+        opened = self._find(number, final=final)
         position = RESPONSE.size
-        if pending is None or number in self._abandoned:
-            self._drop(number, pending, _NO_TOKEN if flags & NO_RESPONSE else token, final=final)
+        if opened is None or opened.drops_responses:
+            self._drop(opened, _NO_TOKEN if flags & NO_RESPONSE else token, final=final)
             return
         if flags & NO_RESPONSE:
-            pending[0].send(None, True)
+            opened.sink.send(None, True)
+            opened.release()
             return
         layout = self._layouts[layout_number]
         if flags & PLACED:
@@ -749,29 +771,34 @@ class RequestLink:
                 OutputTensor(name, datatype, shape, payload[position + start : position + end])
                 for name, datatype, shape, start, end in layout.outputs
             ]
-        sink, request_id, _ = pending
-        name, version = layout.model_name, layout.model_version
+        request_id, name, version = opened.request.request_id, layout.model_name, layout.model_version
         try:
-            sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
+            opened.sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
-            self._on_sink_failed(number, sink, error, (name, version, request_id))
+            self._on_sink_failed(opened, error, (name, version, request_id))
+        if final:
+            opened.release()
 
-    def _drop(self, number: int, pending: _PendingRequest | None, token: int, *, final: bool) -> None:
+    def _find(self, number: int, *, final: bool) -> OpenRequest | None:
+        """The request that a response is for; forget it with its last one."""
+        if final:
+            return self._remove(number)
+        sent = self._sent.get(number)
+        return None if sent is None else sent[0]
+
+    def _drop(self, opened: OpenRequest | None, token: int, *, final: bool) -> None:
         """Free the memory of a response that is discarded, and pass on the end of its request."""
         if token != _NO_TOKEN:
             self._release(token)
-        if final:
-            self._abandoned.discard(number)
-            if pending is not None:
-                pending[0].send(None, True)
+        if final and opened is not None:
+            opened.sink.send(None, True)
+            opened.release()
 
     def _on_full_response(self, response: FullResponse, payload: Payload) -> None:
-        number = response.number
-        pending = self._pending.pop(number, None) if response.final else self._pending.get(number)
-        if response.final:
-            self._traces.pop(number, None)
-        if pending is None or (number in self._abandoned and response.error is None):
-            self._drop(number, pending, response.token, final=response.final)
+        _, origin, load = self._sent.get(response.number, (None, None, 0))
+        opened = self._find(response.number, final=response.final)
+        if opened is None or (opened.drops_responses and response.error is None):
+            self._drop(opened, response.token, final=response.final)
             return
         outputs = []
         position = 0
@@ -785,38 +812,39 @@ class RequestLink:
             else:
                 outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
         error = None if response.error is None else error_of(response.error)
-        sink, _, resend = pending
-        is_abandoned = number in self._abandoned
-        if response.final:
-            self._abandoned.discard(number)
-        if response.is_reroute and resend is not None and not is_abandoned and self._send_elsewhere is not None:
-            self._send_elsewhere(number, resend[0], sink)
-            return
-        if response.is_reroute and resend is not None and not is_abandoned:
-            error = self._submit_again(number, sink, *resend)
+        if response.is_reroute and not opened.drops_responses:
+            if self._send_elsewhere is not None:
+                self._send_elsewhere(opened, load)
+                return
+            error = self._submit_again(opened, origin)
             if error is None:
                 return
+        sink = opened.sink
         if response.is_rejection and error is not None and isinstance(sink, RejectableSink):
-            sink.reject(error)
+            opened.reject(error)
             return
         of = response.model_name, response.model_version, response.request_id
         try:
             sink.send(InferResponse(*of, outputs, response.parameters or NO_PARAMETERS, error), response.final)
         except Exception as problem:  # noqa: BLE001 - a sink may raise anything; it is logged
-            self._on_sink_failed(number, sink, problem, of)
+            self._on_sink_failed(opened, problem, of)
+        if response.final:
+            opened.release()
 
-    def _on_sink_failed(self, number: int, sink: Sink, error: Exception, of: tuple[str, int, str]) -> None:
+    def _on_sink_failed(self, opened: OpenRequest, error: Exception, of: tuple[str, int, str]) -> None:
         """A response cannot be passed on: end the request with an error, and have the other process cancel it."""
-        end_failed_sink(sink, error, of)
-        self.cancel(number)
-        self._pending.pop(number, None)
-        self._traces.pop(number, None)
+        end_failed_sink(opened.sink, error, of)
+        self.cancel(opened)
+        self.drop_responses(opened)
+        self._remove(opened.key)
+        opened.release()
 
-    def _submit_again(self, number: int, sink: Sink, request: InferRequest, origin: Origin | None) -> NaiadError | None:
+    def _submit_again(self, opened: OpenRequest, origin: Origin | None) -> NaiadError | None:
         """Send a request to the version that serves now; why that is not possible."""
+        request = opened.request
         self.routes.pop((request.model_name, request.model_version), None)
         try:
-            self._submit(number, request, sink, origin, self._route_again(request, origin))
+            self._submit(opened, origin, self._route_again(request, origin))
         except NaiadError as error:
             return without_frames(error)
         return None

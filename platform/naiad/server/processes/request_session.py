@@ -19,10 +19,9 @@ from naiad_stub import wire
 from naiad_stub.memo import size_of
 
 from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
+from naiad.engine.open_request import ForwardedRequest
 from naiad.engine.served import Target
 from naiad.engine.serving.forwarding import Forwarding
-from naiad.engine.serving.pending import ForwardedRequest
-from naiad.engine.tickets import ticket_of
 from naiad.frontends.regions import RegionPart
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory, SharedInputs
@@ -39,12 +38,12 @@ from naiad.protocol.inference import (
     InputTensor,
     OutputTensor,
     Sink,
+    SubmittedRequest,
 )
 from naiad.protocol.request_plan import CheckedLayout
 from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.link import LONG_FRAME, Link, Payload
 from naiad.server.processes.messages import (
-    CANCEL,
     COMPUTED,
     CONFIRM_SENT,
     FINAL,
@@ -125,30 +124,8 @@ class OwnModels(Protocol):
 
     def submit(
         self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
-    ) -> int:
+    ) -> SubmittedRequest:
         """See `EngineDoor.submit`. With *on_taken*, only an idle instance may take it, whose name that gets."""
-
-    def cancel(self, ticket: int, *, drops_responses: bool) -> None:
-        """See `EngineDoor.cancel`; without *drops_responses*, the sink gets what the model still sends."""
-
-    def drop_responses(self, ticket: int) -> None:
-        """See `Target.drop_responses`."""
-
-    def confirm_sent(self, ticket: int, count: int) -> None:
-        """See `EngineDoor.confirm_sent`."""
-
-
-class TakenCall(Protocol):
-    """A call of a guest of the other process, which was submitted."""
-
-    def cancel(self, *, drops_responses: bool) -> None:
-        """See `OwnModels`, as for the methods below."""
-
-    def drop_responses(self) -> None:
-        """Drop its further responses."""
-
-    def confirm_sent(self, count: int) -> None:
-        """The guest has consumed *count* more responses."""
 
 
 class _OwnedTemplate:
@@ -159,14 +136,12 @@ class _OwnedTemplate:
     Attributes:
         forwarding: Forwards requests of this template to the version that serves it now; None until that is known.
         layout: Their layout there.
-        first_ticket: The engine's ticket of a request to that version, without the request's number.
         attempts: How often that was looked for, until it is found or given up.
     """
 
     __slots__ = (
         "_session",
         "attempts",
-        "first_ticket",
         "forwarding",
         "inputs",
         "is_decoupled",
@@ -196,7 +171,7 @@ class _OwnedTemplate:
         """Another version may serve the model from now on."""
         self.forwarding: Forwarding | None = None
         self.layout: CheckedLayout | None = None
-        self.first_ticket = self.attempts = 0
+        self.attempts = 0
 
     def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
         return self.request(self.slices(forwarded.inputs), forwarded.request_id, forwarded.context, None)
@@ -289,9 +264,8 @@ class RequestSession:
         self._link: Link | None = None
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
-        self._open: dict[int, int] = {}  # tickets by the numbers of requests; 0 while they are submitted, and for calls
-        self._calls: dict[int, TakenCall] = {}  # those of `_open` that guests make
-        self.on_call: Callable[[GuestCaller, InferRequest, Sink], TakenCall | None] = lambda *_: None
+        self._open: dict[int, SubmittedRequest | None] = {}  # by the numbers of requests; None during `submit`
+        self.on_call: Callable[[GuestCaller, InferRequest, Sink], SubmittedRequest | None] = lambda *_: None
         self._layouts: dict[tuple[object, bool], int] = {}
         self._layout_count = 0
         self._layout_bytes = 0  # of the names in `_layouts`
@@ -344,11 +318,10 @@ class RequestSession:
     def close(self) -> None:
         """The process has exited: cancel its requests, and free what it had."""
         self._link = None
-        for ticket in list(self._open.values()):
-            if ticket:
-                self._models.cancel(ticket, drops_responses=True)
+        for submitted in list(self._open.values()):
+            if submitted is not None:
+                submitted.cancel()
         self._open.clear()
-        self._calls.clear()  # the guests are gone, too, and their calls with them
         self._lent.clear()
         for traced in self._traces.values():
             traced.on_process_end()
@@ -417,9 +390,9 @@ class RequestSession:
             if layout is not None:  # forward the request as it came, if it need not be submitted like any other
                 assert template.forwarding is not None
                 short = ForwardedRequest(template, number, request_id, bytes(data), context)
-                key = template.forwarding.forward(short, layout)
-                if key:
-                    self._open[number] = template.first_ticket + key
+                forwarded = template.forwarding.forward(short, layout)
+                if forwarded is not None:
+                    self._open[number] = forwarded
                     return
         found = self._inputs(template, start, data)
         if found is None:
@@ -440,7 +413,6 @@ class RequestSession:
         forwarding = None if target.direct is None else target.direct.forwarding
         if forwarding is not None:
             template.forwarding = forwarding
-            template.first_ticket = ticket_of(target.number, 0)
             template.layout = forwarding.known_layout(template, template.size)
         return template.layout
 
@@ -506,7 +478,7 @@ class RequestSession:
     ) -> None:
         if self._next_trace is not None:
             request.trace, self._next_trace = self._far_trace(number, self._next_trace), None
-        self._open[number] = 0
+        self._open[number] = None
         sink = self.sink_of(number)
         if origin is not None and origin.caller is not None:
             self._submit_call(number, request, sink, origin.caller)
@@ -521,7 +493,7 @@ class RequestSession:
             if origin is not None and origin.arrival is not None:
                 sink = self._trace(number, request, sink, origin.arrival)
             on_taken = partial(self._send_taken, number) if origin is not None and origin.needs_idle else None
-            ticket = self._models.submit(request, sink, template.load, on_taken)
+            submitted = self._models.submit(request, sink, template.load, on_taken)
         except GoneError:
             self._reroute(number, template, request.request_id)
             return
@@ -536,13 +508,13 @@ class RequestSession:
             self._reject(number, request, unexpected_error(f"submit the request to '{request.model_name}'", error))
             return
         if number in self._open:
-            self._open[number] = ticket
+            self._open[number] = submitted
 
     def _submit_call(self, number: int, request: InferRequest, sink: Sink, caller: GuestCaller) -> None:
         self.received_count -= 1
         call = self.on_call(caller, request, sink)
-        if call is not None and number in self._open:
-            self._calls[number] = call
+        if number in self._open:
+            self._open[number] = call
 
     def _send_taken(self, number: int, instance: str) -> None:
         if self._link is not None:
@@ -590,8 +562,7 @@ class RequestSession:
         self._reject(number, InferRequest(name, version, (), request_id), error, is_reroute=True)
 
     def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
-        if not self._open.pop(number, None):
-            self._calls.pop(number, None)
+        self._open.pop(number, None)
         name, version = request.model_name, request.model_version
         fields = error_fields(error)
         message = FullResponse(number, True, name, version, request.request_id, (), 0, 0, {}, fields, True, is_reroute)
@@ -609,28 +580,20 @@ class RequestSession:
         self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
 
     def _on_cancel(self, payload: Payload) -> None:
-        number, drops_responses = CANCEL.unpack(payload)
-        ticket = self._open.get(number)
-        if ticket:
-            self._models.cancel(ticket, drops_responses=drops_responses)
-        elif number in self._calls:
-            self._calls[number].cancel(drops_responses=drops_responses)
+        submitted = self._open.get(*NUMBER.unpack(payload))
+        if submitted is not None:
+            submitted.cancel(drops_responses=False)
 
     def _on_drop_responses(self, payload: Payload) -> None:
-        (number,) = NUMBER.unpack(payload)
-        ticket = self._open.get(number)
-        if ticket:
-            self._models.drop_responses(ticket)
-        elif number in self._calls:
-            self._calls[number].drop_responses()
+        submitted = self._open.get(*NUMBER.unpack(payload))
+        if submitted is not None:
+            submitted.drop_responses()
 
     def _on_confirm_sent(self, payload: Payload) -> None:
         number, count = CONFIRM_SENT.unpack(payload)
-        ticket = self._open.get(number)
-        if ticket:
-            self._models.confirm_sent(ticket, count)
-        elif number in self._calls:
-            self._calls[number].confirm_sent(count)
+        submitted = self._open.get(number)
+        if submitted is not None:
+            submitted.confirm_sent(count)
 
     def _on_inputs_dropped(self, number: int, start: int) -> None:
         # The last reference to inputs is nearly always dropped on the loop's thread, where this costs least.
@@ -662,8 +625,8 @@ class RequestSession:
         link.send(RESPONSE_FRAME.pack(size, FrameKind.RESPONSE, 0, number, known, FINAL, 0) + outputs)
 
     def _respond(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        if final and not self._open.pop(number, None):
-            self._calls.pop(number, None)
+        if final:
+            self._open.pop(number, None)
         link = self._link
         if link is None:
             return  # the process has exited

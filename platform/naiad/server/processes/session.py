@@ -12,11 +12,12 @@ from naiad_stub import wire
 
 from naiad.core.errors import NaiadError, unexpected_error
 from naiad.engine.engine import Engine
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import Target
 from naiad.frontends.regions import RegionPart
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
     CallResult,
@@ -59,9 +60,6 @@ class _EngineModels:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.cancel = engine.cancel
-        self.drop_responses = engine.drop_responses
-        self.confirm_sent = engine.confirm_sent
 
     @property
     def is_exiting(self) -> bool:
@@ -75,7 +73,7 @@ class _EngineModels:
 
     def submit(
         self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
-    ) -> int:
+    ) -> SubmittedRequest:
         del load, on_taken  # for branches
         return self._engine.submit(request, sink)
 
@@ -97,8 +95,7 @@ class ProcessSession:
         tracer: Tracer,
         services: Mapping[str, Service],
         on_report: Callable[[ProcessSession, Any], None],
-        on_gone: Callable[[int, InferRequest, Sink], None] | None = None,
-        on_taken: Callable[[Sink, str], None] = lambda *_: None,
+        on_gone: Callable[[OpenRequest, int], None] | None = None,
     ) -> None:
         """A session without a link; see `connect`.
 
@@ -110,7 +107,6 @@ class ProcessSession:
                 its requests. It may be completed until the process listens.
             on_report: Called with what the process reports of itself.
             on_gone: See `send_elsewhere` of `RequestLink`, for requests to its branches.
-            on_taken: See `RequestLink`, for calls to its branches.
         """
         self.answered_count = 0
         self.on_branch_message: Callable[[int, Any], None] = lambda *_: None
@@ -120,7 +116,7 @@ class ProcessSession:
             return part
 
         self.requests = RequestSession(_EngineModels(engine), memory, tracer, find_part)
-        self.to_branches = RequestLink(send_elsewhere=on_gone, on_taken=on_taken)
+        self.to_branches = RequestLink(send_elsewhere=on_gone)
         self._engine = engine
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
         self._taking: dict[int, asyncio.Future[Sequence[str]]] = {}
@@ -170,8 +166,8 @@ class ProcessSession:
         except Exception:  # the frames after this one must still be handled
             logger.exception("cannot handle a message of another process")
 
-    def close(self) -> None:
-        """The process has exited: cancel its requests, and free what it had.
+    def close(self, error: NaiadError) -> None:
+        """The process has exited: cancel its requests, and free what it had. Those that it had end with *error*.
 
         Its calls in progress, such as a load or unload, are completed, as when a client disconnects from a server
         of one process. An unload that is cancelled half-way would leave guests running.
@@ -180,7 +176,7 @@ class ProcessSession:
         if link is not None:
             link.close()
         self.requests.close()
-        self.to_branches.close()
+        self.to_branches.close(error)
         while self._unconfirmed:
             self._on_confirm(b"")
         for taken in self._taking.values():

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from naiad.engine.door import EngineDoor
-from naiad.protocol.inference import InferRequest, Sink
+from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 from naiad.server.processes.messages import TracedArrival
 from naiad.server.processes.remote_engine import RemoteEngine
 
@@ -35,7 +35,7 @@ class RemoteTracer:
         sink: Sink,
         protocol: str,
         headers: Mapping[str, str],
-    ) -> int:
+    ) -> SubmittedRequest:
         return self._engine.submit(request, sink, TracedArrival(protocol, time.monotonic_ns(), dict(headers)))
 
     def settings(self, model: str = "") -> Mapping[str, str | list[str]]:

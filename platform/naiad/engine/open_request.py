@@ -1,18 +1,22 @@
-"""A request between admission and its last response."""
+"""The request in flight: one object from `submit` to the last response, whatever has it meanwhile."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Hashable, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
 
-from naiad.core import clock
 from naiad.core.errors import NaiadError
 from naiad.engine.scheduling.sequences.states import SequenceState
 from naiad.guests.tensors import TensorLayout
 from naiad.guests.worker import Worker
+from naiad.protocol.delivery import fail_sink, reject_sink
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
-from naiad.protocol.request_plan import CheckedLayout, error_prefix
+from naiad.protocol.request_plan import PackedInputs, error_prefix
+
+Events: TypeAlias = Sequence[Collection[Worker]]
+"""What a request waits for, for the detection of deadlocks: for each event the guests that could cause it; an empty
+collection if such a guest is being started."""
 
 _CREDIT_RESPONSES = 256
 _CREDIT_BYTES = 2 << 20
@@ -49,17 +53,68 @@ class ForwardedRequest(NamedTuple):
     context: bytes = b""
 
 
-class PendingRequest:
-    """One request in flight.
+class Holder(Protocol):
+    """What has a request at the moment; it ignores what it does not have any more.
+
+    One of a version that is not loaded, a loaded version, a request to an ensemble, a link to another process.
+    """
+
+    def cancel(self, request: OpenRequest) -> None:
+        """Reject it if it is queued, else notify its guest."""
+
+    def confirm_sent(self, request: OpenRequest, count: int) -> None:
+        """See `SubmittedRequest.confirm_sent`."""
+
+    def drop_responses(self, request: OpenRequest) -> None:
+        """See `SubmittedRequest.drop_responses`."""
+
+    def reject_waiting(self, request: OpenRequest, error: NaiadError) -> None:
+        """Answer a request that waits for an instance with *error*."""
+
+    def is_waiting(self, request: OpenRequest) -> bool:
+        """Whether it waits for an instance."""
+
+    def waits_of(self, request: OpenRequest) -> Events:
+        """What it waits for, for the detection of deadlocks."""
+
+
+class _Nobody:
+    """Implements `Holder` for a request that nothing has: it is not submitted yet, or was answered by the cache."""
+
+    def _ignore(self, *_: object) -> None:
+        pass
+
+    cancel = confirm_sent = drop_responses = reject_waiting = _ignore
+
+    def is_waiting(self, _: OpenRequest) -> bool:
+        return False
+
+    def waits_of(self, _: OpenRequest) -> Events:
+        return ()
+
+
+_NOBODY = _Nobody()
+
+
+class OpenRequest:
+    """One request in flight, from `submit` to its last response. Implements `SubmittedRequest` and `Schedulable`.
+
+    It stays the same object while it moves: from a version that is not loaded to the one that was, from the queue to a
+    guest, to another process and back. What has it is its `holder`, which alone changes the attributes below that.
 
     A forwarded request (see `engine.serving.forwarding`) has neither `request` nor `sink` until one of them is read.
 
     Attributes:
-        key: Its number within its model version.
+        needs_idle: Whether only an instance that holds no other request may get it: it is a call of a model, and behind
+            a request that calls that model in turn, it would wait forever.
+        holder: What has it now.
+        key: Its number where its holder sends bytes: in the messages of a model version's guests, on a link.
+        batch_size: Number of rows in a batch.
         packed: Its packed inputs; None where they are packed when its batch is sent.
         queued: When it was queued (monotonic ns).
         laid_out: When it was sent to a guest (monotonic ns).
         worker: That guest; None while it waits for one.
+        instance: The instance of another process that has taken it; empty while none is known to.
         shape_key: Requests share a batch only if theirs are equal; None is compatible with every request.
         is_queued: Whether the scheduler has accepted it.
         is_cancelled: Whether its client has cancelled it.
@@ -78,10 +133,13 @@ class PendingRequest:
         "batch_size",
         "drops_responses",
         "forwarded",
+        "holder",
+        "instance",
         "is_cancelled",
         "is_queued",
         "key",
         "laid_out",
+        "needs_idle",
         "packed",
         "queued",
         "rejection",
@@ -93,28 +151,76 @@ class PendingRequest:
 
     def __init__(
         self,
-        key: int,
         request: InferRequest | None,
         sink: Sink | None,
-        layout: CheckedLayout,
+        needs_idle: bool = False,  # noqa: FBT001, FBT002 - positional: keywords cost time on the request path
         forwarded: ForwardedRequest | None = None,
     ) -> None:
-        """A request that was admitted: with *request* and *sink*, or, if it is forwarded, with neither."""
-        self.key = key
+        """A request that nothing has yet: with *request* and *sink*, or, if it is forwarded, with neither."""
         self._request = request
         self._sink = sink
+        self.needs_idle = needs_idle
         self.forwarded = forwarded
-        self.batch_size = layout.batch_size
-        self.packed = layout.packed
-        self.queued = clock.monotonic_ns()
-        self.laid_out = 0
+        self.holder: Holder = _NOBODY
+        self.key = self.queued = self.laid_out = 0
+        self.batch_size = 1
+        self.packed: PackedInputs | None = None
         self.worker: Worker | None = None
+        self.instance = ""
         self.shape_key: Hashable | None = None
         self.is_queued = self.is_cancelled = self.drops_responses = False
         self.rejection: NaiadError | None = None
         self.state: SequenceState | None = None
         self.unsent: deque[int] | None = None
         self._sent = (0, 0)  # responses and bytes sent to the client for which the guest has no credit yet
+
+    # -- what clients do with it ----------------------------------------------------------------------------------
+
+    def cancel(self, *, drops_responses: bool = True) -> None:
+        self.holder.cancel(self)
+        if drops_responses:
+            self.holder.drop_responses(self)
+
+    def drop_responses(self) -> None:
+        self.holder.drop_responses(self)
+
+    def confirm_sent(self, count: int = 1) -> None:
+        self.holder.confirm_sent(self, count)
+
+    # -- what those do that made it -------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it waits for an instance."""
+        return self.holder.is_waiting(self)
+
+    def waits(self) -> Events:
+        """What it waits for, for the detection of deadlocks."""
+        return self.holder.waits_of(self)
+
+    def reject_waiting(self, error: NaiadError) -> None:
+        """Answer it with *error* if it waits for an instance."""
+        self.holder.reject_waiting(self, error)
+
+    # -- what its holder does with it -----------------------------------------------------------------------------
+
+    def fail(self, error: NaiadError, model: tuple[str, int] | None = None) -> None:
+        """Answer it with *error*, as its last response; *model*: name and version, if other than it names."""
+        request = self.request
+        name, version = model or (request.model_name, request.model_version)
+        fail_sink(self.sink, error, (name, version, request.request_id))
+        self.release()
+
+    def reject(self, error: NaiadError) -> None:
+        """Answer it with *error*, as one that was not accepted: see `RejectableSink`."""
+        request = self.request
+        reject_sink(self.sink, error, (request.model_name, request.model_version, request.request_id))
+        self.release()
+
+    def release(self) -> None:
+        """It has its last response: keep neither its tensors nor its client, whoever keeps it."""
+        self._request = self._sink = self.packed = self.forwarded = self.state = self.worker = None
+        self.holder = _NOBODY
 
     @property
     def request(self) -> InferRequest:
@@ -123,6 +229,10 @@ class PendingRequest:
             assert self.forwarded is not None
             self._request = self.forwarded.source.request_of(self.forwarded)
         return self._request
+
+    @request.setter
+    def request(self, request: InferRequest) -> None:
+        self._request = request
 
     @property
     def sink(self) -> Sink:

@@ -1,0 +1,440 @@
+"""One request in flight: what it takes from its request or its source, what becomes of it, and when its guest gets
+credit.
+
+Its holders are real ones; guests and models of steps are the test's.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import weakref
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from engine.submitting import WeakRequest
+from fakes.clock import Clock
+from fakes.guests import PLAIN, Answers, FakeGuest, config, output, request
+from google.protobuf import text_format
+
+from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.model_config import freeze
+from naiad.core.errors import Code, NaiadError
+from naiad.engine.ensembles.version import EnsembleVersion
+from naiad.engine.open_request import ForwardedRequest, OpenRequest
+from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
+from naiad.engine.serving.dormant import DormantVersion
+from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.warmup import WarmUp
+from naiad.protocol.inference import SEQUENCE_START, InferResponse
+from naiad.protocol.request_plan import CheckedLayout
+
+LAYOUT = CheckedLayout(generation=0, batch_size=1, is_repeatable=True, packed=None)
+
+
+def pending(**more: Any) -> OpenRequest:
+    opened = OpenRequest(request(**more), SimpleNamespace())
+    opened.key = 7
+    return opened
+
+
+def test_schedulers_see_the_fields_of_the_request():
+    made = pending(priority=2, timeout_us=5, correlation_id="c", flags=SEQUENCE_START, request_id="9")
+    assert (made.priority, made.timeout_us, made.correlation_id, made.flags) == (2, 5, "c", SEQUENCE_START)
+    assert made.prefix == "[request id: 9] "
+
+
+def test_a_request_that_nothing_has_yet():
+    made = OpenRequest(request(), SimpleNamespace())
+    assert (made.key, made.queued, made.laid_out, made.batch_size, made.instance) == (0, 0, 0, 1, "")
+    assert not made.needs_idle
+    assert not made.is_queued
+    assert not made.is_cancelled
+    assert not made.drops_responses
+    assert made.worker is made.state is made.unsent is made.rejection is made.packed is made.forwarded is None
+    assert OpenRequest(request(), SimpleNamespace(), True).needs_idle
+
+
+def test_a_forwarded_request_is_made_when_it_is_needed_and_once():
+    made = []
+
+    class Source:
+        def request_of(self, forwarded: ForwardedRequest) -> Any:
+            made.append(forwarded)
+            return request(priority=4)
+
+        def sink_of(self, number: int) -> Any:
+            made.append(number)
+            return object()
+
+    forwarded = ForwardedRequest(Source(), 5, b"", b"")
+    found = OpenRequest(None, None, False, forwarded)
+    assert made == []
+    assert found.priority == 4
+    assert found.request is found.request
+    assert found.sink is found.sink
+    assert made == [forwarded, 5]
+    other = found.sink = object()
+    assert found.sink is other
+
+
+# -- what its holders do with it ------------------------------------------------------------------------------------
+
+
+class Moves:
+    """A request, and what it gets.
+
+    Attributes:
+        told: The messages that its guest, or the model of the ensemble's step, has got.
+    """
+
+    def __init__(self) -> None:
+        self.answers = Answers()
+        self.opened = OpenRequest(WeakRequest("m", -1, request().inputs), self.answers)
+        self.told: list[tuple[Any, ...]] = []
+
+    def waits(self) -> Any:
+        return ()
+
+
+class AtNobody(Moves):
+    """It is not submitted yet."""
+
+
+class AtDormant(Moves):
+    """It waits for the load of its model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.version = DormantVersion(config(PLAIN), 1, lambda *, is_urgent: None, timeout=30.0, is_known=True)
+        self.version.submit(self.opened)
+
+    def waits(self) -> Any:
+        return [[]]
+
+
+class AtLoaded(Moves):
+    """It waits for a guest: the only one has another request; or, for `AtGuest`, is at one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        keys, told, guests = itertools.count(1), self.told, []
+        decoupled = config(PLAIN, "model_transaction_policy { decoupled: true }")
+        self.tracker = RequestTracker(decoupled, 1, keys, WarmUp((), keys), lambda _: guests)
+        self.guest = FakeGuest(owner=self.tracker)
+        guests.append(self.guest)
+        self.guest.cancel = lambda keys: told.append(("cancel", *keys))
+        self.guest.credit = lambda key, count: told.append(("credit", key, count))
+        self.tracker.add_guest(self.guest)
+        self.start()
+
+    def start(self) -> None:
+        self.tracker.start(OpenRequest(request(), Answers()), LAYOUT)
+        self.tracker.start(self.opened, LAYOUT)
+
+    def waits(self) -> Any:
+        return [[self.guest]]
+
+
+class AtGuest(AtLoaded):
+    """A guest has it, and has sent 255 responses: with one more, it gets credit."""
+
+    def start(self) -> None:
+        self.tracker.start(self.opened, LAYOUT)
+        for _ in range(256):
+            response = InferResponse("m", 1, outputs=output())
+            self.guest.respond(self.opened.key, response, final=False)
+        self.answers.responses.clear()
+        self.opened.confirm_sent(255)
+
+
+class AtEnsemble(Moves):
+    """It is an ensemble's, whose only step waits for an instance."""
+
+    config = config(PLAIN, "model_transaction_policy { decoupled: true }")
+    number = 1
+    device = 0
+    gpus = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        text = PLAIN.replace('backend: "python"', 'platform: "ensemble"') + "ensemble_scheduling {}"
+        step = EnsembleStep(model="a", version=-1, inputs=(("IN", "IN"),), outputs={"OUT": "OUT"}, decoupled=True)
+        graph = EnsembleGraph(name="m", steps=(step,), inputs=("IN",), outputs=("OUT",))
+        made = freeze(text_format.Parse(text, pb.ModelConfig()))
+        models: Any = SimpleNamespace(find=lambda *_: self)
+        EnsembleVersion(made, 1, graph, models, lambda _: None).submit(self.opened)
+        self.of_step.sink.send(InferResponse("a", 1, outputs=output()), False)
+        self.answers.responses.clear()
+
+    # -- the model of the step
+
+    def submit(self, opened: OpenRequest) -> None:
+        self.of_step = opened
+        opened.holder = self  # type: ignore[assignment] # as far as a step needs it
+
+    def cancel(self, _: OpenRequest) -> None:
+        self.told.append(("cancel",))
+
+    def drop_responses(self, _: OpenRequest) -> None:
+        self.told.append(("drop_responses",))
+
+    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+        self.told.append(("confirm_sent", count))
+
+    def is_waiting(self, _: OpenRequest) -> bool:
+        return True
+
+    def waits_of(self, _: OpenRequest) -> Any:
+        return [["the guest of the step"]]
+
+    def waits(self) -> Any:
+        return [["the guest of the step"]]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock().install(monkeypatch)
+
+
+@pytest.fixture
+def run_coroutine(clock: Clock) -> Callable[..., object]:
+    return clock.run
+
+
+HOLDERS = [AtNobody, AtDormant, AtLoaded, AtGuest, AtEnsemble]
+CANCELLED = "Request was cancelled"
+VERBS: dict[str, Callable[[OpenRequest], None]] = {
+    "cancel": OpenRequest.cancel,
+    "cancel alone": lambda opened: opened.cancel(drops_responses=False),
+    "drop_responses": OpenRequest.drop_responses,
+    "confirm_sent": OpenRequest.confirm_sent,
+    "reject_waiting": lambda opened: opened.reject_waiting(NaiadError("a deadlock")),
+}
+
+FOLLOWS: dict[tuple[type[Moves], str], tuple[str, list[tuple[Any, ...]], bool]] = {
+    # The error that the client gets; what the guest, or the step's model, is told; whether responses are dropped.
+    (AtDormant, "cancel"): (CANCELLED, [], False),
+    (AtDormant, "cancel alone"): (CANCELLED, [], False),
+    (AtDormant, "reject_waiting"): ("a deadlock", [], False),
+    (AtLoaded, "cancel"): (CANCELLED, [], False),
+    (AtLoaded, "cancel alone"): (CANCELLED, [], False),
+    (AtLoaded, "drop_responses"): ("", [], True),
+    (AtLoaded, "reject_waiting"): ("a deadlock", [], False),
+    (AtGuest, "cancel"): ("", [("cancel", 1), ("credit", 1, 256)], True),
+    (AtGuest, "cancel alone"): ("", [("cancel", 1)], False),
+    (AtGuest, "drop_responses"): ("", [("credit", 1, 256)], True),
+    (AtGuest, "confirm_sent"): ("", [("credit", 1, 256)], False),
+    (AtEnsemble, "cancel"): ("", [("cancel",), ("confirm_sent", 1)], True),
+    (AtEnsemble, "cancel alone"): ("", [("cancel",)], False),
+    (AtEnsemble, "drop_responses"): ("", [("confirm_sent", 1)], True),
+    (AtEnsemble, "confirm_sent"): ("", [("confirm_sent", 1)], False),
+    (AtEnsemble, "reject_waiting"): ("a deadlock", [("cancel",), ("drop_responses",)], False),
+}
+"""What is not here has no effect."""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("holder", HOLDERS)
+async def test_what_each_holder_does_with_a_request(clock, holder, verb):
+    moves = holder()
+    error, told, drops_responses = FOLLOWS.get((holder, verb), ("", [], False))
+    VERBS[verb](moves.opened)
+    assert moves.told == told
+    assert moves.opened.drops_responses is drops_responses
+    if error:
+        ((response, final),) = moves.answers.responses
+        assert (response.error.message, final) == (error, True)
+        assert response.error.code == (Code.CANCELLED if error == CANCELLED else NaiadError("").code)
+    else:
+        assert moves.answers.responses == []
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+async def test_what_a_request_waits_for(clock, holder):
+    moves = holder()
+    assert moves.opened.is_waiting is (holder not in {AtNobody, AtGuest})
+    assert [list(each) for each in moves.opened.waits()] == list(moves.waits())
+
+
+async def test_a_request_stays_the_same_while_it_moves(clock):
+    """From nobody to the dormant version, from there to the loaded one, and to its guest."""
+    moves, loaded = AtDormant(), AtLoaded()
+    assert moves.opened.holder is moves.version
+    target: Any = SimpleNamespace(
+        config=loaded.tracker._config, submit=lambda opened: loaded.tracker.start(opened, LAYOUT)
+    )
+    moves.version.config = target.config
+    moves.version.submit_waiting(target)
+    assert moves.opened.holder is loaded.tracker
+    assert moves.opened.is_waiting
+    for _ in range(2):
+        loaded.guest.answer()
+    assert not moves.opened.is_waiting
+    moves.opened.cancel()
+    assert loaded.told == [("cancel", moves.opened.key)]
+    assert moves.answers.responses == []
+
+
+def fail_at_dormant(moves: Any) -> None:
+    moves.version.fail_waiting(NaiadError("it cannot be loaded"))
+
+
+def fail_at_loaded(moves: Any) -> None:
+    moves.tracker.fail_all(NaiadError("it is over"))
+
+
+def answer_at_guest(moves: Any) -> None:
+    moves.guest.respond(moves.opened.key)
+
+
+def break_sink(moves: Any) -> None:
+    moves.answers.problem = ValueError("closed")
+    moves.guest.respond(moves.opened.key, InferResponse("m", 1, outputs=output()), final=False)
+
+
+def exit_guest(moves: Any) -> None:
+    moves.tracker.fail_guest(moves.guest, NaiadError("it was removed"))
+
+
+def end_step(moves: Any) -> None:
+    moves.of_step.sink.send(None, True)
+    moves.of_step.release()
+
+
+def fail_step(moves: Any) -> None:
+    moves.of_step.fail(NaiadError("no luck"))
+
+
+def fail(moves: Any) -> None:
+    moves.opened.fail(NaiadError("no luck"))
+
+
+def reject(moves: Any) -> None:
+    moves.opened.reject(NaiadError("it does not fit"))
+
+
+ENDS: list[tuple[type[Moves], Callable[[Any], None]]] = [
+    (AtNobody, fail),
+    (AtNobody, reject),
+    (AtDormant, fail_at_dormant),
+    (AtDormant, lambda moves: moves.opened.cancel()),
+    (AtLoaded, fail_at_loaded),
+    (AtLoaded, lambda moves: moves.opened.cancel()),
+    (AtGuest, answer_at_guest),
+    (AtGuest, fail_at_loaded),
+    (AtGuest, break_sink),
+    (AtGuest, exit_guest),
+    (AtEnsemble, end_step),
+    (AtEnsemble, fail_step),
+]
+
+
+@pytest.mark.parametrize(("holder", "end"), ENDS)
+async def test_a_request_that_has_ended_ignores_everything_and_keeps_neither_its_request_nor_its_sink(
+    clock, caplog, holder, end
+):
+    caplog.set_level(logging.CRITICAL)  # a record of the log keeps the frames of its error
+    moves = holder()
+    gone = [weakref.ref(moves.opened.request), weakref.ref(moves.answers)]
+    end(moves)
+    assert moves.answers.is_ended
+    responses, told, opened = len(moves.answers.responses), len(moves.told), moves.opened
+    for verb in VERBS.values():
+        verb(opened)
+    assert (opened.is_waiting, opened.waits()) == (False, ())
+    assert (len(moves.answers.responses), len(moves.told)) == (responses, told)
+    assert opened.packed is opened.forwarded is opened.state is None
+    if opened.worker is not None:
+        opened.worker.requests.clear()  # a `FakeGuest` keeps what it was sent
+    del moves
+    gc.collect()
+    assert [each() for each in gone] == [None, None]
+
+
+# -- credit ---------------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """A request whose guest streams."""
+
+    def __init__(self) -> None:
+        self.pending = pending()
+        self.guest = FakeGuest()
+        self.pending.worker = self.guest
+
+    def send(self, count: int, size: int = 8) -> None:
+        """The guest sends responses."""
+        for _ in range(count):
+            response = InferResponse("m", 1, outputs=output(bytes(size)))
+            self.pending.on_response_queued(response)
+
+
+@pytest.fixture
+def stream():
+    return Stream()
+
+
+def test_a_guest_gets_credit_for_many_responses_at_once(stream):
+    stream.send(600)
+    for _ in range(255):
+        stream.pending.on_responses_sent(1)
+    assert stream.guest.credits == []
+    stream.pending.on_responses_sent(1)
+    assert stream.guest.credits == [(7, 256)]
+    stream.pending.on_responses_sent(255)
+    assert len(stream.guest.credits) == 1
+    stream.pending.on_responses_sent(45)
+    assert stream.guest.credits == [(7, 256), (7, 300)]
+
+
+def test_a_guest_gets_credit_for_many_bytes(stream):
+    stream.send(3, size=(1 << 20) - 1)
+    stream.send(1, size=2)
+    stream.pending.on_responses_sent(2)
+    assert stream.guest.credits == []
+    stream.pending.on_responses_sent(1)
+    assert stream.guest.credits == [(7, 3)]
+    stream.pending.on_responses_sent(1)
+    assert len(stream.guest.credits) == 1
+
+
+def test_bytes_at_the_limit_are_worth_a_message(stream):
+    stream.send(2, size=1 << 20)
+    stream.pending.on_responses_sent(1)
+    assert stream.guest.credits == []
+    stream.pending.on_responses_sent(1)
+    assert stream.guest.credits == [(7, 2)]
+
+
+def test_all_outputs_of_a_response_count(stream):
+    response = InferResponse("m", 1, outputs=[*output(bytes(1 << 20)), *output(bytes(1 << 20))])
+    stream.pending.on_response_queued(response)
+    stream.pending.on_responses_sent(1)
+    assert stream.guest.credits == [(7, 1)]
+
+
+def test_no_more_responses_are_counted_as_sent_than_there_were(stream):
+    stream.send(256)
+    stream.pending.on_responses_sent(1000)
+    assert stream.guest.credits == [(7, 256)]
+    stream.pending.on_responses_sent(1000)
+    assert len(stream.guest.credits) == 1
+
+
+def test_dropped_responses_count_as_sent(stream):
+    stream.pending.on_dropped()
+    stream.send(300)
+    stream.pending.on_dropped()
+    assert stream.guest.credits == [(7, 300)]
+
+
+def test_there_is_no_credit_without_responses_or_without_a_guest(stream):
+    stream.pending.on_responses_sent(300)
+    stream.send(300)
+    stream.pending.worker = None
+    stream.pending.on_responses_sent(300)
+    assert stream.guest.credits == []
