@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -43,6 +44,35 @@ async def test_a_function_returns_its_result_or_raises_its_error():
     assert await blocking.run(int, "7") == 7
     with pytest.raises(ValueError, match="invalid literal"):
         await blocking.run(int, "seven")
+
+
+async def test_what_a_function_reports_is_called_on_the_loop_before_it_returns():
+    seen = []
+
+    def report(number):
+        seen.append((number, threading.current_thread()))
+
+    def work():
+        for number in range(3):
+            blocking.report(report, number)
+
+    await blocking.run(work)
+    assert seen == [(number, threading.current_thread()) for number in range(3)]
+    blocking.report(report, 3)
+    assert seen[-1][0] == 3
+
+
+async def test_nothing_is_reported_once_the_call_is_cancelled():
+    seen = []
+
+    def work(begin):
+        begin()
+        with contextlib.suppress(blocking.WorkCancelledError):
+            blocking.pause(4321)
+        blocking.report(seen.append, 1)
+
+    await cancelled(work)
+    assert seen == []
 
 
 def test_a_process_that_a_cancelled_call_waits_for_is_killed():

@@ -28,6 +28,7 @@ __all__ = [
     "in_call",
     "on_cancel",
     "pause",
+    "report",
     "run",
     "run_each",
 ]
@@ -46,9 +47,14 @@ class WorkCancelledError(BaseException):
 
 
 class _Cancellation:
-    """Whether a call was cancelled, and what to call then. Thread-safe."""
+    """Whether a call was cancelled, and what to call then. Thread-safe.
 
-    def __init__(self) -> None:
+    Attributes:
+        loop: The loop of the caller.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
         self.is_set = threading.Event()
         self._lock = threading.Lock()
         self._callbacks: dict[object, Callable[[], None]] = {}
@@ -166,7 +172,7 @@ async def run(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
 
     If the caller is cancelled, the function is cancelled too and gets a few seconds to remove what it has begun.
     """
-    cancellation = _Cancellation()
+    cancellation = _Cancellation(asyncio.get_running_loop())
     context = contextvars.copy_context()
     context.run(_current.set, cancellation)
 
@@ -177,7 +183,7 @@ async def run(function: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
         except BaseException as error:  # noqa: BLE001 - raised below
             return None, error
 
-    working = asyncio.get_running_loop().run_in_executor(_threads, work)
+    working = cancellation.loop.run_in_executor(_threads, work)
     slot = _slot.get()
     try:
         if slot is not None:
@@ -255,6 +261,24 @@ def check_cancelled() -> None:
     cancellation = _current.get()
     if cancellation is not None and cancellation.is_set.is_set():
         raise WorkCancelledError
+
+
+def report(callback: Callable[..., None], *arguments: Any) -> None:
+    """Have *callback* called on the caller's loop, before the call returns; not if the call is cancelled before that.
+
+    Does not wait for it. Outside of a call, it is called at once.
+    """
+    cancellation = _current.get()
+    if cancellation is None:
+        callback(*arguments)
+        return
+
+    def call() -> None:
+        if not cancellation.is_set.is_set():
+            callback(*arguments)
+
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the call was cancelled long ago
+        cancellation.loop.call_soon_threadsafe(call)
 
 
 @contextlib.contextmanager

@@ -98,7 +98,7 @@ class Engine:
             loader.limiter.on_waiting = self.services.calls.on_call_waiting
             self.services.calls.resource_waits = loader.limiter.waits
         loads = ModelLoads(settings, loader, self._registry, self.services, self.response_cache)
-        self._order = LoadOrder(settings, loads, self._registry)
+        self._order = LoadOrder(loads, self._registry)
         self._demand = DemandLoads(settings, loads, self._order, self._registry)
         self._scaling = InstanceScaling(loads, self._order, self._registry)
         seconds = settings.poll_seconds
@@ -443,7 +443,8 @@ class Engine:
             sources = await blocking.run(find_sources, name, parameters, self._repositories, strict=strict, gpus=gpus)
             return await self._order.load(sources, is_nested=is_nested)
         finally:
-            await self._forget_removed()
+            if any(model.is_at_rest for model in self._registry):  # else there is nothing to forget
+                await self._forget_removed()
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Start to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +18,12 @@ from naiad_stub.load_spec import NativeCode
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.core import blocking
-from naiad.core.errors import ModelError
+from naiad.core.errors import Code, ModelError, NaiadError
 from naiad.engine.loading import unchanged
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.dormant import DormantVersion
+from naiad.models.repository.layout import ModelFiles
+from naiad.models.repository.repositories import LocalRepository, Repositories
 from naiad.models.resolution.native_library import NativeLibrary
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START
 
@@ -123,19 +127,17 @@ def test_a_shared_backend_that_changes_has_its_models_loaded_again(host, outside
     host.run(check)
 
 
-def test_an_environment_that_may_change_remotely_and_a_folder_that_cannot_be_read_are_always_loaded_again(monkeypatch):
-    class Loaded:
-        def __init__(self, **facts: Any) -> None:
-            self.resolution = type("Resolution", (), {"environment": None, "outside_dir": None, **facts})
+def test_an_environment_that_may_change_remotely_and_a_folder_that_cannot_be_read_are_always_loaded_again():
+    def resolution(**facts: Any) -> Any:
+        return SimpleNamespace(**{"environment": None, "outside_dir": None, **facts})
 
-    monkeypatch.setattr(unchanged, "ModelVersion", Loaded)
     source = EnvironmentSource(uri="https://host/e.tar", is_mutable=True)
-    assert unchanged.version_signature({}, Loaded(environment=source)) is None
-    assert unchanged.version_signature({}, Loaded(outside_dir=Path("/nosuch"))) is None
-    assert unchanged.version_signature(None, Loaded()) is None
-    assert unchanged.version_signature({}, object()) is None
-    assert unchanged.version_signature({"a": (1,)}, Loaded()) == {"a": (1,)}
-    gone = unchanged.version_signature({}, Loaded(environment=Path("/nosuch")))
+    assert unchanged.version_signature({}, resolution(environment=source)) is None
+    assert unchanged.version_signature({}, resolution(outside_dir=Path("/nosuch"))) is None
+    assert unchanged.version_signature(None, resolution()) is None
+    assert unchanged.version_signature({}, None) is None
+    assert unchanged.version_signature({"a": (1,)}, resolution()) == {"a": (1,)}
+    gone = unchanged.version_signature({}, resolution(environment=Path("/nosuch")))
     assert gone == {"/nosuch": ("gone",)}
 
 
@@ -461,31 +463,93 @@ def test_code_that_may_complete_the_configuration_is_asked(host, text, code, set
     assert ('"max_batch_size":3' in host.guests[0].spec.load.model_config) is bool(completes)
 
 
-def test_a_load_leaves_the_loop_once_before_its_guests_start_and_once_after_the_model_completed_its_configuration(
-    host, monkeypatch
-):
-    """The other steps concern its model: files that are found, fetched and read, and their state afterwards."""
-    steps: list[str] = []
+@pytest.fixture
+def switches(monkeypatch: pytest.MonkeyPatch, host: Host) -> list[str]:
+    """The functions for which the loop was left; each costs two switches between threads."""
+    found: list[str] = []
     in_thread = blocking.run
 
     def run(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        steps.append(function.__name__)
+        found.append(function.__name__)
         return in_thread(function, *arguments, **options)
 
-    host.add("m", code=COMPLETING)
     monkeypatch.setattr(blocking, "run", run)
+    return found
+
+
+def test_the_load_of_a_model_leaves_the_loop_once(host, switches):
+    for name in "abc":
+        host.add(name, more=instances(2), versions=(1, 2))
 
     async def check() -> None:
-        steps.clear()
+        assert switches == ["scan", *["prepare"] * 3]
+
+    host.run(check, is_explicit=False)
+
+
+def test_a_load_on_request_leaves_the_loop_once_more_to_find_what_it_names(host, switches):
+    host.add("m", code=COMPLETING)
+
+    async def check() -> None:
+        switches.clear()
         await host.load()
-        assert steps == [
-            *("find_sources", "_signature_now", "_fetch", "_read"),
-            *("_prepare", "_checked"),
-            *("version_signature", "model_signature", "known_models"),
-        ]
-        steps.clear()
+        assert switches == ["find_sources", "prepare", "_checked"], "completing the configuration is on the loop"
+        switches.clear()
         await host.load()
-        assert steps == ["find_sources", "_signature_now", "known_models"], "nothing has changed"
+        assert switches == ["find_sources", "prepare"], "nothing has changed"
+
+    host.run(check)
+
+
+class Unfetchable(Repositories):
+    """Repositories whose files cannot be fetched, as soon as `problem` is set."""
+
+    problem: Exception | None = None
+
+    def fetch(self, files: ModelFiles) -> None:
+        if self.problem is not None:
+            raise self.problem
+
+
+def test_files_that_cannot_be_fetched_are_an_error_of_the_load_and_what_served_stays(host, caplog):
+    host.add("m")
+    repositories = Unfetchable()
+    repositories.add(LocalRepository(host.folder / "models"))
+
+    async def check() -> None:
+        repositories.problem = NaiadError("no such bucket", code=Code.UNAVAILABLE)
+        error = await host.fail()
+        assert (error.message, error.code) == ("failed to load 'm': no such bucket", Code.UNAVAILABLE)
+        assert host.index() == ["m  UNAVAILABLE: no such bucket"]
+        assert "failed to load 'm': no such bucket" in said(caplog)
+        repositories.problem = None
+        await host.load()
+        repositories.problem = NaiadError("no such bucket")
+        await host.fail()
+        assert host.index() == ["m 1 READY: "]
+        repositories.problem = ValueError("odd")
+        with pytest.raises(ValueError, match="odd"):
+            await host.load()
+        assert host.index() == ["m 1 READY: "]
+
+    host.run(check, repositories=repositories)
+
+
+def test_an_ensemble_that_is_sent_with_its_load_has_its_members_loaded(host):
+    host.add("m")
+    host.add("e")
+    tensor = {"data_type": "TYPE_FP32", "dims": [2]}
+    step = {"model_name": "m", "model_version": -1, "input_map": {"IN": "IN"}, "output_map": {"OUT": "OUT"}}
+    config = {
+        "platform": "ensemble",
+        "input": [{"name": "IN", **tensor}],
+        "output": [{"name": "OUT", **tensor}],
+        "ensemble_scheduling": {"step": [step]},
+    }
+
+    async def check() -> None:
+        await host.load("e", config=json.dumps(config))
+        assert sorted(model.key for model in host.registry if model.serving()) == ["e", "m"]
 
     host.run(check)
 

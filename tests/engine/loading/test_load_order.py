@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +16,10 @@ from google.protobuf import text_format
 from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import Code, InvalidRequestError, NaiadError
 from naiad.engine.loading.load_order import LoadOrder
+from naiad.engine.loading.model_loads import LoadOutcome, ModelLoads
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry, VersionRecord
 from naiad.models.repository.layout import ModelFiles
-from naiad.models.repository.override import LoadOverride
 from naiad.protocol.metadata import ModelState
 
 
@@ -43,7 +42,6 @@ class World:
         done: Loads and unloads, in their order.
         nested: The models whose loads were nested.
         failures: Why a model cannot be loaded.
-        unfetchable: Why a model's files cannot be fetched.
         unchanged: The models whose files have not changed.
         replaced: The models whose replaced instances are still ending.
         gate: If set, loads wait for it.
@@ -55,19 +53,16 @@ class World:
         self.done: list[str] = []
         self.nested: set[str] = set()
         self.failures: dict[str, Exception] = {}
-        self.unfetchable: dict[str, Exception] = {}
         self.unchanged: set[str] = set()
         self.replaced: set[str] = set()
-        self.fetched: list[str] = []
         self.scans = 0
-        self.forgotten: list[str] = []
         self.gate: asyncio.Event | None = None
         self.needs: dict[str, frozenset[str]] = {}
         self.after: dict[str, frozenset[str]] = {}
         self.ensembles: dict[str, ModelSource] = {}
-        self.config_name = ""
+        self._registry = self.registry
         self._folder = folder
-        self.order = LoadOrder(SimpleNamespace(repositories=self, config_name=""), self, self.registry)
+        self.order = LoadOrder(self, self.registry)
 
     def add(self, name: str, text: str = "", namespace: str = "") -> ModelSource:
         """A model with this configuration; none if *text* is empty."""
@@ -91,27 +86,22 @@ class World:
         """A client has loaded these models."""
         self.order._requested.update(keys)
 
-    # -- repositories
-
-    def fetch(self, files: ModelFiles) -> None:
-        self.fetched.append(files.key)
-        if files.key in self.unfetchable:
-            raise self.unfetchable[files.key]
-
-    def scan(self) -> Any:
-        self.scans += 1
-        return SimpleNamespace(models=self.models)
-
     # -- loads
 
-    def read_config(self, source: ModelSource) -> pb.ModelConfig:
-        text = (source.files.directory / "config.pbtxt").read_text()
-        if "broken" in text:
-            raise InvalidRequestError("cannot be read")
-        return text_format.Parse(text, pb.ModelConfig())
-
-    async def load(self, source: ModelSource, *, is_nested: bool) -> None:
+    async def load(
+        self,
+        source: ModelSource,
+        *,
+        is_nested: bool,
+        is_first: bool = False,
+        is_compared: bool = False,
+        models: Any = None,
+    ) -> LoadOutcome:
         key = source.files.key
+        if is_compared and key in self.unchanged and all(map(self.registry.is_serving, self.after.get(key, ()))):
+            return LoadOutcome(is_loaded=False)
+        if is_first and (needs := self._needs_of(source, models)):
+            return needs
         self.done.append(f"+{key}")
         if is_nested:
             self.nested.add(key)
@@ -123,6 +113,18 @@ class World:
         if key in self.failures:
             raise self.failures[key]
         self.serve(key)
+        return LoadOutcome(is_loaded=True)
+
+    def _needs_of(self, source: ModelSource, models: Any) -> LoadOutcome | None:
+        path = source.files.directory / "config.pbtxt"
+        message = text_format.Parse(path.read_text() if path.exists() else "", pb.ModelConfig())
+        names_others = message.HasField("ensemble_scheduling") or bool(message.parameters)
+        if names_others and models is None:
+            models = self.models
+            self.scans += 1
+        found: Any = SimpleNamespace(source=source, message=message, models=models, needs_others=names_others)
+        needs = ModelLoads._note_needs(self, found)
+        return LoadOutcome(is_loaded=False, needs=needs, models=models) if needs else None
 
     def end_blocked_load(self, key: str) -> None:
         """No load waits for a build here."""
@@ -139,10 +141,6 @@ class World:
         await asyncio.sleep(0)
         self.done.append(f"{key} ended")
 
-    async def is_unchanged(self, source: ModelSource) -> bool:
-        self.fetch(source.files)
-        return source.files.key in self.unchanged
-
     async def wait_replaced(self, key: str) -> bool:
         self.done.append(f"waited for {key}")
         return key in self.replaced
@@ -157,9 +155,6 @@ class World:
 
     async def wait_unloaded(self) -> None:
         self.done.append("all unloaded")
-
-    def forget(self, key: str) -> None:
-        self.forgotten.append(key)
 
     def changes(self) -> list[str]:
         """Loads and unloads since the last call, without the ends of unloads."""
@@ -226,7 +221,6 @@ def test_members_of_members_are_loaded_and_those_that_serve_are_not(world):
     assert world.changes() == ["+a", "+inner", "+outer"]
     assert world.nested == {"a", "inner", "outer"}
     assert world.scans == 1
-    assert world.fetched[0] == "outer"
 
 
 def test_members_that_no_repository_has_are_left_to_the_load_of_the_ensemble(world):
@@ -237,46 +231,22 @@ def test_members_that_no_repository_has_are_left_to_the_load_of_the_ensemble(wor
     assert world.changes() == ["+e"]
 
 
-def test_most_models_are_loaded_without_reading_their_configuration_first(world, monkeypatch):
-    monkeypatch.setattr(world, "read_config", pytest.fail)
-    run(world.order.load([world.add("a", 'backend: "python"'), world.add("b")]))
-    assert sorted(world.changes()) == ["+a", "+b"]
-    assert world.scans == 0
+def test_models_that_name_each_other_do_not_wait_for_each_other(world):
+    sources = {name: world.add(name, after(other)) for name, other in ("ab", "bc", "ca")}
+    sources["d"] = world.add("d", after("a"))
+    outcomes = run(world.order.load_all(sources, world.models))
+    assert outcomes == dict.fromkeys("abcd")
+    done = world.changes()
+    assert sorted(done) == ["+a", "+b", "+c", "+d"]
+    assert done.index("+d") > done.index("+a")
 
 
-def test_a_configuration_that_cannot_be_read_is_reported_by_the_load(world):
-    source = world.add("e", f"{ensemble('a')} # broken")
-    world.failures["e"] = InvalidRequestError("cannot be read")
-    with pytest.raises(InvalidRequestError, match="cannot be read"):
-        run(world.order.load([source]))
-    assert world.changes() == ["+e"]
-
-
-def test_a_configuration_that_was_sent_with_the_load_may_name_members(world):
-    files = world.add("e", ensemble("a")).files
-    world.add("a")
-    path = files.directory / "config.pbtxt"
-    text, read_config = path.read_text(), world.read_config
-    path.write_text('backend: "python"')
-
-    def read(source: ModelSource) -> pb.ModelConfig:
-        return text_format.Parse(text, pb.ModelConfig()) if source.override else read_config(source)
-
-    world.read_config = read
-    override = LoadOverride.__new__(LoadOverride)
-    run(world.order.load([ModelSource(files=files, override=override)]))
-    assert world.changes() == ["+a", "+e"]
-
-
-def test_an_unchanged_model_is_left_as_it_is(world, caplog):
+def test_an_unchanged_model_is_left_as_it_is(world):
     source = world.add("m")
     world.serve("m")
     world.unchanged.add("m")
-    with caplog.at_level(logging.INFO):
-        assert not run(world.order.load([source]))
+    assert not run(world.order.load([source]))
     assert world.changes() == []
-    assert world.fetched == ["m"]
-    assert [each.getMessage() for each in caplog.records] == ["'m' is loaded and has not changed since"]
 
 
 def test_an_unchanged_model_is_loaded_if_one_that_it_needs_does_not_serve(world):
@@ -299,36 +269,6 @@ def test_a_load_says_whether_replaced_instances_are_still_ending(world):
     assert run(world.order.load(sources))
     assert [each for each in world.done if "waited" in each] == ["waited for a", "waited for b"]
     assert not run(world.order.load(sources[:1]))
-
-
-def test_files_that_cannot_be_fetched_are_an_error_of_the_load(world, caplog):
-    sources = [world.add("a"), world.add("b")]
-    world.unfetchable["a"] = NaiadError("no such bucket", code=Code.UNAVAILABLE)
-    with pytest.raises(NaiadError) as caught:
-        run(world.order.load(sources))
-    assert caught.value.message == "failed to load 'a': no such bucket"
-    assert caught.value.code is Code.UNAVAILABLE
-    assert world.changes() == ["+b"]
-    assert world.registry.record("a").reason == "no such bucket"
-    assert "failed to load 'a': no such bucket" in [each.getMessage() for each in caplog.records]
-
-
-def test_a_model_that_serves_keeps_serving_if_its_new_files_cannot_be_fetched(world):
-    source = world.add("a")
-    world.serve("a")
-    world.unfetchable["a"] = NaiadError("no such bucket")
-    with pytest.raises(NaiadError):
-        run(world.order.load([source]))
-    assert world.registry.record("a").reason == ""
-    assert world.changes() == []
-
-
-def test_an_unexpected_error_of_fetching_is_passed_on(world):
-    source = world.add("a")
-    world.unfetchable["a"] = ValueError("odd")
-    outcomes = run(world.order.update({"a": source}, ()))
-    assert isinstance(outcomes["a"], ValueError)
-    assert world.changes() == []
 
 
 def test_the_errors_of_several_models_are_joined(world):
@@ -564,7 +504,6 @@ def test_models_that_no_repository_has_are_forgotten_unless_they_serve(world):
         run(world.order.unload(name, with_members=False))
     world.order.forget_removed({"stored"})
     assert [model.key for model in world.registry] == ["stored", "serving"]
-    assert world.forgotten == ["gone"]
     assert set(world.after) == {"stored", "serving"}
 
 
@@ -620,7 +559,7 @@ def lock_count() -> int:
 def test_unloads_of_models_that_do_not_exist_leave_nothing_behind():
     """Any client may send them, with any name."""
     loads = SimpleNamespace(needs={}, ensembles={}, unload=lambda _: [], end_blocked_load=lambda _: None)
-    order = LoadOrder(None, loads, Registry())
+    order = LoadOrder(loads, Registry())
 
     async def unload(count):
         for number in range(count):
@@ -639,7 +578,7 @@ def test_an_unload_waits_for_the_one_before():
         unload=lambda _: [asyncio.ensure_future(asyncio.sleep(0))],
         end_blocked_load=lambda _: None,
     )
-    order = LoadOrder(None, loads, Registry())
+    order = LoadOrder(loads, Registry())
 
     async def unload_twice():
         async def unload(number):

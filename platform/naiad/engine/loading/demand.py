@@ -8,9 +8,10 @@ that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from naiad.config.model.parameters import or_default
@@ -80,7 +81,7 @@ class DemandLoads:
         self._loads = loads
         self._order = order
         self._registry = registry
-        self._slots = _Slots(settings.load_threads)
+        self._slots = asyncio.Semaphore(settings.load_threads)
         self._states: dict[str, _DemandState] = {}
         self._reserved: dict[str, int] = {}  # bytes that loads in progress are expected to need, once they have room
         self._watching: asyncio.Task[None] | None = None
@@ -134,7 +135,7 @@ class DemandLoads:
     async def _wake(self, key: str, state: _DemandState) -> None:
         started, error = clock.monotonic(), None
         try:
-            async with self._slots.taken(state.urgent):
+            async with _taken(self._slots, state.urgent):
                 if await self._has_room(key, state):
                     await self._order.wake(key)
         except NaiadError as problem:
@@ -316,39 +317,22 @@ class DemandLoads:
         return "failed" if any(version.reason for version in self._dormant_versions(model.key)) else "dormant"
 
 
-class _Slots:
-    """Limits how many loads run at a time, except those that a loaded model waits for."""
-
-    def __init__(self, count: int) -> None:
-        self._slots = asyncio.Semaphore(count)
-
-    def taken(self, urgent: asyncio.Event) -> _Slot:
-        """A context in which a slot is taken, unless *urgent* is set first."""
-        return _Slot(self._slots, urgent)
-
-
-class _Slot:
-    def __init__(self, slots: asyncio.Semaphore, urgent: asyncio.Event) -> None:
-        self._slots = slots
-        self._urgent = urgent
-        self._has_slot = False
-
-    async def __aenter__(self) -> None:
-        if self._urgent.is_set():
-            return
-        taking = asyncio.ensure_future(self._slots.acquire())
-        hurrying = asyncio.ensure_future(self._urgent.wait())
-        try:
+@contextlib.asynccontextmanager
+async def _taken(slots: asyncio.Semaphore, urgent: asyncio.Event) -> AsyncIterator[None]:
+    """A context in which one of *slots* is taken, unless *urgent* is set first."""
+    taking, hurrying = asyncio.ensure_future(slots.acquire()), asyncio.ensure_future(urgent.wait())
+    try:
+        if not urgent.is_set():
             await asyncio.wait([taking, hurrying], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            hurrying.cancel()
-            taking.cancel()
-            await asyncio.gather(taking, return_exceptions=True)
-            self._has_slot = not taking.cancelled()
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._has_slot:
-            self._slots.release()
+        hurrying.cancel()
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        yield
+    finally:
+        hurrying.cancel()
+        taking.cancel()
+        if taking.done() and not taking.cancelled():
+            slots.release()
 
 
 def _loaded_versions(model: ModelRecord) -> list[ServedVersion]:

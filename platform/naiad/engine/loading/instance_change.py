@@ -9,25 +9,38 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from naiad_stub.process_limits import usable_processors
+
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze, instance_groups, instance_names
-from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.launch import LaunchSpec
 from naiad.models.polling import Signature
 
-__all__ = ["changed_instances", "has_other_changes", "specs_with"]
+__all__ = [
+    "THREAD_VARIABLES",
+    "are_instances_alone",
+    "changed_instances",
+    "has_other_changes",
+    "may_change",
+    "specs_with",
+    "threads_each",
+]
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+"""The variables that say to the usual libraries how many threads to start."""
+
+
+def threads_each(instances: int) -> str:
+    """The number of threads that shares the processors of this server among *instances*."""
+    return str(max(1, usable_processors() // instances))
 
 
 def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
     """The configuration of *loaded* with the instances of *now*; None if the version has to be loaded again."""
-    if _without_instances(before) != _without_instances(now):
+    if not are_instances_alone(before, now) or not may_change(loaded):
         return None
-    if loaded.reason or any(instance.reason for instance in loaded.instances):
-        return None  # a load is also how an instance that was given up is tried again at once
-    if loaded.resolution is None or loaded.resolution.library is not None:
-        return None  # the instances of a native model may share one process
     message = pb.ModelConfig()
     message.CopyFrom(loaded.config.message)
     del message.instance_group[:]
@@ -53,6 +66,19 @@ def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.Mode
         if removed and (set(names) - kept or loaded.is_in_use(removed)):
             return None
     return config
+
+
+def are_instances_alone(before: pb.ModelConfig, now: pb.ModelConfig) -> bool:
+    """Whether two configurations of a version differ in their instances alone."""
+    return _without_instances(before) == _without_instances(now)
+
+
+def may_change(loaded: ModelVersion) -> bool:
+    """Whether instances of a version can be added and removed, as far as that depends on the version alone."""
+    if loaded.reason or any(instance.reason for instance in loaded.instances):
+        return False  # a load is also how an instance that was given up is tried again at once
+    # The instances of a native model may share one process.
+    return loaded.resolution is not None and loaded.resolution.library is None
 
 
 def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSpec], set[str]]:

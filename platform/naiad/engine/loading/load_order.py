@@ -15,42 +15,60 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
-from naiad.config.model import model_config_pb2 as pb
-from naiad.core import blocking
 from naiad.core.errors import InvalidRequestError, NaiadError, NotReadyError, fresh, without_frames
-from naiad.engine.ensembles.build import find_key, find_members, needed_models
 from naiad.engine.lifecycle.dependencies import all_dependencies, dependents, load_waves
-from naiad.engine.loading.model_loads import ModelLoads
+from naiad.engine.loading.model_loads import LoadOutcome, ModelLoads
 from naiad.engine.loading.model_source import ModelSource
 from naiad.engine.registry import Registry
 from naiad.engine.serving.version import ModelVersion
-from naiad.engine.settings import EngineSettings
-from naiad.models.repository.layout import ModelFiles, models_named
-from naiad.models.repository.read import config_path
+from naiad.models.repository.layout import ModelFiles
 
 logger = logging.getLogger("naiad.engine")
 
-_AFTER = "LOAD_AFTER"
-"""The configuration parameter that names models to load before this one, because it calls them."""
+_T = TypeVar("_T")
 
-_MARKS = (b"ensemble_scheduling", _AFTER.encode())
+
+_Outcomes = Mapping[str, bool | BaseException]
+"""For each model, whether it was loaded, False if it has not changed since it was, or why it could not be."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Batch:
+    """Models that are loaded together, each once.
+
+    Attributes:
+        models: The models of the repositories, by key; None if they are not known yet.
+        is_compared: Whether a model that serves and has not changed stays as it is.
+        loads: The loads, by model.
+        waits: Which of the others each of them waits for.
+    """
+
+    models: Mapping[str, ModelFiles] | None
+    is_nested: bool = False
+    is_compared: bool = False
+    loads: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
+    waits: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def waited_by(self, key: str) -> set[str]:
+        """The model itself, and those that it waits for, directly or indirectly."""
+        return {key, *all_dependencies(key, self.waits)}
 
 
 class LoadOrder:
     """Loads and unloads models, identified by their keys, together with their dependencies and dependents."""
 
-    def __init__(self, settings: EngineSettings, loads: ModelLoads, registry: Registry) -> None:
-        self._settings = settings
+    def __init__(self, loads: ModelLoads, registry: Registry) -> None:
         self._loads = loads
         self._registry = registry
         # Weak, because clients may name models that do not exist: a lock stays while somebody holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._requested: set[str] = set()  # models that were loaded because they were requested, not as a member
         self._suspended: set[str] = set()  # ensembles that were unloaded because a member was
-        self._changes: set[asyncio.Task[None]] = set()  # loads and unloads in progress
+        self._changes: set[asyncio.Task[Any]] = set()  # loads and unloads in progress
         self._ending = asyncio.Event()  # set when the server stops
 
     # -- loading ------------------------------------------------------------------------------------------------
@@ -59,20 +77,10 @@ class LoadOrder:
         self, sources: Mapping[str, ModelSource], models: Mapping[str, ModelFiles]
     ) -> Mapping[str, BaseException | None]:
         """Load models at the start, and their dependencies out of *models*; the outcome of each of *sources*."""
-        self._requested.update(sources)
-        all_sources = dict(sources)
-        try:
-            self._note_step(sources, "fetching its files")
-            outcomes = dict(await self._add_needed(all_sources, models))
-            self._note_step(all_sources, "waiting for other models")
-            outcomes.update(await self._load_in_waves(all_sources))
-        finally:
-            self._note_step({**sources, **all_sources}, "")
-        return {key: outcomes[key] for key in sources}
-
-    def _note_step(self, keys: Iterable[str], step: str) -> None:
-        for key in keys:
-            self._registry.record(key).step = step
+        for key in sources:
+            self._registry.record(key).step = "waiting for other loads"
+        outcomes = await self._load_together(_Batch(models=models), sources)
+        return {key: _error(outcomes[key]) for key in sources}
 
     async def load(self, sources: Sequence[ModelSource], *, is_nested: bool = False) -> bool:
         """Load or reload models; before them their missing dependencies, after them the ensembles depending on them.
@@ -82,26 +90,15 @@ class LoadOrder:
         Returns:
             Whether instances that were replaced are still ending (see `ModelLoads.wait_replaced`).
         """
-        self._requested.update(source.files.key for source in sources)
-        asked = {source.files.key: source for source in sources if not await self._is_unchanged(source)}
-        outcomes = await self._load_with_dependencies(asked, None, is_nested=is_nested)
-        errors = [error for key in asked if (error := outcomes[key]) is not None]
+        batch = _Batch(models=None, is_nested=is_nested, is_compared=True)
+        outcomes = await self._load_with_dependents(batch, {source.files.key: source for source in sources})
+        asked = {source.files.key: outcomes[source.files.key] for source in sources}
+        errors = [error for outcome in asked.values() if (error := _error(outcome)) is not None]
         if len(errors) > 1 and all(isinstance(error, NaiadError) for error in errors):
             raise InvalidRequestError("".join(str(error) for error in errors))
         if errors:
             raise fresh(errors[0])
-        return any([await self._loads.wait_replaced(key) for key in asked])
-
-    async def _is_unchanged(self, source: ModelSource) -> bool:
-        key = source.files.key
-        async with self._lock(key):  # wait for a load in progress
-            try:
-                unchanged = await self._loads.is_unchanged(source)
-            except NaiadError:
-                return False  # loading it reports the error
-        if unchanged := unchanged and all(self._registry.is_serving(need) for need in self._loads.after.get(key, ())):
-            logger.info("'%s' is loaded and has not changed since", key)
-        return unchanged
+        return any([await self._loads.wait_replaced(key) for key, is_loaded in asked.items() if is_loaded])
 
     async def update(
         self, sources: Mapping[str, ModelSource], removed: Collection[str]
@@ -111,111 +108,56 @@ class LoadOrder:
         Returns:
             The outcome of each model to load, and of the ensembles that were reloaded because of it.
         """
-        outcomes = await self._load_with_dependencies(sources, {})
+        outcomes = await self._load_with_dependents(_Batch(models={}), sources)
         for key in removed:
             await self.unload(key, with_members=False)
             self._registry.forget_failures(key)
-        return outcomes
+        return {key: _error(outcome) for key, outcome in outcomes.items()}
 
-    async def _load_with_dependencies(
-        self, sources: Mapping[str, ModelSource], models: Mapping[str, ModelFiles] | None, *, is_nested: bool = False
-    ) -> Mapping[str, BaseException | None]:
+    async def _load_with_dependents(self, batch: _Batch, sources: Mapping[str, ModelSource]) -> _Outcomes:
+        outcomes = await self._load_together(batch, sources)
+        loaded = [key for key, outcome in outcomes.items() if outcome is True]
+        return {**outcomes, **await self._reload_dependents(loaded, is_nested=batch.is_nested)}
+
+    async def _load_together(self, batch: _Batch, sources: Mapping[str, ModelSource]) -> _Outcomes:
+        """Load models, and those that they need and that do not serve; the outcomes of all of them."""
         self._requested.update(sources)
-        all_sources = dict(sources)
-        outcomes = dict(await self._add_needed(all_sources, models))
-        outcomes.update(await self._load_in_waves(all_sources, is_nested=is_nested))
-        loaded = [key for key, error in outcomes.items() if error is None]
-        return {**outcomes, **await self._reload_dependents(loaded, is_nested=is_nested)}
+        await asyncio.gather(*(self._task(batch, each) for each in sources.values()), return_exceptions=True)
+        return {key: task.exception() or task.result() for key, task in batch.loads.items()}
 
-    async def _add_needed(
-        self, sources: dict[str, ModelSource], models: Mapping[str, ModelFiles] | None
-    ) -> Mapping[str, BaseException | None]:
-        """Add dependencies that are not loaded to *sources*, transitively; unknown ones are left out.
+    def _task(self, batch: _Batch, source: ModelSource) -> asyncio.Task[bool]:
+        task = batch.loads[source.files.key] = asyncio.get_running_loop().create_task(self._load_one(batch, source))
+        return task
 
-        Returns:
-            The errors of models whose files cannot be fetched; these are removed from *sources*.
+    async def _load_one(self, batch: _Batch, source: ModelSource) -> bool:
+        """Load a model after those that it needs; False if it has not changed since it was loaded.
+
+        Which models it needs is in its configuration, which its preparation reads. It is prepared anew if it needs any:
+        meanwhile it holds neither its lock nor a slot, so that these can be loaded.
         """
-        failures: dict[str, BaseException | None] = {}
-        ahead = dict(sources)
-        while ahead:
-            found = await asyncio.gather(
-                *(blocking.run(self._fetch, source) for source in ahead.values()), return_exceptions=True
-            )
-            ahead, looked_at = {}, ahead
-            for key, message in zip(looked_at, found, strict=True):
-                if isinstance(message, BaseException):
-                    failures[key] = self._cannot_fetch(key, message)
-                    del sources[key]
-                    continue
-                self._loads.needs.pop(key, None)
-                self._loads.after.pop(key, None)
-                if message is not None:
-                    if models is None:
-                        models = (await blocking.run(self._settings.repositories.scan)).models
-                    ahead.update(
-                        (need, ModelSource(files=models[need]))
-                        for need in sorted(self._note_needs(message, sources[key].files, models) - sources.keys())
-                        if need in models and not self._registry.is_serving(need)
-                    )
-            sources.update(ahead)
-        return failures
-
-    def _fetch(self, source: ModelSource) -> pb.ModelConfig | None:
-        """Fetch a model's files; its configuration if it may name other models, else None. Blocks.
-
-        A configuration that cannot be read counts as naming none: loading it reports the error.
-        """
-        self._settings.repositories.fetch(source.files)
+        key = source.files.key
+        result = await self._run(self._load_locked(source, is_nested=batch.is_nested, batch=batch))
+        if not result.needs:
+            return result.is_loaded
+        if batch.models is None:
+            batch.models = result.models
+        for need in sorted(result.needs):
+            if need not in batch.loads and need in batch.models and not self._registry.is_serving(need):
+                self._task(batch, ModelSource(files=batch.models[need]))
+        # Models that need each other do not wait for each other: the load of an ensemble reports that.
+        waited = [need for need in batch.loads.keys() & result.needs if key not in batch.waited_by(need)]
+        batch.waits[key] = frozenset(waited)
         try:
-            path = config_path(source.files, self._settings.config_name)
-            if source.override is None:
-                text = path.read_bytes() if path.is_file() else b""
-                if not any(mark in text for mark in _MARKS):
-                    return None  # most models; their configuration is read only when they are loaded
-            return self._loads.read_config(source)
-        except (NaiadError, OSError):
-            return None
-
-    def _note_needs(
-        self, message: pb.ModelConfig, files: ModelFiles, models: Mapping[str, ModelFiles]
-    ) -> frozenset[str]:
-        def keys_of(name: str) -> set[str]:
-            return {each.key for each in models_named(name, models)} | set(self._registry.keys_of(name))
-
-        if message.HasField("ensemble_scheduling"):
-            find_members(message, files.namespace, keys_of)
-            found = self._loads.needs[files.key] = needed_models(message)
-            return found
-        named = message.parameters[_AFTER].string_value if _AFTER in message.parameters else ""
-        found = frozenset(find_key(name, files.namespace, keys_of) for name in named.replace(",", " ").split())
-        if found:
-            self._loads.after[files.key] = found
-        return found
-
-    def _cannot_fetch(self, key: str, error: BaseException) -> BaseException:
-        if not isinstance(error, NaiadError):
-            return error
-        logger.error("failed to load '%s': %s", key, error.message)
-        model = self._registry.record(key)
-        if not self._registry.is_serving(key):
-            model.reason = error.message
-        return NaiadError(f"failed to load '{key}': {error.message}", code=error.code)
-
-    async def _load_in_waves(
-        self, sources: Mapping[str, ModelSource], *, is_nested: bool = False
-    ) -> Mapping[str, BaseException | None]:
-        outcomes: dict[str, BaseException | None] = {}
-        for wave in load_waves(sources, {**self._loads.after, **self._loads.needs}):
-            results = await asyncio.gather(
-                *(self._load_one(sources[name], is_nested=is_nested) for name in wave), return_exceptions=True
-            )
-            outcomes.update(zip(wave, results, strict=True))
-        return outcomes
+            await asyncio.gather(*(batch.loads[need] for need in waited), return_exceptions=True)
+            await self._run(self._load_locked(source, is_nested=batch.is_nested))
+        finally:
+            self._registry.record(key).step = ""
+        return True
 
     def _lock(self, key: str) -> asyncio.Lock:
         return self._locks.setdefault(key, asyncio.Lock())
 
-    async def _run(self, change: Coroutine[Any, Any, None]) -> None:
+    async def _run(self, change: Coroutine[Any, Any, _T]) -> _T:
         """Run a load or unload, which `end_loads` may cancel; NotReadyError if the server stops meanwhile."""
         if self._ending.is_set():
             change.close()
@@ -224,7 +166,7 @@ class LoadOrder:
         self._changes.add(task)
         task.add_done_callback(self._changes.discard)
         try:
-            await task
+            return await task
         except asyncio.CancelledError:
             if self._ending.is_set() and task.cancelled():
                 raise NotReadyError("Server exiting") from None
@@ -240,22 +182,29 @@ class LoadOrder:
             change.cancel()
         await asyncio.gather(*changes, return_exceptions=True)
 
-    async def _load_one(self, source: ModelSource, *, is_nested: bool) -> None:
-        await self._run(self._load_locked(source, is_nested=is_nested))
+    async def _load_locked(
+        self, source: ModelSource, *, is_nested: bool, is_dependent: bool = False, batch: _Batch | None = None
+    ) -> LoadOutcome:
+        """Load a model while nobody else changes it; unload it if that fails and it *is_dependent*.
 
-    async def _load_locked(self, source: ModelSource, *, is_nested: bool, is_dependent: bool = False) -> None:
-        """Load a model while nobody else changes it; unload it if that fails and it *is_dependent*."""
+        Without *batch*, its files were fetched, and what it needs was loaded, before.
+        """
+        how: dict[str, Any] = {"is_nested": is_nested}
+        if batch is not None:
+            how |= {"is_first": True, "is_compared": batch.is_compared, "models": batch.models}
         key = source.files.key
         async with self._lock(key):
             try:
-                await self._loads.load(source, is_nested=is_nested)
+                result = await self._loads.load(source, **how)
             except NaiadError:
                 if is_dependent:
                     await _ended(self._loads.unload(key))
                 if key in self._loads.ensembles and not self._registry.is_serving(key):
                     self._suspended.add(key)  # until what it needs has changed
                 raise
-            self._suspended.discard(key)
+            if result.is_loaded:
+                self._suspended.discard(key)
+            return result
 
     async def wake(self, key: str) -> None:
         """Load a dormant model; see `ModelLoads.wake`. Ensembles stay as they are: they have no part in it."""
@@ -270,7 +219,7 @@ class LoadOrder:
         lock = self._locks.get(key)
         return lock is not None and lock.locked()
 
-    async def _reload_dependents(self, names: Sequence[str], *, is_nested: bool) -> Mapping[str, BaseException | None]:
+    async def _reload_dependents(self, names: Sequence[str], *, is_nested: bool) -> _Outcomes:
         """Reload the ensembles that depend on loaded models: whether they fit together may have changed."""
         needs = self._loads.needs
         affected = {ensemble for name in names for ensemble in dependents(name, needs)}.difference(names)
@@ -281,22 +230,22 @@ class LoadOrder:
                 for ensemble, members in needs.items()
                 if ensemble not in names and any(self._registry.name_of(member) in plain for member in members)
             }
-        outcomes = {}
+        outcomes: dict[str, bool | BaseException] = {}
         for wave in load_waves(affected, needs):
             for ensemble in wave:
                 if ensemble in self._suspended or self._registry.is_serving(ensemble):
                     outcomes[ensemble] = await self._reload_dependent(ensemble, is_nested=is_nested)
         return outcomes
 
-    async def _reload_dependent(self, ensemble: str, *, is_nested: bool) -> NaiadError | None:
+    async def _reload_dependent(self, ensemble: str, *, is_nested: bool) -> bool | NaiadError:
         source = self._loads.ensembles.get(ensemble)
         if source is None:  # it was unloaded meanwhile
-            return None
+            return False
         try:
             await self._run(self._load_locked(source, is_nested=is_nested, is_dependent=True))
         except NaiadError as error:  # it is logged; the requested load itself did not fail
             return without_frames(error)
-        return None
+        return True
 
     # -- unloading ----------------------------------------------------------------------------------------------
 
@@ -361,7 +310,6 @@ class LoadOrder:
             if model.key not in stored and model.is_at_rest and not self.is_changing(model.key):
                 self._forget(model.key)
                 self._loads.after.pop(model.key, None)
-                self._loads.forget(model.key)
                 self._registry.forget(model.key)
 
     def _forget(self, name: str) -> None:
@@ -380,6 +328,10 @@ class LoadOrder:
             remaining = max(deadline - loop.time(), 0)
             await asyncio.gather(*(version.stop(remaining) for name in wave for version in versions[name]))
         await self._loads.wait_unloaded()
+
+
+def _error(outcome: object) -> BaseException | None:
+    return outcome if isinstance(outcome, BaseException) else None
 
 
 async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:

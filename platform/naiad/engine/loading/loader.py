@@ -1,8 +1,8 @@
-"""Loads one version of a model: configuration, resolution, environment, auto-completion, guests.
+"""Loads one version of a model: it is prepared, which blocks, and started.
 
-Blocking work (reading, unpacking, probing) runs in a thread: once before the model may complete its configuration, and
-once after it. Processes are started on the event loop's thread, because
-the kernel kills a guest when the thread that started it ends (PR_SET_PDEATHSIG), and threads of a pool do end.
+The preparation is resolution, environment, labels, samples and states; the start is auto-completion and guests.
+Processes are started on the event loop's thread, because the kernel kills a guest when the thread that started it ends
+(PR_SET_PDEATHSIG), and the thread of a preparation does end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import orjson
@@ -29,7 +28,7 @@ from naiad.config.model.scaling import reject_native_scaling, with_count
 from naiad.config.model.text import decode_json
 from naiad.config.model.validate import validate
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
-from naiad.core import blocking
+from naiad.core import blocking, clock
 from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.logs import logged_levels
@@ -44,9 +43,9 @@ from naiad.engine.lifecycle.placement import (
     place_instances,
 )
 from naiad.engine.lifecycle.restart import RestartPolicy
+from naiad.engine.loading.instance_change import THREAD_VARIABLES, threads_each
 from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.load_advice import load_advice
-from naiad.engine.loading.thread_counts import THREAD_VARIABLES, threads_each
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import version_numbers
 from naiad.engine.serving.branches import BranchMaker, BranchOrder
@@ -55,10 +54,10 @@ from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.serving.warmup import WarmupSample, read_samples
-from naiad.environments.ready_environment import ActivatedEnvironment, inherited_variables
+from naiad.environments.ready_environment import ActivatedEnvironment, ReadyEnvironment, inherited_variables
 from naiad.guests.completion import complete_in_guest
 from naiad.guests.guest_users import GuestUsers
-from naiad.guests.launch import SYSTEM, EnvironmentLease, GuestProcesses, LaunchSpec
+from naiad.guests.launch import SYSTEM, GuestProcesses, LaunchSpec
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.prewarm import ForkServerPool, PrewarmedGuests
 from naiad.guests.worker import GuestServices
@@ -79,30 +78,7 @@ logger = logging.getLogger("naiad.engine")
 _OPENBLAS_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
 
 
-class GuestEnvironment(Protocol):
-    """What a guest needs of its environment: an interpreter and the variables it starts with."""
-
-    @property
-    def python(self) -> Path:
-        """The interpreter."""
-
-    @property
-    def version(self) -> tuple[int, int, int]:
-        """Its version."""
-
-    @property
-    def is_host(self) -> bool:
-        """Whether it is the server's own interpreter."""
-
-    @property
-    def lease(self) -> EnvironmentLease | None:
-        """The reader lock that protects it from eviction; None if it needs none."""
-
-    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
-        """The guest's variables, derived from the server's."""
-
-
-class Environments(EnvironmentProvider[GuestEnvironment], Protocol):
+class Environments(EnvironmentProvider[ReadyEnvironment], Protocol):
     """Provides environments for guests."""
 
     def activity(self) -> Mapping[str, str]:
@@ -147,14 +123,49 @@ class LoadSettings:
     processes: GuestProcesses = SYSTEM
 
 
-class _Prepared(NamedTuple):
-    """What is known of a version before its first guest is started."""
+class _Checked(NamedTuple):
+    """A complete configuration, with the files that it names."""
 
     config: ModelConfig
+    labels: Mapping[str, tuple[str, ...]]
+    samples: tuple[WarmupSample, ...]
+    states: tuple[StateTensor, ...]
+
+
+class PreparedVersion(NamedTuple):
+    """What is known of a version before its first guest is started.
+
+    Attributes:
+        config: Its configuration, as its files say.
+        unfetched: See `Loader._unfetched`.
+        checked: Its complete configuration; None if its code has to complete it first.
+        seconds: How long the preparation took.
+    """
+
+    files: ModelFiles
+    config: ModelConfig
     resolution: Resolution
-    environment: GuestEnvironment
+    environment: ReadyEnvironment
     unfetched: str
+    checked: _Checked | None
+    seconds: float
+
+
+class PreparedDormant(NamedTuple):
+    """What is known of a version that its first request will load.
+
+    Attributes:
+        environment: The environment of processes that are started now; None if none is.
+        may_complete: Whether a load may change the configuration.
+        labels: The labels of its outputs; None if its code has to complete the configuration first.
+    """
+
+    files: ModelFiles
+    config: ModelConfig
+    resolution: Resolution
+    environment: ReadyEnvironment | None
     may_complete: bool
+    labels: Mapping[str, tuple[str, ...]] | None
 
 
 class Loader:
@@ -180,19 +191,34 @@ class Loader:
         self._noticed: set[str] = set()
         self._has_warned_of_activated = False
 
-    async def load(
+    def prepare(self, files: ModelFiles, message: pb.ModelConfig, version: int) -> PreparedVersion:
+        """Find what runs a version, a directory of the model, and prepare its environment.
+
+        Blocks, for as long as that takes to build.
+        """
+        started = clock.monotonic()
+        config = freeze(message)
+        resolution = self._resolve(config, files, version)
+        environment = self._environment(resolution, files)
+        unfetched = self._unfetched(files, resolution)
+        if resolution.is_shared:
+            message = pb.ModelConfig()
+            message.CopyFrom(config.message)
+            message.runtime = resolution.runtime
+            config = freeze(message)
+        checked = None if self._may_complete(resolution) else _checked(message, files)
+        seconds = clock.monotonic() - started
+        return PreparedVersion(files, config, resolution, environment, unfetched, checked, seconds)
+
+    async def start(
         self,
-        files: ModelFiles,
-        message: pb.ModelConfig,
-        version: int,
+        prepared: PreparedVersion,
         services: GuestServices,
         *,
         is_on_demand: bool = False,
         on_step: Callable[[str], None] = lambda step: None,  # noqa: ARG005 - a callback
     ) -> ModelVersion:
-        """Load one version, a directory of the model; *on_step* is called with what is done next, in a few words."""
-        on_step("preparing its environment")
-        prepared = await blocking.run(self._prepare, files, message, version)
+        """Start the guests of a version; *on_step* is called with what is done next, in a few words."""
         config, resolution = prepared.config, prepared.resolution
         for notice in resolution.notices:
             if notice not in self._noticed:  # a notice about a backend's file comes up for each of its models
@@ -201,8 +227,8 @@ class Loader:
         self._warn_of_activated(config.name, resolution, prepared.environment)
         prewarmed = self._prewarmed(config, resolution)
         try:
-            facts = self._load_facts(config, resolution, prewarmed)._replace(is_on_demand=is_on_demand)
-            return await self._start(files, prepared, services, prewarmed, facts, on_step)
+            facts = self._load_facts(config, resolution, is_forked=prewarmed is not None, is_on_demand=is_on_demand)
+            return await self._start(prepared, services, prewarmed, facts, on_step)
         except BaseException as error:
             if prewarmed is not None:
                 prewarmed.release()
@@ -215,14 +241,7 @@ class Loader:
                 ) from error
             raise
 
-    def _prepare(self, files: ModelFiles, message: pb.ModelConfig, version: int) -> _Prepared:
-        """Find what runs a version, and prepare its environment. Blocks, for as long as that takes to build."""
-        config = freeze(message)
-        resolution, environment = self._find(config, files, version)
-        unfetched = self._unfetched(files, resolution)
-        return _Prepared(config, resolution, environment, unfetched, self._may_complete(resolution))
-
-    def _warn_of_activated(self, model: str, resolution: Resolution, environment: GuestEnvironment) -> None:
+    def _warn_of_activated(self, model: str, resolution: Resolution, environment: ReadyEnvironment) -> None:
         """Log once that the activated environment does not reach a model whose environment nothing has chosen."""
         activated = self._settings.activated
         has_chosen = resolution.environment is not None or resolution.library is not None
@@ -247,25 +266,34 @@ class Loader:
         logger.warning("'%s': %s", files.key, sentence)
         return sentence
 
-    async def describe(
-        self, files: ModelFiles, message: pb.ModelConfig, version: int
-    ) -> tuple[pb.ModelConfig, Mapping[str, tuple[str, ...]], bool]:
-        """What is known of a version that is loaded on demand, without loading it.
+    def prepare_dormant(self, files: ModelFiles, message: pb.ModelConfig, version: int) -> PreparedDormant:
+        """Find what will run a version that is loaded on demand, without preparing more than `describe` needs. Blocks.
 
         Only a model that declares no inputs or no outputs, and whose code may complete them, is asked: by a process
         that completes the configuration and exits. The fork server of a prewarmed model is started.
+        """
+        config = freeze(message)
+        resolution = self._resolve(config, files, version)
+        may_complete = self._may_complete(resolution)
+        is_incomplete = may_complete and not (message.input and message.output)
+        has_processes = is_incomplete or self._modules(config, resolution)
+        environment = self._environment(resolution, files) if has_processes else None
+        labels = None if is_incomplete else _checked_labels(message, files, is_known=not may_complete)
+        return PreparedDormant(files, config, resolution, environment, may_complete, labels)
+
+    async def describe(self, prepared: PreparedDormant) -> tuple[pb.ModelConfig, Mapping[str, tuple[str, ...]], bool]:
+        """What is known of a version that is loaded on demand, without loading it.
 
         Returns:
             Its configuration, the labels of its outputs, and whether a load cannot change the configuration.
         """
-        config, resolution, may_complete = await blocking.run(self._resolved, files, message, version)
-        is_incomplete = may_complete and not (message.input and message.output)
-        prewarmed = self._prewarmed(config, resolution)
-        if is_incomplete or prewarmed is not None:
+        files, config, resolution, environment, may_complete, labels = prepared
+        message, is_known = config.message, labels is None or not may_complete
+        if environment is not None:
             self._fork_servers.lingers = True
-            resolution, environment = await blocking.run(self._find, config, files, version)
+            prewarmed = self._prewarmed(config, resolution)
             try:
-                if is_incomplete:
+                if labels is None:
                     message = await self.complete(message, resolution, environment, prewarmed)
                 if prewarmed is not None:
                     config = freeze(message)
@@ -274,17 +302,9 @@ class Loader:
             finally:
                 if prewarmed is not None:
                     prewarmed.release()
-        is_known = is_incomplete or not may_complete
-        labels = await blocking.run(_checked_labels, message, files, is_known=is_known)
+        if labels is None:
+            labels = await blocking.run(_checked_labels, message, files, is_known=True)
         return message, labels, is_known
-
-    def _resolved(
-        self, files: ModelFiles, message: pb.ModelConfig, version: int
-    ) -> tuple[ModelConfig, Resolution, bool]:
-        """The configuration, what runs a version, and whether its code may change the configuration. Blocks."""
-        config = freeze(message)
-        resolution = self._resolve(config, files, version)
-        return config, resolution, self._may_complete(resolution)
 
     def _may_complete(self, resolution: Resolution) -> bool:
         """Whether the model's code may change the configuration; reads its file.
@@ -303,18 +323,22 @@ class Loader:
     def activity(self) -> Mapping[str, str]:
         return self._environments.activity()
 
+    def _modules(self, config: ModelConfig, resolution: Resolution) -> tuple[str, ...]:
+        """The modules that are imported once for all guests of a version; none if they are not forked."""
+        if resolution.library is not None:  # a native backend imports no modules
+            return ()
+        return modules_to_prewarm(config.settings.prewarmed_modules, by_default=self._settings.prewarm)
+
     def _prewarmed(self, config: ModelConfig, resolution: Resolution) -> PrewarmedGuests | None:
         """The fork server's side of the guests of a version; None if they are not forked."""
-        if resolution.library is not None:  # a native backend imports no modules
-            return None
-        modules = modules_to_prewarm(config.settings.prewarmed_modules, by_default=self._settings.prewarm)
+        modules = self._modules(config, resolution)
         return self._fork_servers.guests_with(modules) if modules else None
 
     async def complete(
         self,
         message: pb.ModelConfig,
         resolution: Resolution,
-        environment: GuestEnvironment,
+        environment: ReadyEnvironment,
         prewarmed: PrewarmedGuests | None = None,
     ) -> pb.ModelConfig:
         """The configuration as the model's code completes it, in a process that exits, which *prewarmed* forks."""
@@ -327,22 +351,18 @@ class Loader:
 
     async def _start(
         self,
-        files: ModelFiles,
-        prepared: _Prepared,
+        prepared: PreparedVersion,
         services: GuestServices,
         prewarmed: PrewarmedGuests | None,
         facts: LoadFacts,
         on_step: Callable[[str], None],
     ) -> ModelVersion:
-        resolution, environment = prepared.resolution, prepared.environment
-        message = pb.ModelConfig()
-        message.CopyFrom(prepared.config.message)
-        if resolution.is_shared:
-            message.runtime = resolution.runtime
-        if prepared.may_complete:
+        files, config, resolution, environment, _, checked, _ = prepared
+        if checked is None:
             on_step("completing its configuration")
-            message = await self.complete(message, resolution, environment, prewarmed)
-        config, labels, samples, states = await blocking.run(_checked, message, files)
+            message = await self.complete(config.message, resolution, environment, prewarmed)
+            checked = await blocking.run(_checked, message, files)
+        config, labels, samples, states = checked
         policy = config.settings.scaling
         if policy is not None:
             if resolution.library is not None:
@@ -413,11 +433,14 @@ class Loader:
             )
             await made.start_branches(maker.make(order, made.config.name, dict.fromkeys(others, ())))
 
-    def _load_facts(self, config: ModelConfig, resolution: Resolution, prewarmed: PrewarmedGuests | None) -> LoadFacts:
+    def _load_facts(
+        self, config: ModelConfig, resolution: Resolution, *, is_forked: bool, is_on_demand: bool
+    ) -> LoadFacts:
         debugged = self._settings.debugged
         return LoadFacts(
             is_native=resolution.library is not None,
-            is_forked=prewarmed is not None,
+            is_forked=is_forked,
+            is_on_demand=is_on_demand,
             is_debugged=debugged is not None and debugged[0] == config.name,
             is_cached=self._settings.is_caching,
             is_rate_limited=self._settings.limiter is not None,
@@ -429,11 +452,10 @@ class Loader:
             return False
         return bool(config.settings.is_native_shared)
 
-    def _find(self, config: ModelConfig, files: ModelFiles, version: int) -> tuple[Resolution, GuestEnvironment]:
-        resolution = self._resolve(config, files, version)
+    def _environment(self, resolution: Resolution, files: ModelFiles) -> ReadyEnvironment:
         environment = prepare_environment(resolution, self._environments, files.key)
         check_interpreter(resolution, environment.version)
-        return resolution, environment
+        return environment
 
     def _resolve(self, config: ModelConfig, files: ModelFiles, version: int) -> Resolution:
         settings = self._settings.resolution
@@ -457,7 +479,7 @@ class Loader:
         self,
         config: ModelConfig,
         resolution: Resolution,
-        environment: GuestEnvironment,
+        environment: ReadyEnvironment,
         instance: InstancePlacement,
         *,
         completes_config: bool = False,
@@ -542,9 +564,7 @@ class Loader:
         )
 
 
-def _checked(
-    message: pb.ModelConfig, files: ModelFiles
-) -> tuple[ModelConfig, Mapping[str, tuple[str, ...]], tuple[WarmupSample, ...], tuple[StateTensor, ...]]:
+def _checked(message: pb.ModelConfig, files: ModelFiles) -> _Checked:
     """A complete configuration, frozen and rendered, with the files that it names: labels, samples, states. Blocks."""
     validate(message, with_io=True)
     config = freeze(message)
@@ -552,7 +572,7 @@ def _checked(
     if wrong := explain_missing_tensors(files, config) or explain_repeated_tensors(config):
         logger.warning("'%s': %s", files.key, wrong)
     folder = files.directory
-    return config, read_labels(config, folder), read_samples(config, folder), read_states(config, folder)
+    return _Checked(config, read_labels(config, folder), read_samples(config, folder), read_states(config, folder))
 
 
 def _checked_labels(message: pb.ModelConfig, files: ModelFiles, *, is_known: bool) -> Mapping[str, tuple[str, ...]]:
@@ -573,7 +593,7 @@ def shares_of(specs: Sequence[LaunchSpec], placement: Placement) -> dict[int, li
     return shares
 
 
-def _origin_of(resolution: Resolution, environment: GuestEnvironment) -> str:
+def _origin_of(resolution: Resolution, environment: ReadyEnvironment) -> str:
     """Why a model runs in its interpreter, for the end of an error message."""
     origin = resolution.environment_origin or resolution.python_origin
     if environment.is_host:

@@ -1,5 +1,8 @@
 """Loads, reloads and unloads single models; `load_order` decides which ones and in which order.
 
+A load (`ModelLoads.load`) is one preparation (`Preparation.prepare`), which blocks and runs once on its own thread, and
+one start on the event loop's thread.
+
 A reload never interrupts service. The new version is loaded beside the old one and replaces it in the registry in one
 step; only then the old one finishes its requests and ends. If loading fails, the old one stays.
 """
@@ -7,28 +10,26 @@ step; only then the old one finishes its requests and ends. If loading fails, th
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
-from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.model_config import freeze, freeze_version_policy
-from naiad.config.model.parameters import ModelParameters, or_default
+from naiad.config.model.model_config import freeze
 from naiad.config.model.scaling import with_count
 from naiad.core import blocking, clock
-from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError
+from naiad.core.errors import Code, ConfigError, InvalidRequestError, ModelError, NaiadError, fresh, without_frames
 from naiad.engine.calls.services import ModelServices
-from naiad.engine.ensembles.build import checked_ensemble, find_members, make_ensemble, needed_models
+from naiad.engine.ensembles.build import checked_ensemble, find_key, find_members, make_ensemble, needed_models
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.lifecycle.states import UNLOADED
-from naiad.engine.loading.instance_change import changed_instances, has_other_changes, specs_with
-from naiad.engine.loading.loader import Loader
+from naiad.engine.loading.instance_change import changed_instances, may_change, specs_with
+from naiad.engine.loading.loader import Loader, PreparedDormant, PreparedVersion
 from naiad.engine.loading.model_source import ModelSource
-from naiad.engine.loading.unchanged import is_whole, model_signature, version_signature
+from naiad.engine.loading.preparation import FETCHING, LOAD_AFTER, LoadOrigin, Preparation, PreparedParts
+from naiad.engine.loading.unchanged import is_whole
 from naiad.engine.registry import ModelRecord, Registry, VersionRecord
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.served import LoadedVersion, SequenceOwner, ServedVersion, Target, metadata_of
@@ -37,9 +38,7 @@ from naiad.engine.serving.handover import Handover
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
 from naiad.models.polling import Signature
-from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.models.repository.read import config_path
-from naiad.models.repository.repositories import directory_signature
+from naiad.models.repository.layout import ModelFiles, models_named
 from naiad.protocol.metadata import ModelState, with_labels
 
 logger = logging.getLogger("naiad.engine")
@@ -51,19 +50,6 @@ _REQUEST_SECONDS = 0.5
 """How long a load waits for requests in flight of what it replaced. They may take any time; `finalize` is awaited."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Origin:
-    """What a version was loaded from.
-
-    Attributes:
-        signature: The signature of its files and of what it uses besides; None if it is unknown.
-    """
-
-    source: ModelSource
-    message: pb.ModelConfig
-    signature: Signature | None
-
-
 class OnWakeModel(Protocol):
     """Called when a request needs a dormant model (see `naiad.engine.serving.dormant.OnWake`)."""
 
@@ -71,17 +57,18 @@ class OnWakeModel(Protocol):
         """Start to load the model of *key*."""
 
 
-class _FoundModel(NamedTuple):
-    """What the files of a model say.
+class LoadOutcome(NamedTuple):
+    """What a load has done.
 
     Attributes:
-        numbers: The versions to load.
+        is_loaded: Whether the model was loaded; False also if it has not changed since it was.
+        needs: The models to load before it, if it names any: nothing was loaded.
+        models: The models of the repositories then, by key.
     """
 
-    own: Signature | None
-    message: pb.ModelConfig
-    numbers: tuple[int, ...]
-    parameters: ModelParameters
+    is_loaded: bool
+    needs: frozenset[str] = frozenset()
+    models: Mapping[str, ModelFiles] = {}
 
 
 class ModelLoads:
@@ -116,31 +103,8 @@ class ModelLoads:
         self._slots = asyncio.Semaphore(settings.load_threads)
         self._loading: WeakValueDictionary[str, blocking.LendableSlot] = WeakValueDictionary()
         self._unloads: dict[asyncio.Task[None], str] = {}  # versions being stopped, with their model
-        self._signatures: dict[str, Signature | None] = {}  # signatures of models' files when they were loaded
-        self._origins: dict[int, _Origin] = {}  # by number of the load: keeps temporary files until it ends
+        self._origins: dict[int, LoadOrigin] = {}  # by number of the load: keeps temporary files until it ends
         self._replaced: dict[asyncio.Task[None], LoadedVersion] = {}  # what was replaced by a load and ends now
-
-    def read_config(self, source: ModelSource) -> pb.ModelConfig:
-        """The configuration of a model, before the model completes it; blocks."""
-        return source.read_config(
-            strict=self._settings.strict_config, config_name=self._settings.config_name, gpus=self._settings.gpus
-        )
-
-    async def is_unchanged(self, source: ModelSource) -> bool:
-        """Whether all serving versions of the model were loaded from its present files: a load has nothing to do.
-
-        Its files are fetched first.
-        """
-        key = source.files.key
-        model, before = self._registry.known(key), self._signatures.get(key)
-        is_compared = source.override is None and model is not None and before is not None and is_whole(model)
-        now = await blocking.run(self._signature_now, source.files, model if is_compared else None)
-        return now is not None and now == before
-
-    def _signature_now(self, files: ModelFiles, model: ModelRecord | None) -> Signature | None:
-        """The signature of a model's files, fetched first; None if it is unknown, or not asked for. Blocks."""
-        self._settings.repositories.fetch(files)
-        return None if model is None else model_signature(directory_signature(files.directory), model)
 
     async def wait_unloaded(self) -> None:
         await asyncio.gather(*self._unloads, return_exceptions=True)
@@ -160,10 +124,6 @@ class ModelLoads:
             await asyncio.wait(ending, timeout=_FINISH_SECONDS)
         return False
 
-    def forget(self, key: str) -> None:
-        """Forget a model that does not serve and has no files any more."""
-        self._signatures.pop(key, None)
-
     def end_blocked_load(self, name: str) -> None:
         """End a load in progress of a model if it waits for something that may never come, such as a build."""
         slot = self._loading.get(name)
@@ -173,7 +133,6 @@ class ModelLoads:
     def unload(self, name: str) -> list[asyncio.Task[None]]:
         """Start to unload all versions of a model; tasks that end when these, and replaced ones, are stopped."""
         model = self._registry.known(name)
-        self._signatures.pop(name, None)
         if model is None:
             return []
         for record in model.versions.values():
@@ -272,110 +231,231 @@ class ModelLoads:
                 self._install(record, loaded, dormant, self._origins[loaded.number])
         return [task for task, ending in self._unloads.items() if ending == key]
 
-    async def load(self, source: ModelSource, *, is_nested: bool = False, is_waking: bool = False) -> None:
+    async def load(
+        self,
+        source: ModelSource,
+        *,
+        is_nested: bool = False,
+        is_waking: bool = False,
+        is_first: bool = False,
+        is_compared: bool = False,
+        models: Mapping[str, ModelFiles] | None = None,
+    ) -> LoadOutcome:
         """Load the versions that the version policy selects. Those of a model on demand only become dormant.
 
-        With *is_nested*, do not wait for a free slot among the loads; with *is_waking*, load the model also if it is on
-        demand. If a version fails, what served before continues to.
+        If a version fails, what served before continues to.
+
+        Args:
+            is_nested: Do not wait for a free slot among the loads.
+            is_waking: Load the model also if it is on demand.
+            is_first: Fetch its files; if it names models to load before it, note them, and load nothing.
+            is_compared: Load nothing if it serves and its files have not changed since it was loaded.
+            models: The models of the repositories; None if they have to be listed to know which models it names.
         """
         key = source.files.key
         model = self._registry.record(key)
-        self._signatures.pop(key, None)
-        slot = blocking.LendableSlot(None if is_nested else self._slots)
-        self._loading[key] = slot
-        model.step = "waiting for other loads"
+        serving = {number: each.loaded for number, each in model.versions.items() if each.loaded is not None}
+        preparation = Preparation(
+            settings=self._settings,
+            loader=self._loader,
+            source=source,
+            model=model,
+            is_first=is_first,
+            models=models,
+            before=self._signature_of(model) if is_compared and source.override is None else None,
+            serving=serving,
+            origins={
+                number: self._origins[each.number]
+                for number, each in serving.items()
+                if isinstance(each, ModelVersion) and may_change(each)
+            },
+            may_sleep=not is_waking and not is_loaded(model),
+        )
+        slot = self._loading[key] = blocking.LendableSlot(None if is_nested else self._slots)
+        model.step, then = "waiting for other loads", ""
         try:
             async with slot:
-                found, failures = await self._load_found(source, model, is_waking=is_waking)
+                await self._prepare(preparation)
+                if preparation.is_unchanged:
+                    logger.info("'%s' is loaded and has not changed since", key)
+                    return LoadOutcome(is_loaded=False)
+                if is_first and (needs := self._note_needs(preparation)):
+                    then = "waiting for other models"
+                    return LoadOutcome(is_loaded=False, needs=needs, models=preparation.models or {})
+                await self._start(preparation)
+        except BaseException as error:
+            why = "the load was cancelled" if isinstance(error, asyncio.CancelledError) else repr(error)
+            for record in map(model.versions.__getitem__, preparation.begun):
+                if record.state is ModelState.LOADING:
+                    record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {why}")
+            raise
         finally:
-            model.step = ""
-        if failures:
-            reasons = "".join(
-                f"version {number} is at UNAVAILABLE state: {error.code.value}: {error.message};\n"
-                for number, error in failures
-            )
-            raise InvalidRequestError(f"load failed for model '{key}': {reasons}")
-        self._signatures[key] = None
-        is_ensemble = key in self.needs  # its members may have changed, and loading it is cheap
-        if self._settings.is_explicit and source.override is None and not is_ensemble:
-            self._signatures[key] = await blocking.run(model_signature, found.own, model)
+            model.step = then
+        return LoadOutcome(is_loaded=True)
 
-    async def _load_found(
-        self, source: ModelSource, model: ModelRecord, *, is_waking: bool
-    ) -> tuple[_FoundModel, list[tuple[int, NaiadError]]]:
-        """Load the versions of a model; what its files say, and the versions that failed, with their errors."""
-        model.step = "reading its configuration"
-        found = await self._prepare(source, model)
-        model.reason = ""
-        model.is_on_demand = self._is_on_demand(found.message, found.parameters)
-        is_dormant = model.is_on_demand and not is_waking and not is_loaded(model)
-        load_version = self._make_dormant if is_dormant else self._load_version
-        failures = []
-        for number in found.numbers:
-            try:
-                if number in source.kept and number in model.versions and model.versions[number].loaded is not None:
-                    continue
-                record = model.versions.setdefault(number, VersionRecord())
-                origin = _Origin(source=source, message=found.message, signature=found.own)
-                await load_version(record, number, origin)
-            except NaiadError as error:
-                failures.append((number, error))
-        if not failures:
-            for number in set(model.versions) - set(found.numbers):  # no longer selected by the policy
-                self._begin_unload(model.key, model.versions[number])
-        return found, failures
-
-    def _read(self, source: ModelSource) -> _FoundModel:
-        files = source.files
-        # Before the files are read: a later change must lead to another load.
-        own = directory_signature(files.directory)
-        message = self.read_config(source)
-        parameters = source.parameters(message, config_name=self._settings.config_name)
-        policy = freeze_version_policy(message.version_policy)
-        numbers = versions_to_load(policy, available_versions(files), files.name, files.directory)
-        return _FoundModel(own, message, numbers, parameters)
-
-    async def _prepare(self, source: ModelSource, model: ModelRecord) -> _FoundModel:
-        """What the files of a model say; an ensemble is checked, and its members are noted."""
-        files, key = source.files, source.files.key
+    async def _prepare(self, preparation: Preparation) -> None:
+        model = preparation.model
         try:
-            found = await blocking.run(self._read, source)
+            await blocking.run(preparation.prepare)
         except NaiadError as error:
-            model.reason = error.message
-            logger.error("failed to load '%s': %s", key, error.message)  # noqa: TRY400 - the model's error, not the server's
-            raise ConfigError(f"failed to load '{key}': {error.message}", code=error.code) from error
-        message = found.message
-        if not message.HasField("ensemble_scheduling"):
-            self.ensembles.pop(key, None)
-            self.needs.pop(key, None)
+            if preparation.begun:  # it was ended by an unload: the versions that it had not reached have the error
+                for number in preparation.numbers:
+                    preparation.versions.setdefault(number, without_frames(error))
+                return
+            if preparation.step != FETCHING or not model.serving():
+                model.reason = error.message
+            logger.error("failed to load '%s': %s", model.key, error.message)  # noqa: TRY400 - the model's error, not the server's
+            raise ConfigError(f"failed to load '{model.key}': {error.message}", code=error.code) from error
+
+    def _signature_of(self, model: ModelRecord) -> Signature | None:
+        """The signature with which the versions of a model were loaded; None if one of them may have to be again."""
+        if not is_whole(model) or not all(map(self._registry.is_serving, self.after.get(model.key, ()))):
+            return None
+        signature: dict[str, tuple[object, ...]] = {}
+        for version in model.serving():
+            origin = self._origins[version.number]
+            if not isinstance(version, ModelVersion) or origin.source.override or origin.signature is None:
+                return None  # an ensemble is cheap to load, and its members may have changed
+            signature.update(origin.signature)
+        return signature
+
+    def _note_needs(self, preparation: Preparation) -> frozenset[str]:
+        """Note which models a model names as those to load before it; these."""
+        files, message, models = preparation.source.files, preparation.message, preparation.models or {}
+
+        def keys_of(name: str) -> set[str]:
+            return {each.key for each in models_named(name, models)} | set(self._registry.keys_of(name))
+
+        self.needs.pop(files.key, None)
+        self.after.pop(files.key, None)
+        if not preparation.needs_others:
+            return frozenset()
+        if message.HasField("ensemble_scheduling"):
+            find_members(message, files.namespace, keys_of)
+            found = self.needs[files.key] = needed_models(message)
             return found
+        names = message.parameters[LOAD_AFTER].string_value.replace(",", " ").split()
+        found = self.after[files.key] = frozenset(find_key(name, files.namespace, keys_of) for name in names)
+        return found
+
+    async def _start(self, preparation: Preparation) -> None:
+        """Start the versions of a model; raises InvalidRequestError with the errors of those that failed."""
+        model, key = preparation.model, preparation.model.key
+        model.reason = ""
+        model.is_on_demand = preparation.is_on_demand
+        self.ensembles.pop(key, None)
+        self.needs.pop(key, None)
+        if preparation.message.HasField("ensemble_scheduling"):
+            self._check_ensemble(preparation)
+        reasons = ""
+        for number in preparation.numbers:
+            try:
+                await self._start_version(preparation, number)
+            except NaiadError as error:
+                reason = f"{error.code.value}: {error.message}"
+                logger.error("failed to load '%s' version %d: %s", key, number, reason)  # noqa: TRY400 - the model's error, not the server's
+                if isinstance(error, ModelError) and error.traceback_text:
+                    logger.error("%s", error.traceback_text)  # noqa: TRY400 - the model's error, not the server's
+                if model.versions[number].loaded is None:
+                    model.versions[number].become(ModelState.UNAVAILABLE, reason)
+                reasons += f"version {number} is at UNAVAILABLE state: {reason};\n"
+        if reasons:
+            raise InvalidRequestError(f"load failed for model '{key}': {reasons}")
+        for number in set(model.versions) - set(preparation.selected):  # no longer selected by the policy
+            self._begin_unload(key, model.versions[number])
+
+    def _check_ensemble(self, preparation: Preparation) -> None:
+        source, message, key = preparation.source, preparation.message, preparation.model.key
         self.ensembles[key] = source
-        find_members(message, files.namespace, self._registry.keys_of)
+        find_members(message, source.files.namespace, self._registry.keys_of)
         self.needs[key] = needed_models(message)
         try:
-            return found._replace(message=checked_ensemble(message, key, self._registry, self.needs))
+            preparation.message = checked_ensemble(message, key, self._registry, self.needs)
         except NaiadError as error:
-            model.reason = error.message
+            preparation.model.reason = error.message
             logger.error("%s", error.message)  # noqa: TRY400 - the model's error, not the server's
             raise InvalidRequestError(f"load failed for model '{key}': {error.message}\n", code=error.code) from error
 
-    def _is_on_demand(self, message: pb.ModelConfig, parameters: ModelParameters) -> bool:
-        """Whether a model is loaded by its first request. Ensembles are not: they have no guests."""
-        if message.HasField("ensemble_scheduling"):
-            return False
-        return or_default(parameters.is_on_demand, self._settings.is_demand)
+    async def _start_version(self, preparation: Preparation, number: int) -> None:
+        """Start a version, or change its instances, and let it serve in place of what served before."""
+        model, source, started = preparation.model, preparation.source, clock.monotonic()
+        if number not in preparation.begun:
+            preparation.begin(number)
+        record = model.versions[number]
+        before, ready = record.loaded, preparation.versions.get(number)
+        loaded: ServedVersion
+        if isinstance(ready, PreparedParts) and isinstance(before, ModelVersion) and ready.prepared is None:
+            origin = LoadOrigin(source=source, message=preparation.message, signature=ready.signature)
+            if await self._change_instances(before, origin):
+                logger.info("successfully loaded '%s' in %.2f s", model.key, clock.monotonic() - started)
+                return
+            ready = await self._find_again(preparation, number)
+        if preparation.message.HasField("ensemble_scheduling"):
+            loaded = made = make_ensemble(preparation.message, number, self._registry, self._services)
+            await self._loader.start_ensemble(source.files, made)
+        elif isinstance(ready, PreparedParts) and isinstance(ready.prepared, PreparedDormant):
+            loaded = await self._dormant(ready.prepared, number, before)
+        else:
+            loaded, ready = await self._start_guests(preparation, number, ready)
+        signature = ready.signature if isinstance(ready, PreparedParts) else None
+        if not isinstance(loaded, DormantVersion):
+            seconds = clock.monotonic() - started
+            if isinstance(ready, PreparedParts) and isinstance(ready.prepared, PreparedVersion):
+                seconds += ready.prepared.seconds
+            self._begin_counting(loaded, seconds, before)
+            logger.info("successfully loaded '%s' in %.2f s", model.key, seconds)
+        loaded.totals.namespace = source.files.namespace
+        self._install(
+            record, before, loaded, LoadOrigin(source=source, message=preparation.message, signature=signature)
+        )
+        if isinstance(loaded, ModelVersion):
+            loaded.on_instance_lost = self._services.calls.on_call_waiting
+            self.on_loaded(model.key, loaded)
 
-    def release_prewarmed(self) -> None:
-        """End the fork servers that no loaded model uses: no dormant model will be loaded any more."""
-        self._loader.release_prewarmed()
+    def _begin_counting(
+        self, loaded: ModelVersion | EnsembleVersion, seconds: float, before: ServedVersion | None
+    ) -> None:
+        """Have what a version does measured and kept, as the settings say; its load took *seconds*."""
+        loaded.totals.load_ns = int(seconds * 1e9)
+        loaded.totals.measure(self._settings.metrics, loaded.config)
+        if self._settings.counts_latencies:
+            loaded.totals.count_latencies(loaded.config)
+        if isinstance(before, DormantVersion):
+            loaded.totals.continue_from(before.totals)
+        if self._cache is not None and loaded.config.message.response_cache.enable:
+            loaded.keep_responses(self._cache)
 
-    async def _make_dormant(self, record: VersionRecord, number: int, origin: _Origin) -> None:
-        """Install a dormant version, which the first request replaces by a loaded one."""
-        files, before = origin.source.files, record.loaded
-        with _recorded(record, f"'{files.key}' version {number}"):
-            known, labels, is_known = await self._loader.describe(files, origin.message, number)
-            config = freeze(known)
-        dormant = DormantVersion(
+    async def _start_guests(
+        self, preparation: Preparation, number: int, ready: PreparedParts | NaiadError | None
+    ) -> tuple[ModelVersion, PreparedParts]:
+        """A version whose guests have started; if it fails, it is prepared and started again as often as it may be."""
+        model, attempt = preparation.model, 0
+        while True:
+            attempt += 1
+            try:
+                if ready is None:
+                    ready = await self._find_again(preparation, number)
+                if isinstance(ready, NaiadError):
+                    raise fresh(ready)
+                assert isinstance(ready.prepared, PreparedVersion)
+                on_demand, note = model.is_on_demand, preparation.note_step
+                started = self._loader.start(ready.prepared, self._services, is_on_demand=on_demand, on_step=note)
+                return await started, ready
+            except NaiadError as error:
+                if attempt > self._settings.load_retries or preparation.is_dormant:
+                    raise
+                logger.warning("loading '%s' failed (attempt %d): %s", model.key, attempt, error.message)
+                ready = None
+
+    async def _find_again(self, preparation: Preparation, number: int) -> PreparedParts:
+        return await blocking.run(preparation.find_version, number, changes_instances=False)
+
+    async def _dormant(self, prepared: PreparedDormant, number: int, before: ServedVersion | None) -> DormantVersion:
+        """A dormant version, which the first request replaces by a loaded one."""
+        files = prepared.files
+        known, labels, is_known = await self._loader.describe(prepared)
+        config = freeze(known)
+        return DormantVersion(
             config,
             number,
             partial(self.on_wake, files.key),
@@ -384,40 +464,13 @@ class ModelLoads:
             metadata=with_labels(metadata_of(config, number), labels),
             totals=None if before is None else before.totals,
         )
-        dormant.totals.namespace = files.namespace
-        self._install(record, before, dormant, origin)
 
-    async def _load_version(self, record: VersionRecord, number: int, origin: _Origin) -> None:
-        files, before = origin.source.files, record.loaded
-        started = clock.monotonic()
-        with _recorded(record, f"'{files.key}' version {number}"):
-            logger.info("loading: %s:%d", files.key, number)
-            if isinstance(before, ModelVersion) and await self._change_instances(before, origin):
-                logger.info("successfully loaded '%s' in %.2f s", files.key, clock.monotonic() - started)
-                return
-            loaded = await self._try_to_load(files, origin.message, number)
-            try:
-                around = await blocking.run(version_signature, origin.signature, loaded)
-            except BaseException:  # such as the end of the server: nothing else knows its guests yet
-                await self._end(loaded)
-                raise
-        logger.info("successfully loaded '%s' in %.2f s", files.key, clock.monotonic() - started)
-        loaded.totals.namespace = files.namespace
-        loaded.totals.load_ns = int((clock.monotonic() - started) * 1e9)
-        loaded.totals.measure(self._settings.metrics, loaded.config)
-        if self._settings.counts_latencies:
-            loaded.totals.count_latencies(loaded.config)
-        if isinstance(before, DormantVersion):
-            loaded.totals.continue_from(before.totals)
-        if self._cache is not None and loaded.config.message.response_cache.enable:
-            loaded.keep_responses(self._cache)
-        self._install(record, before, loaded, replace(origin, signature=around))
-        if isinstance(loaded, ModelVersion):
-            loaded.on_instance_lost = self._services.calls.on_call_waiting
-            self.on_loaded(files.key, loaded)
+    def release_prewarmed(self) -> None:
+        """End the fork servers that no loaded model uses: no dormant model will be loaded any more."""
+        self._loader.release_prewarmed()
 
     def _install(
-        self, record: VersionRecord, before: ServedVersion | None, loaded: ServedVersion, origin: _Origin
+        self, record: VersionRecord, before: ServedVersion | None, loaded: ServedVersion, origin: LoadOrigin
     ) -> None:
         """Let *loaded* serve, in place of *before* if there is one."""
         key = origin.source.files.key
@@ -446,81 +499,24 @@ class ModelLoads:
         self._registry.changed(key)
         self._in_background(key, loaded.end_removed(self._settings.exit_timeout))
 
-    async def _change_instances(self, loaded: ModelVersion, origin: _Origin) -> bool:
-        """Add and remove instances of a version, if nothing else has changed; whether that was so.
+    async def _change_instances(self, loaded: ModelVersion, origin: LoadOrigin) -> bool:
+        """Add and remove instances of a version, of which nothing else has changed; whether that was possible.
 
         If one cannot be started, the instances stay as they were.
         """
-        before, files = self._origins.get(loaded.number), origin.source.files
-        if before is None or before.source.files.directory != files.directory:
-            return False
-        now = await blocking.run(version_signature, origin.signature, loaded)
-        path = config_path(files, self._settings.config_name).relative_to(files.directory)
-        if has_other_changes(before.signature, now, str(path), loaded.version):
-            return False
+        before, files = self._origins[loaded.number], origin.source.files
         changed = changed_instances(loaded, before.message, origin.message)
         if changed is None:
             return False
         if changed.message == loaded.config.message:
             logger.info("instances of '%s' version %d: all stay", files.key, loaded.version)
-            self._origins[loaded.number] = replace(origin, signature=now)
+            self._origins[loaded.number] = origin
             return True
         await loaded.change_instances(changed, *specs_with(loaded, changed))
-        self._origins[loaded.number] = replace(origin, signature=now)
+        self._origins[loaded.number] = origin
         self._registry.changed(files.key)
         self._in_background(files.key, loaded.end_removed(self._settings.exit_timeout), replaced=loaded)
         return True
-
-    async def _try_to_load(
-        self, files: ModelFiles, message: pb.ModelConfig, number: int
-    ) -> ModelVersion | EnsembleVersion:
-        if message.HasField("ensemble_scheduling"):
-            made = make_ensemble(message, number, self._registry, self._services)
-            await self._loader.start_ensemble(files, made)
-            return made
-        model = self._registry.record(files.key)
-
-        def note_step(step: str) -> None:
-            model.step = step
-
-        load = partial(
-            self._loader.load,
-            files,
-            message,
-            number,
-            self._services,
-            is_on_demand=model.is_on_demand,
-            on_step=note_step,
-        )
-        for attempt in range(self._settings.load_retries):
-            try:
-                return await load()
-            except NaiadError as error:
-                logger.warning("loading '%s' failed (attempt %d): %s", files.key, attempt + 1, error.message)
-        return await load()
-
-
-@contextlib.contextmanager
-def _recorded(record: VersionRecord, what: str) -> Iterator[None]:
-    """Note in the log and, if nothing serves meanwhile, in the record that a version is being loaded, or has failed."""
-    is_new = record.loaded is None
-    if is_new:
-        record.become(ModelState.LOADING)
-    try:
-        yield
-    except NaiadError as error:
-        reason = f"{error.code.value}: {error.message}"
-        logger.error("failed to load %s: %s", what, reason)  # noqa: TRY400 - the model's error, not the server's
-        if isinstance(error, ModelError) and error.traceback_text:
-            logger.error("%s", error.traceback_text)  # noqa: TRY400 - the model's error, not the server's
-        if is_new:
-            record.become(ModelState.UNAVAILABLE, reason)
-        raise
-    except BaseException as error:
-        if is_new:
-            why = "the load was cancelled" if isinstance(error, asyncio.CancelledError) else repr(error)
-            record.become(ModelState.UNAVAILABLE, f"{Code.INTERNAL.value}: {why}")
-        raise
 
 
 def is_loaded(model: ModelRecord) -> bool:

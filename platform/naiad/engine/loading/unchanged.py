@@ -11,13 +11,12 @@ from pathlib import Path
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.engine.registry import ModelRecord
-from naiad.engine.served import LoadedVersion
 from naiad.engine.serving.version import ModelVersion
 from naiad.models.polling import Signature
 from naiad.models.repository.repositories import directory_signature
 from naiad.models.resolution.decision import Resolution
 
-__all__ = ["environments_signature", "is_whole", "model_signature", "version_signature"]
+__all__ = ["environments_signature", "is_whole", "version_signature"]
 
 _OF_ENVIRONMENTS = (
     "bin/python",
@@ -35,17 +34,8 @@ def is_whole(model: ModelRecord) -> bool:
     return bool(serving) and not model.reason and not any(version.reason for version in serving)
 
 
-def model_signature(own: Signature | None, model: ModelRecord) -> Signature | None:
-    """The signature of a model's own files and of what its versions use besides; None if it is unknown. Blocks."""
-    signature: Signature | None = own
-    for version in model.serving():
-        signature = version_signature(signature, version)
-    return signature
-
-
-def version_signature(own: Signature | None, loaded: LoadedVersion) -> Signature | None:
-    """The signature of a model's own files and of what one of its versions uses besides. Blocks."""
-    resolution = loaded.resolution if isinstance(loaded, ModelVersion) else None
+def version_signature(own: Signature | None, resolution: Resolution | None) -> Signature | None:
+    """The signature of a model's own files and of what a resolution names besides; None if it is unknown. Blocks."""
     if own is None or resolution is None:
         return None
     signature = dict(own)
