@@ -9,7 +9,7 @@ _GUEST = "the base is the guest's class of that name, which the fake stands in f
 
 ALLOWED = {
     "platform/naiad_embedded/inprocess/services.py": "three classes of the `tritonfrontend` package's API start and stop alike",
-    "platform/naiad_embedded/testing/control.py": _GUEST,
+    "platform/naiad_embedded/testing/model.py": _GUEST,
     "platform/naiad_embedded/testing/fakes.py": _GUEST,
 }
 """Modules whose classes may inherit from a class of ours, with the reason."""

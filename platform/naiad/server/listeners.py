@@ -35,19 +35,17 @@ from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
 from naiad.frontends.log_settings import ServerLog
-from naiad.frontends.metrics.custom_families import custom_families
-from naiad.frontends.metrics.demand_families import demand_families
 from naiad.frontends.metrics.families import Collector
-from naiad.frontends.metrics.gpu_families import gpu_families
 from naiad.frontends.metrics.naiad_families import (
     connection_families,
+    demand_families,
     guest_families,
     refusal_families,
     request_memory_families,
     store_families,
 )
 from naiad.frontends.metrics.server import MetricsFrontend
-from naiad.frontends.metrics.triton_families import cache_families
+from naiad.frontends.metrics.triton_families import cache_families, custom_families, gpu_families
 from naiad.frontends.offload.background import Background
 from naiad.frontends.open_connections import ConnectionCount, OtherCounts, default_limit
 from naiad.frontends.refusals import RefusalLog

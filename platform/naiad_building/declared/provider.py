@@ -9,7 +9,10 @@ that the next start needs no network:
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -29,7 +32,6 @@ from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
 from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
 from naiad_building.declared.interpreter import ChosenPython, choose_or_fetch_python, choose_python, require_agreement
-from naiad_building.declared.keys import conda_key, conda_resolution_key, resolution_key, venv_key
 from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
 
 if TYPE_CHECKING:
@@ -328,3 +330,36 @@ def _addition(declaration: Declaration, package: str) -> str:
     if declaration.is_script:
         return f"add it with `naiad add {declaration.file} {package}`"
     return f"add it there, and run `{declaration.lock_command}`"
+
+
+# What environments and resolutions in a store are named by: digests of everything that determines them. Indexes are not
+# part of an environment's: the digests of its packages are. They are of a resolution's, as far as the text of a
+# declaration does not say which they are: folders are relative to it.
+_FORMAT = 1
+"""Of what is built; another one when the same packages give other files."""
+
+
+def venv_key(python: ChosenPython, pins: Iterable[Pin]) -> str:
+    """The digest of a virtual environment: its interpreter, and its packages in any order, with their digests."""
+    packages = [[pin.name.lower(), pin.version, sorted(pin.digests)] for pin in pins]
+    return _digest([_FORMAT, python.version, python.abi, str(python.prefix), sorted(packages)])
+
+
+def conda_key(declaration: CondaDeclaration, packages: CondaPackages) -> str:
+    """The digest of an environment of conda packages, which have a platform, and the declaration's variables."""
+    return _digest([_FORMAT, "conda", packages.identity, sorted(declaration.variables.items())])
+
+
+def resolution_key(declaration: Declaration, python: ChosenPython) -> str:
+    """The digest of what packages of PyPI are resolved from."""
+    return _digest([_FORMAT, declaration.text, python.version, python.abi, *declaration.indexes.places])
+
+
+def conda_resolution_key(declaration: CondaDeclaration, python: SpecifierSet | None) -> str:
+    """The digest of what conda packages are resolved from, for the platform of this process."""
+    required = sorted(map(str, python or ()))
+    return _digest([_FORMAT, "conda", declaration.text, required, sysconfig.get_platform(), *declaration.places])
+
+
+def _digest(parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -6,13 +6,16 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 from naiad_stub import dialect, loader, logger, runtime
+from naiad_stub.exceptions import TritonModelException
 from naiad_stub.model_loading import method_of
+from naiad_stub.runtime import ModelControl
 
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.render import to_json
@@ -31,7 +34,6 @@ from naiad_embedded.testing.configuration import (
     source_of_class,
     source_of_directory,
 )
-from naiad_embedded.testing.control import RecordedControl
 from naiad_embedded.testing.fakes import Fake, FakeCalls
 from naiad_embedded.testing.guest import AnyName, BatchSenders, Guest, RequestRun, received_request
 from naiad_embedded.testing.metrics import RecordedMetrics
@@ -387,3 +389,47 @@ def _folders(source: TestedModel) -> tuple[Path, ...]:
     if source.model_file is None:
         return ()
     return (source.model_dir, source.model_file.parent) if source.shared else (source.model_dir,)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAction:
+    """One `pb_utils.load_model` or `unload_model`."""
+
+    action: str
+    model_name: str
+    config: str = ""
+    files: dict[str, Any] | None = None
+    unload_dependents: bool = False
+
+
+@dataclass
+class RecordedControl(ModelControl):
+    """What one model did to others, and which of them are ready."""
+
+    models: Collection[str]
+    actions: list[ControlAction] = field(default_factory=list)
+    unloaded: set[str] = field(default_factory=set)
+
+    def load_model(self, model_name: str, config: str, files: dict[str, Any] | None) -> None:
+        """Record a load."""
+        if model_name not in self.models:
+            raise TritonModelException(
+                f"Failed to load model: failed to load '{model_name}', failed to poll from model repository (the test "
+                f"has fakes for: {', '.join(self.models) or 'none'})"
+            )
+        self.actions.append(ControlAction("load", model_name, config, files))
+        self.unloaded.discard(model_name)
+
+    def unload_model(self, model_name: str, unload_dependents: bool) -> None:  # noqa: FBT001 - the API's signature
+        """Record an unload; unknown names succeed, as in a server."""
+        self.actions.append(ControlAction("unload", model_name, unload_dependents=unload_dependents))
+        self.unloaded.add(model_name)
+
+    def is_model_ready(self, model_name: str, model_version: str) -> bool:  # noqa: ARG002 - fakes have no versions
+        """Whether the model has a fake that was not unloaded."""
+        if model_name not in self.models:
+            raise TritonModelException(
+                f"Failed to check model readiness: Request for unknown model: '{model_name}' is not found (the test "
+                f"has fakes for: {', '.join(self.models) or 'none'})"
+            )
+        return model_name not in self.unloaded

@@ -10,8 +10,9 @@ need both, and minutes at the start. Environments stay packed: unpacked, each la
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
@@ -21,11 +22,11 @@ from naiad.config.server.backend_settings import ENVIRONMENT_SETTING, PYTHON_SET
 from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import BundleError
-from naiad.environments.archives.archive_writer import OutputMember
+from naiad.environments.archives.archive_writer import OutputMember, write_archive
 from naiad.environments.archives.manifest import Manifest, host_platform
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
-from naiad.environments.progress import ProgressReporter
+from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.models.resolution.environment import names_environment
 from naiad_operations.bundle.environments import BundledEnvironments
 from naiad_operations.bundle.host import HOST_FOLDER, copy_host, lock_text, run_script
@@ -151,3 +152,26 @@ def _notes(collected: CollectedModels, described: Manifest, flags: Sequence[tupl
 
 def _sorted(members: Iterable[OutputMember]) -> tuple[OutputMember, ...]:
     return tuple(sorted(members, key=lambda member: member.name))
+
+
+SUFFIXES = (".tar.zst", ".tar.gz")
+"""Suffixes of archives, the default first."""
+
+
+def write_bundle(bundle: Bundle, output: Path, reporter: ProgressReporter) -> None:
+    """Write a bundle as an archive; the file appears only when it is complete."""
+    suffix = next((suffix for suffix in SUFFIXES if output.name.endswith(suffix)), "")
+    if not suffix:
+        raise BundleError(f"cannot write {output}: its name shows no format; end it with {' or '.join(SUFFIXES)}")
+    # One top folder, so that `tar -xf` does not scatter files over the current folder.
+    members = [replace(member, name=f"{bundle.manifest.name}/{member.name}") for member in bundle.members]
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as folder:
+            unfinished = Path(folder, output.name)
+            total = sum(member.size for member in members)
+            with ProgressMeter(reporter, step="packing", label="", path=output, total=total) as meter:
+                write_archive(unfinished, suffix[1:], members, meter.advance)
+            unfinished.replace(output)
+    except OSError as error:
+        raise BundleError(f"cannot write {output}: {error.strerror or error}") from error

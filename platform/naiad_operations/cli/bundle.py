@@ -20,9 +20,8 @@ from naiad.environments.archives.manifest import host_platform
 from naiad.environments.progress import default_reporter, steps_shown
 from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
-from naiad_operations.bundle.archive import SUFFIXES, write_bundle
 from naiad_operations.bundle.image import check_base, write_image
-from naiad_operations.bundle.make import Bundle, make_bundle
+from naiad_operations.bundle.make import SUFFIXES, Bundle, make_bundle, write_bundle
 from naiad_operations.bundle.manifest import RUN, find_damage, read_manifest
 
 __all__ = ["bundle"]

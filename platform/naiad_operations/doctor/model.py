@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -41,13 +41,12 @@ from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.environment import misspelt_parameters
 from naiad.models.resolution.preparation import check_interpreter, prepare_environment
 from naiad.models.resolution.resolve import ResolutionSettings, resolve
-from naiad_operations.doctor.backend import examine_by_backend
 from naiad_operations.doctor.binaries import examine_binaries, examine_own_modules
 from naiad_operations.doctor.code import examine_code
 from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.in_environment import run_in_environment
 from naiad_operations.doctor.machine import missing_room
 from naiad_operations.doctor.native_library import examine_native_library, initialize_model
-from naiad_operations.doctor.saved_models import examine_parameters
 
 __all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
 
@@ -459,3 +458,62 @@ def _examine_environment(
 def _prewarmed(config: ModelConfig, context: ExaminationContext) -> tuple[str, ...]:
     """The modules that are imported once for all instances."""
     return modules_to_prewarm(config.settings.prewarmed_modules, by_default=context.options.guests.prewarm)
+
+
+_MODULE = "examine_model.py"
+
+
+def examine_by_backend(
+    resolution: Resolution, environment: ReadyEnvironment, parameters: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Findings of the model's shared backend, which knows files that the server does not read; none if it has no rules.
+
+    Its module `examine_model.py` has `examine(directory, parameters)`, which reads the version's directory and returns
+    problems. It runs with the model's interpreter, as the backend itself does. Nothing of the model is imported.
+    """
+    folder = resolution.model_file.parent
+    if not resolution.is_shared or not (folder / _MODULE).is_file():
+        return
+    request = {"folder": str(folder), "directory": str(resolution.version_dir), "parameters": dict(parameters)}
+    for problem in run_in_environment(environment, "_backend_script.py", request)["problems"]:
+        yield Finding(
+            severity=Severity(problem["severity"]),
+            code="model-files",
+            message=problem["message"],
+            advice=problem["advice"],
+            where=problem["where"],
+        )
+
+
+_FALSE = frozenset({"", "0", "false", "off", "no"})
+_WITHOUT_EFFECT = {
+    "pytorch": {
+        "ENABLE_WEIGHT_SHARING": (
+            "each instance is a process with weights of its own",
+            "use one instance with dynamic_batching where memory is short",
+        ),
+    },
+    "fil": dict.fromkeys(
+        ("layout", "chunk_size", "transfer_threshold", "use_experimental_optimizations", "algo", "threads_per_tree"),
+        ("Treelite computes on processors", "remove it"),
+    ),
+}
+"""By backend and parameter: why it has no effect, and what to do."""
+
+
+def examine_parameters(config: ModelConfig, resolution: Resolution, where: str) -> Iterator[Finding]:
+    """A note for each parameter of Triton's backends for saved models that has no effect in those of naiad.
+
+    The backends warn of them at load; a person who plans a migration wants to know before.
+    """
+    if not resolution.is_shared:
+        return
+    for name, (why, advice) in _WITHOUT_EFFECT.get(config.backend, {}).items():
+        if config.parameters.get(name, "").strip().lower() not in _FALSE:
+            yield Finding(
+                severity=Severity.NOTE,
+                code="without-effect",
+                message=f"the parameter {name} has no effect: {why}",
+                advice=advice,
+                where=where,
+            )

@@ -12,11 +12,11 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from naiad.environments.manager import host_environment
-from naiad_building.declared import keys
+from naiad_building.declared import provider as keys
 from naiad_building.declared.conda import CondaDeclaration, CondaPackages
 from naiad_building.declared.declaration import Declaration
 from naiad_building.declared.interpreter import ChosenPython, choose_python
-from naiad_building.declared.keys import conda_key, conda_resolution_key, resolution_key, venv_key
+from naiad_building.declared.provider import conda_key, conda_resolution_key, resolution_key, venv_key
 from naiad_building.indexes import PackageIndex, PackageIndexes
 from naiad_building.lockfiles import Pin
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cli.parsing import parse, refusal
 
-from naiad.config.server.process_count import automatic_count
+from naiad.config.server.options import automatic_count
 
 
 @pytest.mark.parametrize(("cores", "count"), [(1, 1), (2, 1), (4, 1), (5, 2), (8, 2), (16, 4), (32, 8), (192, 8)])

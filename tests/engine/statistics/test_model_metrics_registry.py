@@ -9,8 +9,8 @@ from naiad.engine.calls.model_control import version_number
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.registry import Registry
 from naiad.engine.statistics.custom_metrics import ModelMetrics
-from naiad.frontends.metrics.custom_families import custom_families
 from naiad.frontends.metrics.families import render
+from naiad.frontends.metrics.triton_families import custom_families
 
 
 class Guest:

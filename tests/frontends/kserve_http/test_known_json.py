@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from naiad.core.errors import NaiadError
 from naiad.frontends.http1.messages import response
 from naiad.frontends.kserve_http.infer_request import parse_infer
-from naiad.frontends.kserve_http.infer_request_parser import InferRequestParser
+from naiad.frontends.kserve_http.infer_request_parser import InferRequestParser, split
 from naiad.frontends.kserve_http.infer_response import infer_response, write_infer
-from naiad.frontends.kserve_http.json_skeleton import split
 from naiad.frontends.kserve_http.response_format import RepeatedResponses, ResponseFormat
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor

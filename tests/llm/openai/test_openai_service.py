@@ -11,7 +11,7 @@ import pytest
 from support.server import ServerProcess, free_ports
 
 from naiad.core.errors import OptionError
-from naiad_llm.openai.adapters import context_length
+from naiad_llm.extension import context_length
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.template import ChatTemplate
 

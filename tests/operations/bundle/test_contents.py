@@ -22,10 +22,9 @@ from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.manager import EnvironmentManager
 from naiad.environments.policy import store_policy
 from naiad.environments.progress import LogReporter
-from naiad_operations.bundle.archive import write_bundle
 from naiad_operations.bundle.environments import BundledEnvironments
 from naiad_operations.bundle.host import needed_packages, run_script
-from naiad_operations.bundle.make import make_bundle
+from naiad_operations.bundle.make import make_bundle, write_bundle
 from naiad_operations.bundle.manifest import MANIFEST_NAME, BundleManifest, digests_of, find_damage, read_manifest
 from naiad_operations.bundle.models import collect_models, rewrite_backend, rewrite_config
 

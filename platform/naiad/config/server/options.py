@@ -15,6 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from naiad_stub.process_limits import usable_processors
+
 from naiad.config.server.access import (
     ApiKeySources,
     Restrictions,
@@ -34,15 +36,12 @@ from naiad.config.server.backend_settings import (
 from naiad.config.server.cache_options import parse_cache_size
 from naiad.config.server.console_options import parse_ui_address, parse_ui_control, parse_ui_password
 from naiad.config.server.env_build import EnvBuild, parse_env_build
-from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported
+from naiad.config.server.flag import Flag, Kind, NoEffect, Unsupported, leading_integer
 from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.gpu_options import parse_gpu_pools
 from naiad.config.server.guest_user import GuestUser, GuestUserRange, parse_guest_user
 from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
 from naiad.config.server.option_group import combined, flags_of, option
-from naiad.config.server.process_count import FORMER_NAME, parse_processes
-from naiad.config.server.rate_options import ResourceLimit, parse_resource_limits
 from naiad.config.server.store_location import StoreLocation, find_store, guest_directory
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
@@ -50,6 +49,84 @@ from naiad.core.errors import OptionError
 from naiad.core.quantities import parse_size
 
 __all__ = ["SERVER_FLAGS", "LogFormat", "ModelControlMode", "ServerOptions"]
+
+
+def parse_gpu_pools(values: FlagValues, name: str) -> Mapping[int, int]:
+    """Bytes by the number of a GPU; the last value for a GPU counts."""
+    found: dict[int, int] = {}
+    for text in values.texts(name):
+        gpu, colon, size = text.partition(":")
+        number, limit = leading_integer(gpu), leading_integer(size)
+        if not colon or number is None or number < 0 or limit is None or limit < 0:
+            raise values.invalid(name, f"--{name} option format is '<GPU device ID>:<byte size>'. Got {text}")
+        found[number] = limit
+    return found
+
+
+FORMER_NAME = "frontends"
+"""The flag by its former name, of which 0 meant one process."""
+_AUTO = "auto"
+_FEW_CORES = 4
+_CORES_PER_PROCESS = 4
+_MOST_AUTOMATIC = 8
+_MOST = 64
+
+
+def parse_processes(values: FlagValues, name: str) -> int:
+    """The number of processes that serve the ports; 1 where one process does everything."""
+    is_former = values.has(FORMER_NAME) and not values.has(name)
+    given = FORMER_NAME if is_former else name
+    least, text = 0 if is_former else 1, values.text(given)
+    if text == _AUTO:
+        return automatic_count(usable_processors())
+    if not text.isascii() or not text.isdigit() or not least <= int(text) <= _MOST:
+        raise values.invalid(given, f"'{text}' is not a number from {least} to {_MOST} or '{_AUTO}'")
+    return max(int(text), 1)
+
+
+def automatic_count(cores: int) -> int:
+    """How many processes `auto` means on a machine with *cores* usable cores."""
+    return 1 if cores <= _FEW_CORES else min(max(cores // _CORES_PER_PROCESS, 2), _MOST_AUTOMATIC)
+
+
+_LARGEST = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceLimit:
+    """Units of a resource that exist on one device, or (`device` None) on each device."""
+
+    name: str
+    count: int
+    device: int | None = None
+
+
+def parse_resource_limits(values: FlagValues) -> tuple[ResourceLimit, ...] | None:
+    """The values of `--rate-limit-resource`; None where the rate limiter is off."""
+    limits = tuple(_parse_limit(values, text) for text in values.texts("rate-limit-resource"))
+    return None if values.text("rate-limit") == "off" else limits
+
+
+def _parse_limit(values: FlagValues, text: str) -> ResourceLimit:
+    name, *numbers = text.split(":")
+    if not name or len(numbers) not in {1, 2}:
+        raise values.invalid(
+            "rate-limit-resource",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
+            f"Got {text}",
+        )
+    count, *devices = (_number(values, number) for number in numbers)
+    return ResourceLimit(name, count, devices[0] if devices else None)
+
+
+def _number(values: FlagValues, text: str) -> int:
+    number = leading_integer(text)
+    if number is None or number < 0:
+        raise values.invalid("rate-limit-resource", f"Invalid option value. Got {text}")
+    if number > _LARGEST:
+        raise values.invalid("rate-limit-resource", f"Provided option value is out of bound. Got {text}")
+    return number
+
 
 _NONE, _TEXT, _INT, _SIZE, _FLOAT, _BOOL, _SETTING, _NAMED = (
     Kind.NOTHING,

@@ -19,7 +19,6 @@ from urllib.parse import unquote
 
 from naiad.core.errors import NaiadError
 from naiad.engine.door import EngineDoor
-from naiad.frontends.console.assets import read_page
 from naiad.frontends.console.reach import PageReach, ServedTo
 from naiad.frontends.http1.messages import (
     INTERNAL_ERROR,
@@ -30,7 +29,7 @@ from naiad.frontends.http1.messages import (
     json_response,
     response,
 )
-from naiad.frontends.http1.page_files import page_response
+from naiad.frontends.http1.page_files import Page, compose_page, page_response
 from naiad.frontends.refusals import RefusalLog
 
 __all__ = ["Console", "ConsoleSettings", "StateSource"]
@@ -163,3 +162,30 @@ class Console:
             logger.exception("cannot handle %r", exchange.request.path)
             parts = error_text(_INTERNAL, INTERNAL_ERROR)
         exchange.respond(parts)
+
+
+# It has no build step: the people who maintain it write Python, and React or Vue would bring a bundler and hundreds of
+# packages for ten pages. uPlot (51 KB, no dependencies) draws the plots.
+_STYLES = ("vendor/uPlot.min.css", "style.css")
+_SCRIPTS = (
+    "vendor/uPlot.iife.min.js",
+    "js/dom.js",
+    "js/data.js",
+    "js/plots.js",
+    "js/markdown.js",
+    "js/header.js",
+    "js/files.js",
+    "js/request.js",
+    "js/chat.js",
+    "js/graph.js",
+    "js/environments.js",
+    "js/model.js",
+    "js/models.js",
+    "js/main.js",
+)
+"""In the order in which they run: a script may use those before it."""
+
+
+def read_page() -> Page:
+    """The page, from the files of this package."""
+    return compose_page("naiad.frontends.console", "page.html", _STYLES, _SCRIPTS)

@@ -5,7 +5,7 @@ They are computed when they are scraped, from the statistics that the engine kee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import psutil
@@ -20,6 +20,7 @@ from naiad.frontends.metrics.families import (
     single_gauge,
 )
 from naiad.protocol.metadata import CacheStatistics, ModelStatistics, SummaryValue
+from naiad.protocol.model_metrics import MetricKind, ModelMetricFamily
 
 _Value: TypeAlias = Callable[[ModelStatistics], int]
 _Gauge: TypeAlias = Callable[[ModelStatistics], float]
@@ -252,3 +253,40 @@ def cache_families(cache: CacheStatistics | None) -> list[Family]:
         ("nv_cache_insertion_duration", "Total cache insertion duration, in microseconds", cache.insertion_ns // 1000),
     )
     return [Family(name, text, MetricType.GAUGE, [Sample({}, value)]) for name, text, value in values]
+
+
+def custom_families(families: Iterable[ModelMetricFamily]) -> list[Family]:
+    """The families of all models' own metrics."""
+    return [
+        Family(family.name, family.description, MetricType(family.kind.value), list(_custom_samples(family)))
+        for family in families
+    ]
+
+
+def _custom_samples(family: ModelMetricFamily) -> Iterator[Sample]:
+    for metric in family.metrics.values():
+        if family.kind is MetricKind.HISTOGRAM:
+            yield from histogram_samples(dict(metric.labels), metric.counts, metric.value, metric.buckets)
+        else:
+            yield Sample(dict(metric.labels), metric.value)
+
+
+_GPU_FAMILIES = (
+    ("nv_gpu_utilization", "GPU utilization rate [0.0 - 1.0)", MetricType.GAUGE),
+    ("nv_gpu_memory_total_bytes", "GPU total memory, in bytes", MetricType.GAUGE),
+    ("nv_gpu_memory_used_bytes", "GPU used memory, in bytes", MetricType.GAUGE),
+    ("nv_gpu_power_usage", "GPU power usage in watts", MetricType.GAUGE),
+    ("nv_gpu_power_limit", "GPU power management limit in watts", MetricType.GAUGE),
+    ("nv_energy_consumption", "GPU energy consumption in joules since the server started", MetricType.COUNTER),
+)
+
+
+def gpu_families(measured: Iterable[tuple[str, Mapping[str, float]]]) -> list[Family]:
+    """The families of GPUs for what was measured of each, by UUID and name; none without GPUs."""
+    gpus = list(measured)
+    families = []
+    for name, text, kind in _GPU_FAMILIES:
+        samples = [Sample({"gpu_uuid": uuid}, values[name]) for uuid, values in gpus if name in values]
+        if samples:
+            families.append(Family(name, text, kind, samples))
+    return families

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -101,3 +102,26 @@ class ResponseStore:
         for item_id in dropped.item_ids:
             if self._by_item.get(item_id) == response_id:
                 del self._by_item[item_id]
+
+
+class RemoteResponses:
+    """Implements `StoredResponses` in a process beside the coordinator, which keeps them for all processes."""
+
+    def __init__(self, ask: Callable[..., Any]) -> None:
+        """Responses that the coordinator keeps; *ask* calls one of its functions by name and returns the result."""
+        self._ask = ask
+
+    def add(self, response_id: str, response: StoredResponse) -> bool:
+        """See `StoredResponses`. It returns once the coordinator has the response, which the client gets after that."""
+        return bool(self._ask("store_response", response_id, response))
+
+    def find(self, response_id: str, owner: bytes) -> StoredResponse | None:
+        found: StoredResponse | None = self._ask("find_response", response_id, owner)
+        return found
+
+    def find_item(self, item_id: str, owner: bytes) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._ask("find_response_item", item_id, owner)
+        return found
+
+    def remove(self, response_id: str, owner: bytes) -> bool:
+        return bool(self._ask("remove_response", response_id, owner))
