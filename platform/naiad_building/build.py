@@ -231,6 +231,7 @@ def _build_in(
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
     for requirements, options in installing.requirements:
+        progress(f"installing {requirements.named_in}")
         install(recipe.name, requirements, python, options, progress)
     if installing.requirements:
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))

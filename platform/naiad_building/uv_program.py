@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from naiad.config.server.access import SERVER_SECRETS
 from naiad.core import blocking
 from naiad.core.child_processes import start_kept
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.quantities import parse_size, size_text
 from naiad.core.real_paths import real_path
 from naiad_building.indexes import NO_INDEXES, PackageIndexes
 from naiad_building.pip_settings import read_pip_settings
@@ -54,6 +56,7 @@ _FAILURES = (
     re.compile(r"Hash mismatch for `([^`]+)`"),
 )
 _STEPS = ("Resolved ", "Prepared ", "Installed ")
+_DOWNLOADING = re.compile(r"Downloading (\S+) \(([\d.]+[KMGT]?i?B)\)")
 _STRATEGY = "unsafe-best-match"
 _NOT_FOUND = "not found in the package registry"
 _REFUSED = re.compile(r"^hint: .*(?:\b40[13] (?:Unauthorized|Forbidden))")
@@ -90,7 +93,6 @@ def install(
     name: str, requirements: Requirements, python: Path, options: InstallOptions, progress: Callable[[str], None]
 ) -> None:
     """Install requirements into the prefix of an interpreter."""
-    progress(f"installing {requirements.named_in}")
     with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
         file = Path(folder, "requirements.txt")
         file.write_text(requirements.text, encoding="utf-8")
@@ -202,12 +204,36 @@ def _reason(lines: Sequence[str]) -> Sequence[str]:
     return lines[max(first, 0) :][:_SHOWN_LINES]
 
 
+class _Steps:
+    """The steps of uv, with bytes and rate: uv prints the size of a large file first, and its name when it has it."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}
+        self._done = 0
+        self._began = time.monotonic()
+
+    def step(self, line: str) -> str:
+        """The step of a line; empty if it is none."""
+        if found := _DOWNLOADING.fullmatch(line):
+            self._sizes[found[1]] = parse_size(found[2])
+            return f"downloading {found[1]}, {self._so_far()}"
+        name = line.removeprefix("Downloaded ")
+        if name not in self._sizes:
+            return line if line.startswith(_STEPS) else ""
+        self._done += self._sizes[name]
+        return f"downloaded {name}, {self._so_far()}, {size_text(self._done / (time.monotonic() - self._began))}/s"
+
+    def _so_far(self) -> str:
+        return f"{size_text(self._done)} of {size_text(sum(self._sizes.values()))}"
+
+
 def _run(
     command: Sequence[str], where: tuple[Mapping[str, str], Path], progress: Callable[[str], None]
 ) -> tuple[int, list[str]]:
     """The exit code of a command and its last lines; *where* is its environment and working directory."""
     lines: deque[str] = deque(maxlen=_KEPT_LINES)
     environ, folder = where
+    steps = _Steps()
     # It ends, with all that it has started, with this context, and with this process.
     with blocking.held(_at_once), start_kept(command, environ, folder=folder) as process:
         assert process.stdin is not None
@@ -216,7 +242,7 @@ def _run(
         with blocking.on_cancel(process.stdin.close):
             for line in iter(partial(output.readline, _LINE_LENGTH), ""):
                 lines.append(line.rstrip())
-                if line.startswith(_STEPS):
-                    progress(line.strip())
+                if step := steps.step(line.strip()):
+                    progress(step)
             code = process.wait()
     return code, list(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad_building import uv_program
-from naiad_building.uv_program import find_failed_requirement, find_uv, run_to_end
+from naiad_building.uv_program import InstallOptions, find_failed_requirement, find_uv, run_to_end, run_uv
 
 # Starts a compiler, as an installer does, and waits for it. Both have the fifo open as long as they live.
 INSTALLER = """
@@ -99,6 +100,27 @@ def test_uv_is_the_one_installed_with_naiad_else_that_on_the_path(
         "cannot build environments: the program uv is neither beside this Python nor on PATH; install it with `pip "
         "install uv`"
     )
+
+
+def test_downloads_are_told_with_bytes_and_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """uv prints the size of a large file when it begins, and its name when it has it."""
+    program = tmp_path / "uv"
+    said = ["Using Python 3.11", "Downloading a (1.0MiB)", "Downloading b (512.0KiB)", "Downloaded b", "Downloaded a"]
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in [*said, "Prepared 2 packages in 3ms"]))
+    program.chmod(0o755)
+    monkeypatch.setattr(uv_program, "find_uv", lambda: program)
+    told: list[str] = []
+
+    lines = run_uv(["pip"], "m", tmp_path / "model.py", tmp_path / "python", InstallOptions(), told.append)
+
+    assert lines == [*said, "Prepared 2 packages in 3ms"]
+    assert [re.sub(r", [\d.]+ [kMG]?B/s$", ", RATE", line) for line in told] == [
+        "downloading a, 0 B of 1.05 MB",
+        "downloading b, 0 B of 1.57 MB",
+        "downloaded b, 524 kB of 1.57 MB, RATE",
+        "downloaded a, 1.57 MB of 1.57 MB, RATE",
+        "Prepared 2 packages in 3ms",
+    ]
 
 
 @pytest.mark.parametrize(
