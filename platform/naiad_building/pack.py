@@ -89,7 +89,7 @@ def pack(
             with ProgressMeter(
                 reporter or LogReporter(), step="packing", label="", path=output, total=manifest.size
             ) as meter:
-                write_archive(unfinished, chosen, [first, *members], meter.advance)
+                digest = write_archive(unfinished, chosen, [first, *members], meter.advance)
     except conda_pack.CondaPackException as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: {_advice(str(error))}") from error
     except (KeyError, TypeError, ValueError) as error:
@@ -97,7 +97,7 @@ def pack(
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: conda-pack failed on it: {error!r}") from error
     except OSError as error:
         raise ExecutionEnvironmentError(f"cannot pack {prefix} into {output}: {error}") from error
-    return PackedEnvironment(output, chosen, output.stat().st_size, file_digest(output), manifest, warnings)
+    return PackedEnvironment(output, chosen, output.stat().st_size, digest, manifest, warnings)
 
 
 def default_output(prefix: Path) -> Path:

@@ -240,6 +240,7 @@ def test_the_sizes_of_files_are_read_as_far_as_a_lock_has_them(tmp_path: Path) -
     assert pin.size_for("3.12.1") == 55
     (pin,) = open_foreign_lock(_file(tmp_path, "uv.lock", UV_LOCK)).pins("3.12.1")
     assert pin.size_for("3.12.1") == 0
+    assert Pin("adder", "1.0", ("0",), ("adder-1.0-cp27-none-any.whl",), (5,)).size_for("3.12.1") == 0
 
 
 def test_a_file_may_have_another_digest_of_pips(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from building.elves import RPATH, RUNPATH, write_elf
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.bytecode import bytecode_path
 from naiad.environments.elf import overwrite_search_path, read_dynamic_section
+from naiad_building import relocation
 from naiad_building.base_interpreter import BaseInterpreter, copy_base
 from naiad_building.relocation import relative_search_path, relocate_binaries, relocate_texts
 
@@ -92,9 +93,15 @@ def test_texts_get_the_new_prefix_and_binaries_do_not(tmp_path: Path) -> None:
     text.write_text("prefix = /opt/py\nother = /opt/pyx\n")
     text.chmod(0o444)
     binary.write_bytes(b"\0/opt/py")
-    assert relocate_texts(iter([text, binary]), Path("/opt/py"), Path("/new")) == 1
+    large, link = tmp_path / "large", tmp_path / "link"
+    large.write_bytes(b"/opt/py".ljust(relocation._LARGEST_TEXT + 1))
+    link.symlink_to(text)
+    assert relocate_texts(iter([link]), Path("/opt/py"), Path("/new")) == 0
+    assert relocate_texts(iter([text, binary, large]), Path("/opt/py"), Path("/new")) == 1
     assert text.read_text().startswith("prefix = /new\n")
+    assert text.stat().st_mode & 0o200
     assert binary.read_bytes() == b"\0/opt/py"
+    assert large.read_bytes().startswith(b"/opt/py")
 
 
 def test_an_interpreter_is_copied_with_the_files_of_its_prefix_that_it_needs_and_no_others(tmp_path: Path) -> None:

@@ -205,8 +205,8 @@ def _lock_model(
         if registry != _PUBLIC_INDEX and (file := _FILE.search(line)) is not None:
             place = json.loads(file[1])
             # uv notes no digest of a wheel in a folder.
-            digest = "" if file[2] else f', hash = "sha256:{file_digest(lock.parent / registry / place)}"'
-            line = line.replace(file[1], json.dumps(file_name(place)) + digest, 1)
+            digest = file[2] or f', hash = "sha256:{file_digest(lock.parent / registry / place)}"'
+            line = f"{line[: file.start()]}{{ path = {json.dumps(file_name(place))}{digest}{line[file.end() :]}"
         lines.append(line)
     lock.write_text("".join(lines), encoding="utf-8")
     return lock

@@ -82,6 +82,7 @@ class BundledEnvironments:
         self._later: dict[Path, _LaterArchive] = {}
         self._paths: dict[str, str] = {}
         self._packed: dict[Path, Path] = {}
+        self._digests: dict[Path, str] = {}
         self.members: dict[str, OutputMember] = {}
         self.sources: set[Path] = set()
         self.facts: dict[str, dict[str, str]] = {}
@@ -107,7 +108,7 @@ class BundledEnvironments:
     def _collect(self, named: EnvironmentSource, origin: str, python: SpecifierSet | None) -> str:
         archive, label = self._archive(named, origin, python)
         later = self._later.get(archive)
-        digest = digest_of(archive, self._index, reporter=self._reporter) if later is None else later.digest
+        digest = self._digests.get(archive) or digest_of(archive, self._index, reporter=self._reporter)
         if named.digest and digest != named.digest:
             raise BundleError(
                 f"{origin}: cannot use {label}: its SHA-256 is {digest}, and the configuration requires {named.digest}"
@@ -191,6 +192,7 @@ class BundledEnvironments:
         name, state = f"archive of {prefix}", state_of_environment(prefix) if self._records.folder else ""
         known = self._records.find(name, state)
         if known is not None:
+            self._digests[archive] = known["digest"]
             self._later[archive] = _LaterArchive(
                 prefix=prefix, digest=known["digest"], manifest=Manifest.from_json(known["manifest"])
             )
@@ -198,6 +200,7 @@ class BundledEnvironments:
         if not is_checked:  # packing takes minutes; a directory without an interpreter fails before that
             inspect_environment(str(prefix), self._scratch / "store", self._reporter)
         packed = pack(prefix, archive, reporter=self._reporter)
+        self._digests[archive] = packed.digest
         if state and state == state_of_environment(prefix):
             self._records.remember(
                 name, state, {"digest": packed.digest, "manifest": json.loads(packed.manifest.as_bytes())}

@@ -5,9 +5,7 @@ Format: https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md.
 
 from __future__ import annotations
 
-import hashlib
 import io
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable
@@ -15,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
-from naiad.environments.archives.archive_writer import MTIME, OutputMember
+from naiad.environments.archives.archive_writer import MTIME, HashedOutput, OutputMember
 from naiad.environments.archives.parallel_gzip import STORED, gzip_writer
 from naiad.models.artifacts.manifest import LAYER_GZIP
 
@@ -49,24 +47,19 @@ def write_layer(
             copy images compress other layers, and then write another manifest.
     """
     with tempfile.NamedTemporaryFile(dir=blobs, delete=False) as written:
-        unpacked: IO[bytes] = cast("IO[bytes]", written)
-        _write_tar(unpacked, members, folders or {}, at)
-        diff_id = _digest_of(unpacked)
-    tar, level = Path(written.name), (STORED,) if is_packed else ()
-    with tar.open("rb") as content, tempfile.NamedTemporaryFile(dir=blobs, delete=False) as packed:
-        with gzip_writer(cast("IO[bytes]", packed), *level) as stream:
-            shutil.copyfileobj(content, stream, 1 << 20)
-        size = packed.tell()
-    tar.unlink()
-    path = Path(packed.name)
-    with path.open("rb") as file:
-        digest = _digest_of(file)
+        packed = HashedOutput(cast("IO[bytes]", written))
+        with gzip_writer(packed, *((STORED,) if is_packed else ())) as stream:
+            unpacked = HashedOutput(stream)
+            _write_tar(unpacked, members, folders or {}, at)
+        size = written.tell()
+    path = Path(written.name)
     path.chmod(0o644)
-    path.replace(blobs / digest.removeprefix("sha256:"))
-    return ImageLayer({"mediaType": LAYER_GZIP, "digest": digest, "size": size}, diff_id, made_by)
+    path.replace(blobs / packed.digest)
+    found = {"mediaType": LAYER_GZIP, "digest": f"sha256:{packed.digest}", "size": size}
+    return ImageLayer(found, f"sha256:{unpacked.digest}", made_by)
 
 
-def _write_tar(output: IO[bytes], members: Iterable[OutputMember], folders: dict[str, int], at: str) -> None:
+def _write_tar(output: HashedOutput, members: Iterable[OutputMember], folders: dict[str, int], at: str) -> None:
     """Write a tar with files of root; each folder precedes its files."""
     written: set[str] = set()
 
@@ -81,7 +74,7 @@ def _write_tar(output: IO[bytes], members: Iterable[OutputMember], folders: dict
             info.type = tarfile.DIRTYPE
             tar.addfile(info)
 
-    with tarfile.open(fileobj=output, mode="w") as tar:
+    with tarfile.open(fileobj=cast("IO[bytes]", output), mode="w|", bufsize=1 << 20) as tar:
         for path, mode in sorted(folders.items()):
             add_folders(path)
             add_folder(path, mode)
@@ -102,11 +95,3 @@ def _info(name: str, mode: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.mtime, info.mode = MTIME, mode
     return info
-
-
-def _digest_of(file: IO[bytes]) -> str:
-    file.seek(0)
-    digest = hashlib.sha256()
-    while chunk := file.read(1 << 20):
-        digest.update(chunk)
-    return f"sha256:{digest.hexdigest()}"

@@ -101,7 +101,7 @@ def make_bundle(
         flags=tuple(_flags(options, flags, collected)),
         models=collected.models,
         environments=environments.facts,
-        files=digests_of((*models, *packed, *host)),
+        files=digests_of((*models, *packed, *host), environments.facts),
     )
     first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
     notes = (*environments.notes, *_notes(collected, described, flags))
@@ -158,8 +158,8 @@ SUFFIXES = (".tar.zst", ".tar.gz")
 """Suffixes of archives, the default first."""
 
 
-def write_bundle(bundle: Bundle, output: Path, reporter: ProgressReporter) -> None:
-    """Write a bundle as an archive; the file appears only when it is complete."""
+def write_bundle(bundle: Bundle, output: Path, reporter: ProgressReporter) -> str:
+    """Write a bundle as an archive, which appears only when it is complete; returns its SHA-256."""
     suffix = next((suffix for suffix in SUFFIXES if output.name.endswith(suffix)), "")
     if not suffix:
         raise BundleError(f"cannot write {output}: its name shows no format; end it with {' or '.join(SUFFIXES)}")
@@ -171,7 +171,8 @@ def write_bundle(bundle: Bundle, output: Path, reporter: ProgressReporter) -> No
             unfinished = Path(folder, output.name)
             total = sum(member.size for member in members)
             with ProgressMeter(reporter, step="packing", label="", path=output, total=total) as meter:
-                write_archive(unfinished, suffix[1:], members, meter.advance)
+                digest = write_archive(unfinished, suffix[1:], members, meter.advance)
             unfinished.replace(output)
+        return digest
     except OSError as error:
         raise BundleError(f"cannot write {output}: {error.strerror or error}") from error

@@ -68,9 +68,12 @@ def read_manifest(folder: Path) -> BundleManifest:
         raise BundleError(f"cannot read {path}: it is malformed ({error!r}); make the bundle again") from error
 
 
-def digests_of(members: Iterable[OutputMember]) -> dict[str, str]:
-    """The value of `BundleManifest.files` for these members."""
-    return {member.name: _digest(member) for member in members}
+def digests_of(members: Iterable[OutputMember], environments: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The value of `BundleManifest.files` for these members; *environments* has the digests of archives."""
+    return {
+        member.name: environments[member.name]["sha256"] if member.name in environments else _digest(member)
+        for member in members
+    }
 
 
 def _digest(member: OutputMember) -> str:

@@ -129,9 +129,8 @@ def write_repository(
     for part, own in _parts(members).items():
         writer.add(replace(part, uses=_uses(collected, part)), own)
     if keys:
-        known = {path: str(facts["sha256"]) for path, facts in environments.facts.items()}
-        others = digests_of(member for path, member in members.items() if path not in known)
-        files = {path.partition("/")[2]: digest for path, digest in {**others, **known}.items()}
+        digests = digests_of(members.values(), environments.facts)
+        files = {path.partition("/")[2]: digest for path, digest in digests.items()}
         statement = make_statement(reference, files, writer.descriptors())
         for key in keys:
             key_id, data = sign_statement(statement, key)

@@ -18,7 +18,6 @@ from naiad.core.errors import BundleError
 from naiad.core.quantities import counted, size_text
 from naiad.environments.archives.manifest import host_platform
 from naiad.environments.progress import default_reporter, steps_shown
-from naiad.environments.store.archive_digest import digest_of
 from naiad.environments.store.placement import spread
 from naiad_operations.bundle.image import check_base, write_image
 from naiad_operations.bundle.make import SUFFIXES, Bundle, make_bundle, write_bundle
@@ -88,8 +87,7 @@ def _make(line: CommandLine) -> int:
         digest = image = ""
         made = make_bundle(name, options, line.server, line.all(_WITH), Path(scratch), reporter)
         if archive is not None:
-            write_bundle(made, archive, reporter)
-            digest = digest_of(archive.absolute(), Path(scratch, "index"), reporter=reporter)
+            digest = write_bundle(made, archive, reporter)
             if not line.has(JSON_FLAG):
                 print(f"wrote {archive} ({size_text(archive.stat().st_size)}), sha256:{digest}")
         if layout is not None:

@@ -316,7 +316,7 @@ def bundle_folder(tmp_path: Path, *, platform: str) -> Path:
     ]
     said = BundleManifest(
         name="b", naiad="1", python="3.11.7", platform=platform, glibc="", flags=("--log-file={bundle}/x",),
-        models={}, environments={}, files=digests_of(members),
+        models={}, environments={}, files=digests_of(members, {}),
     )  # fmt: skip
     folder = tmp_path / "b"
     folder.mkdir()

@@ -6,6 +6,7 @@ start of 1980, which is the earliest that wheels support.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import tarfile
@@ -18,9 +19,9 @@ from typing import IO, Any, cast
 import zstandard
 from naiad_stub.process_limits import usable_processors
 
-from naiad.environments.archives.parallel_gzip import gzip_writer
+from naiad.environments.archives.parallel_gzip import Writable, gzip_writer
 
-__all__ = ["FORMATS", "MTIME", "OutputMember", "write_archive"]
+__all__ = ["FORMATS", "MTIME", "HashedOutput", "OutputMember", "write_archive"]
 
 MTIME = 315_532_800
 """Modification time of every member: 1980-01-01, UTC."""
@@ -56,21 +57,41 @@ class OutputMember:
         return self.data if self.data is not None else cast("Path", self.source).read_bytes()
 
 
+class HashedOutput:
+    """A stream that passes on what is written, and has its digest: a file of gigabytes need not be read for that."""
+
+    def __init__(self, raw: Writable) -> None:
+        self._raw = raw
+        self._digest = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of what was written so far."""
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes) -> int:
+        self._digest.update(data)
+        return self._raw.write(data)
+
+
 def write_archive(
     output: Path,
     format: str,  # noqa: A002 - the option's name
     members: Iterable[OutputMember],
     advance: Callable[[int], None],
-) -> None:
-    """Write members in their order into a new archive; *advance* receives the size of each."""
-    with (
-        output.open("wb") as raw,
-        _compressing(raw, format) as stream,
-        tarfile.open(fileobj=stream, mode="w|", bufsize=1 << 20) as tar,
-    ):
-        for member in members:
-            _add(tar, member)
-            advance(member.size)
+) -> str:
+    """Write members in their order into a new archive; *advance* receives the size of each.
+
+    Returns:
+        The SHA-256 of the archive.
+    """
+    with output.open("wb") as file:
+        raw = HashedOutput(file)
+        with _compressing(raw, format) as stream, tarfile.open(fileobj=stream, mode="w|", bufsize=1 << 20) as tar:
+            for member in members:
+                _add(tar, member)
+                advance(member.size)
+    return raw.digest
 
 
 def _add(tar: tarfile.TarFile, member: OutputMember) -> None:
@@ -95,7 +116,7 @@ def _content(member: OutputMember) -> Iterator[IO[bytes]]:
         yield content
 
 
-def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  # noqa: A002 - the option's name
+def _compressing(raw: HashedOutput, format: str) -> AbstractContextManager[Any]:  # noqa: A002 - the option's name
     """The compressing stream for a tar."""
     match format:
         case "tar.gz":
@@ -103,6 +124,6 @@ def _compressing(raw: IO[bytes], format: str) -> AbstractContextManager[Any]:  #
         case "tar.zst":
             # The output does not depend on the number of threads, as long as there is at least one worker.
             compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=usable_processors(), write_checksum=True)
-            return compressor.stream_writer(raw, closefd=False)
+            return compressor.stream_writer(cast("IO[bytes]", raw), closefd=False)
         case _:
             return nullcontext(raw)

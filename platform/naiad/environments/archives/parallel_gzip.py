@@ -16,11 +16,11 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO
+from typing import Protocol
 
 from naiad_stub.process_limits import usable_processors
 
-__all__ = ["STORED", "GzipWriter", "gzip_writer"]
+__all__ = ["STORED", "GzipWriter", "Writable", "gzip_writer"]
 
 STORED = 0
 """The level that compresses nothing, for what is compressed already; the output does not depend on zlib's version."""
@@ -33,8 +33,15 @@ _BLOCK, _WINDOW = 1 << 20, 1 << 15
 _HEADER = b"\x1f\x8b\x08\0" + b"\0" * 4 + b"\0\xff"
 
 
+class Writable(Protocol):
+    """What archives are written to."""
+
+    def write(self, data: bytes, /) -> int:
+        """Write all of the data; returns its length."""
+
+
 @contextmanager
-def gzip_writer(raw: IO[bytes], level: int = _LEVEL) -> Iterator[GzipWriter]:
+def gzip_writer(raw: Writable, level: int = _LEVEL) -> Iterator[GzipWriter]:
     """A stream that writes one gzip member into an open file. After an error the file content is invalid."""
     threads = usable_processors()
     with ThreadPoolExecutor(threads, thread_name_prefix="gzip") as pool:
@@ -46,7 +53,7 @@ def gzip_writer(raw: IO[bytes], level: int = _LEVEL) -> Iterator[GzipWriter]:
 class GzipWriter:
     """A writable stream that compresses blocks concurrently; created by `gzip_writer`."""
 
-    def __init__(self, raw: IO[bytes], pool: Executor, ahead: int, level: int) -> None:
+    def __init__(self, raw: Writable, pool: Executor, ahead: int, level: int) -> None:
         self._raw, self._pool, self._ahead, self._level = raw, pool, ahead, level
         self._compressed: deque[Future[bytes]] = deque()
         self._block = bytearray()
