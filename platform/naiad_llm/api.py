@@ -72,7 +72,7 @@ from naiad_llm.openai.requests import TextRequest, read_chat, read_completion
 from naiad_llm.openai.rerank import RerankRequest, read_rerank, rerank_infer_request
 from naiad_llm.openai.responses.endpoint import ResponsesApi
 from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
-from naiad_llm.openai.responses.store import ResponseStore, StoredResponses
+from naiad_llm.openai.responses.store import STORED_BYTES, ResponseStore, StoredResponses
 from naiad_llm.openai.served_models import AdapterNames, ContextLength, ServedModels, no_adapters, unknown_context
 from naiad_llm.openai.single_response import MakeBody
 from naiad_llm.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
@@ -147,7 +147,7 @@ class OpenAiSettings:
     adapters: AdapterNames = no_adapters
     context: ContextLength = unknown_context
     stored_responses: int = 1000
-    stored_bytes: int = 64 << 20
+    stored_bytes: int = STORED_BYTES
     store: StoredResponses | None = None
     mcp: bool = False
     mcp_models: tuple[str, ...] = ()

@@ -38,7 +38,6 @@ class _Extension:
             adapters=services.adapters,
             context=services.context,
             stored_responses=given.stored_responses,
-            stored_bytes=given.stored_bytes,
             mcp=given.serves_mcp,
             mcp_models=given.mcp_models,
             store=RemoteResponses(ask) if ask is not None and given.stored_responses else None,
@@ -50,7 +49,7 @@ class _Extension:
         )
 
     def coordinator_services(self, options: ServerOptions) -> Mapping[str, Callable[..., Any]]:
-        store = ResponseStore(options.openai.stored_responses, options.openai.stored_bytes)
+        store = ResponseStore(options.openai.stored_responses)
         return {
             "store_response": store.add,
             "find_response": store.find,

@@ -17,10 +17,8 @@ from support.server import HOST, ServerProcess
 from support.waiting import until
 
 _FLAGS = (
-    "--http-client-header-timeout=1",
-    "--http-client-body-timeout=1",
+    "--client-timeout=1",
     "--http-keepalive-timeout=1",
-    "--http-send-timeout=1",
     "--processes=1",
 )
 _FEW = (
@@ -84,7 +82,7 @@ def test_heads_that_do_not_end_are_answered_with_408(server: ServerProcess) -> N
         for client in clients:
             assert status_and_error(drip(client, b"X-Slow: a\r\n")) == (
                 408,
-                "cannot read the request: its head was not complete within 1 s (--http-client-header-timeout)",
+                "cannot read the request: its head was not complete within 1 s (--client-timeout)",
             )
     seen.assert_others_served()
     seen.assert_memory(16 << 20)
@@ -98,7 +96,7 @@ def test_bodies_that_stall_are_answered_with_408(server: ServerProcess) -> None:
         )
         assert status_and_error(read_to_end(client)) == (
             408,
-            "cannot read the request: no byte of its body arrived within 1 s (--http-client-body-timeout)",
+            "cannot read the request: no byte of its body arrived within 1 s (--client-timeout)",
         )
 
 

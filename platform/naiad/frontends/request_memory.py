@@ -26,7 +26,7 @@ _IN_USE = "requests in flight and unread responses use the {limit} bytes of --me
 _DROPPED = {
     "full": f"cannot send a response: {_IN_USE}",
     "slow": f"disconnected a client that reads its response too slowly: {_IN_USE}",
-    "time": "ended a call whose client reads its response too slowly (--grpc-message-timeout)",
+    "time": "ended a call whose client reads its response too slowly (--client-timeout)",
 }
 """How the log says why a response was dropped."""
 _TRIMMED_FROM = 32 << 20

@@ -296,7 +296,7 @@ def _grpc_settings(options: ServerOptions) -> GrpcSettings:
         http2_max_ping_strikes=options.grpc.max_ping_strikes,
         max_connection_age_ms=options.grpc.max_connection_age,
         max_connection_age_grace_ms=options.grpc.max_connection_age_grace,
-        message_timeout_ms=options.grpc.message_timeout,
+        message_timeout_ms=int(options.connections.client_timeout * 1000),
         response_compression=CompressionLevel[options.grpc.response_compression.upper()],
     )
 
@@ -311,10 +311,10 @@ def _page_rules(options: ServerOptions) -> PageRules:
 
 def _http_timeouts(options: ServerOptions) -> HttpTimeouts:
     return HttpTimeouts(
-        header=options.http.header_timeout,
-        body=options.http.body_timeout,
+        header=options.connections.client_timeout,
+        body=options.connections.client_timeout,
         keepalive=options.http.keepalive_timeout,
-        send=options.http.send_timeout,
+        send=options.connections.client_timeout,
     )
 
 

@@ -198,7 +198,7 @@ def test_a_head_that_is_sent_too_slowly_is_answered_with_408():
     connection.check_time(10)
     assert status_and_error(transport) == (
         408,
-        "cannot read the request: its head was not complete within 10 s (--http-client-header-timeout)",
+        "cannot read the request: its head was not complete within 10 s (--client-timeout)",
     )
     assert connections.count.timed_out == {"header": 1}
 
@@ -226,7 +226,7 @@ def test_a_body_that_stalls_is_answered_with_408(begin):
     connection.check_time(58)
     assert status_and_error(transport) == (
         408,
-        "cannot read the request: no byte of its body arrived within 20 s (--http-client-body-timeout)",
+        "cannot read the request: no byte of its body arrived within 20 s (--client-timeout)",
     )
     assert connections.count.timed_out == {"body": 1}
 

@@ -24,7 +24,7 @@ from naiad.frontends.request_memory import RequestMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
 
-STALLED = "cannot read the request: no byte of a message arrived within 200 ms (--grpc-message-timeout)"
+STALLED = "cannot read the request: no byte of a message arrived within 200 ms (--client-timeout)"
 
 
 @contextlib.contextmanager

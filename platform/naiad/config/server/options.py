@@ -461,17 +461,8 @@ class HttpOptions:
         own=True,
         read=_size_or_any,
     )
-    header_timeout: float = option(
-        "http-client-header-timeout", _FLOAT, "60", "Seconds for the head of a request; 0: any.", low=0, own=True
-    )
-    body_timeout: float = option(
-        "http-client-body-timeout", _FLOAT, "60", "Seconds between two reads of a body; 0: any.", low=0, own=True
-    )
     keepalive_timeout: float = option(
         "http-keepalive-timeout", _FLOAT, "7200", "Seconds a connection may be idle; 0: any.", low=0, own=True
-    )
-    send_timeout: float = option(
-        "http-send-timeout", _FLOAT, "60", "Seconds in which a client reads 2 KiB for each; 0: any.", low=0, own=True
     )
 
 
@@ -536,14 +527,6 @@ class GrpcOptions:
     max_connection_age_grace: int = option(
         "grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0
     )
-    message_timeout: int = option(
-        "grpc-message-timeout",
-        _INT,
-        "60000",
-        "Milliseconds a message may stand still, either way; 0 is any.",
-        low=0,
-        own=True,
-    )
     restrictions: Restrictions = option(
         "grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True, read=parse_restrictions
     )
@@ -559,6 +542,14 @@ class ConnectionOptions:
     )
     per_address: int = option(
         "max-connections-per-address", _INT, "0", "Connections of one client address; 0: any.", low=0, own=True
+    )
+    client_timeout: float = option(
+        "client-timeout",
+        _FLOAT,
+        "60",
+        "Seconds in which a client sends a head or more of a body, and reads 2 KiB for each; 0: any.",
+        low=0,
+        own=True,
     )
 
 
@@ -609,14 +600,6 @@ class OpenAiOptions:
         _INT,
         "1000",
         "Responses of /v1/responses kept in memory; 0: none.",
-        low=0,
-        own=True,
-    )
-    stored_bytes: int = option(
-        "openai-stored-bytes",
-        _SIZE,
-        "67108864",
-        "Bytes of the responses that are kept.",
         low=0,
         own=True,
     )

@@ -86,7 +86,7 @@ class MessageTimeCheck:
         watch = seen.receiving[stream.number] = earlier.receiving.get(stream.number) or ProgressWatch()
         if watch.elapsed(connection.data_left, stream.receive_window, now) >= self._limit:
             text = f"cannot read the request: no byte of a message arrived within {self._limit * 1000:g} ms"
-            call.fail_with(GrpcStatus.DEADLINE_EXCEEDED, f"{text} (--grpc-message-timeout)")
+            call.fail_with(GrpcStatus.DEADLINE_EXCEEDED, f"{text} (--client-timeout)")
 
     def _check_sending(self, stream: Stream, waiting: int, earlier: _Seen, seen: _Seen, now: float) -> None:
         watch = seen.sending[stream.number] = earlier.sending.get(stream.number) or ReadingWatch()

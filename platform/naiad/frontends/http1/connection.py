@@ -209,8 +209,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._transport.close()
         else:
             what = "no byte of its body arrived" if phase is Phase.BODY else "its head was not complete"
-            flag = f"--http-client-{phase.value}-timeout"
-            self.responses.reject(_REQUEST_TIMEOUT, f"cannot read the request: {what} within {limit:g} s ({flag})")
+            text = f"cannot read the request: {what} within {limit:g} s (--client-timeout)"
+            self.responses.reject(_REQUEST_TIMEOUT, text)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import orjson
 
+STORED_BYTES = 64 << 20
+"""Of all responses that are kept."""
 _OVERHEAD = 1024
 """Bytes that a response counts in addition to its texts: for its objects."""
 
@@ -55,7 +57,7 @@ class StoredResponses(Protocol):
 class ResponseStore:
     """Keeps responses within bounds: the least recently used ones are dropped."""
 
-    def __init__(self, max_count: int, max_bytes: int) -> None:
+    def __init__(self, max_count: int, max_bytes: int = STORED_BYTES) -> None:
         """An empty store; a response that is larger than *max_bytes* is not kept."""
         self._max_count = max_count
         self._max_bytes = max_bytes
