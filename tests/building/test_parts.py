@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.archives.archive_writer import MTIME, OutputMember
-from naiad_building import collecting, pack, recipe, self_contained
+from naiad_building import build, collecting, pack, recipe, self_contained
 from naiad_building.base_interpreter import BaseInterpreter, copy_base
 from naiad_building.collecting import HEADER
 from naiad_building.conda_meta import CHANNEL
@@ -241,3 +241,40 @@ def test_versions_and_requirements_beside_conda_packages_are_read() -> None:
         *("six==1", "None", "None"),
     ]
     assert pin_lines([Pin("a", "1", ("b", "sha512:a"))]) == ("a==1 \\\n    --hash=sha256:b \\\n    --hash=sha512:a\n")
+
+
+@pytest.mark.parametrize("line", ['"1A" = "x"', "A = 1", '"" = "x"'])
+def test_variables_of_a_recipe_are_names_and_texts(tmp_path: Path, line: str) -> None:
+    (tmp_path / recipe.RECIPE_FILE).write_text(f'name = "r"\n[variables]\n{line}\n')
+
+    with pytest.raises(ConfigError, match="it must map names of variables to strings"):
+        recipe.read_recipe(tmp_path)
+
+
+def test_editable_requirements_are_found_in_included_files(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").write_text("six\n-r more.txt\n-r https://h/x.txt\n")
+    (tmp_path / "more.txt").write_text("-r requirements.txt\n\n-e ../pkg\n")
+
+    with pytest.raises(ConfigError, match=r"more.txt:3 requires '-e ../pkg': .*; write ../pkg without --editable"):
+        build._reject_editable(tmp_path / "requirements.txt", set())
+    (tmp_path / "more.txt").write_text("seven\n")
+    build._reject_editable(tmp_path / "requirements.txt", set())
+
+
+def test_a_failed_build_removes_what_it_has_created(tmp_path: Path) -> None:
+    prefix = tmp_path / "a" / "b"
+    created = build._missing_folders(prefix)
+    (prefix / "lib").mkdir(parents=True)
+    (prefix / "lib" / "x").touch()
+    (prefix / "file").touch()
+    (prefix / "link").symlink_to("lib")
+
+    build._remove(prefix, created)
+
+    assert created == [prefix, tmp_path / "a"]
+    assert list(tmp_path.iterdir()) == []
+    prefix.mkdir(parents=True)
+    (prefix / "file").touch()
+    build._remove(prefix, [])
+    assert prefix.is_dir()
+    assert list(prefix.iterdir()) == []
