@@ -213,8 +213,9 @@ def _print_locked(locked: LockedDeclaration) -> None:
         click.echo(f"    {name} {version}")
     sizes = {pin.name: pin.size_for(locked.python) for pin in locked.pins if locked.base is not None}
     if total := sum(sizes.values()):
-        unknown = "" if all(sizes.values()) else "at least "
-        click.echo(f"an environment of these downloads {unknown}{size_text(total)}")
+        unknown = sorted(name for name, size in sizes.items() if not size)
+        least, others = ("at least ", f"; no size is known of {', '.join(unknown)}") if unknown else ("", "")
+        click.echo(f"an environment of these downloads {least}{size_text(total)}{others}")
     if cuda := sum(size for name, size in sizes.items() if name.startswith(_CUDA)):
         click.echo(
             f"{size_text(cuda)} of this is for GPUs of NVIDIA; for processors alone, assign torch with "

@@ -302,7 +302,7 @@ def test_what_an_environment_downloads_is_said_and_how_it_would_be_less(
 
     unknown = Pin("adder", "1", ("0",), ("adder-1-py3-none-any.whl",), (0,))
     _print_locked(locked(plain, unknown))
-    assert capsys.readouterr().out.endswith("\nan environment of these downloads at least 35 MB\n")
+    assert capsys.readouterr().out.endswith("\nan environment of these downloads at least 35 MB; no size is known of adder\n")
 
     _print_locked(locked(unknown))
     assert capsys.readouterr().out.endswith("    adder 1\n")
