@@ -34,6 +34,8 @@ _WHEELS = click.option(
     help="Folder of wheels to search; may be repeated.",
 )
 _OFFLINE = click.option("--offline", is_flag=True, help="Resolve from these folders only.")
+_NAMED = 3
+"""Packages of unknown sizes that are named."""
 _CUDA = ("nvidia-", "cuda-", "triton")
 """Beginnings of the names of packages that PyTorch needs on GPUs alone."""
 _PARAMETER = "EXECUTION_ENV_PATH"
@@ -214,8 +216,9 @@ def _print_locked(locked: LockedDeclaration) -> None:
     sizes = {pin.name: pin.size_for(locked.python) for pin in locked.pins if locked.base is not None}
     if total := sum(sizes.values()):
         unknown = sorted(name for name, size in sizes.items() if not size)
-        least, others = ("at least ", f"; no size is known of {', '.join(unknown)}") if unknown else ("", "")
-        click.echo(f"an environment of these downloads {least}{size_text(total)}{others}")
+        more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+        others = f"; no size is known of {', '.join(unknown[:_NAMED])}{more}" if unknown else ""
+        click.echo(f"an environment of these downloads {'at least ' if unknown else ''}{size_text(total)}{others}")
     if cuda := sum(size for name, size in sizes.items() if name.startswith(_CUDA)):
         click.echo(
             f"{size_text(cuda)} of this is for GPUs of NVIDIA; for processors alone, assign torch with "

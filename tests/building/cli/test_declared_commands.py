@@ -302,7 +302,13 @@ def test_what_an_environment_downloads_is_said_and_how_it_would_be_less(
 
     unknown = Pin("adder", "1", ("0",), ("adder-1-py3-none-any.whl",), (0,))
     _print_locked(locked(plain, unknown))
-    assert capsys.readouterr().out.endswith("\nan environment of these downloads at least 35 MB; no size is known of adder\n")
+    assert capsys.readouterr().out.endswith(
+        "\nan environment of these downloads at least 35 MB; no size is known of adder\n"
+    )
+
+    several = [Pin(name, "1", ("0",)) for name in ("e", "d", "c", "b")]
+    _print_locked(locked(plain, unknown, *several))
+    assert capsys.readouterr().out.endswith("; no size is known of adder, b, c and 2 more\n")
 
     _print_locked(locked(unknown))
     assert capsys.readouterr().out.endswith("    adder 1\n")

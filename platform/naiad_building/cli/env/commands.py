@@ -484,7 +484,7 @@ def _gc(
     counts += [f"{pulled} pulled {'repository' if pulled == 1 else 'repositories'}"] if pulled else []
     click.echo(
         f"{verb} {', '.join(counts)} and {counted(collected.leftovers, 'leftover')}, "
-        f"{size_text(collected.freed_bytes)}; {collected.kept} stay"
+        f"{size_text(collected.freed_bytes)}; {collected.kept} {'stays' if collected.kept == 1 else 'stay'}"
     )
     return 1 if collected.failed else 0
 
