@@ -15,7 +15,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-SERVER_WHEEL = "nvidia-pytriton==0.7.0"  # Triton 2.51.0
+SERVER_WHEEL, SERVER_VERSION = "nvidia-pytriton==0.7.0", "2.51.0"
 LOAD_WHEEL = "tritonclient==2.41.1"  # the last one whose perf_analyzer needs only two extra libraries
 # The server's stubs are built against numpy 1: with numpy 2 every response fails because of its shape.
 PACKAGES = ("tritonclient[all]", "numpy<2")

@@ -1,9 +1,10 @@
 """`python -m bench.others` (`make bench-others`): naiad beside the servers that its users would pick instead.
 
-Two jobs, in JSON: sums and differences of two lists of 16 numbers, and a random forest of scikit-learn with one row
-for each request. Each server has an environment of its own, which is built once in `.bench/others`, and the settings
-that its documentation recommends. Servers are started one at a time, by turns. CPU is that of all processes of a
-server.
+Sums and differences of two tensors, in JSON and in binary, of 16 numbers to 1 MiB, beside the real Triton and a floor:
+the least program of two processes that answers them (`programs/floor.py`). In JSON also beside the servers of others,
+and with those a random forest of scikit-learn, one row for each request. Each server has an environment of its own,
+which is built once in `.bench/others`, and the settings that its documentation recommends. Servers are started one at a
+time, by turns. CPU is that of all processes of a server.
 """
 
 from __future__ import annotations
@@ -21,9 +22,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.interpreters import declared_by, with_packages
-from bench.others.contestants import ADD_SUB, CONTESTANTS, FEATURES, FOREST, JOBS, PROGRAMS, Contestant, Place
+from bench.others.contestants import (
+    ADD_SUB,
+    BINARY,
+    CONTESTANTS,
+    FEATURES,
+    FLOOR,
+    FOREST,
+    JOBS,
+    LARGE,
+    LONG_JSON,
+    MIDDLE,
+    PROGRAMS,
+    SUMS,
+    Contestant,
+    Place,
+)
 from bench.report import OTHERS_BEGIN, OTHERS_END, PAGE, publish, table, written_by
-from bench.results import OURS, Results
+from bench.results import OURS, THEIRS, Results
 from bench.scaling.load import GENERATOR, Load, Request, measure
 from bench.scaling.processes import read_family, spent
 from bench.servers import HOST, free_ports
@@ -34,10 +50,14 @@ _STORE = FOLDER / "store"
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _WARM_UP_SECONDS = 2.0
-_CLIENTS = {ADD_SUB: (1, 16), FOREST: (1, 16)}
+_CLIENTS = (1, 16)
 _TITLES = {
-    ADD_SUB: "Sums and differences of two lists of 16 numbers",
+    ADD_SUB: "Sums and differences of two lists of 16 numbers, in JSON",
     FOREST: "A random forest of 100 trees in scikit-learn, one row of 20 features for each request",
+    BINARY: "The same sums with binary tensors of 16 numbers",
+    LONG_JSON: "The same sums of two lists of 1,000 numbers, in JSON",
+    MIDDLE: "The same sums with binary tensors, 64 KiB in each direction",
+    LARGE: "The same sums with binary tensors, 1 MiB in each direction",
 }
 
 
@@ -56,7 +76,7 @@ def main() -> int:
         versions[contestant.name] = _version(pythons[contestant.name], contestant.distribution)
     for _ in range(options.rounds):
         for job in options.jobs:
-            for contestant in (each for each in chosen if each.name in pythons):
+            for contestant in (each for each in chosen if each.name in pythons and job in each.jobs):
                 _turn(contestant, job, pythons[contestant.name], options.seconds, results)
     made = section([each for each in chosen if each.name in pythons], versions, results, options)
     publish(PAGE, made, (OTHERS_BEGIN, OTHERS_END), write=options.write)
@@ -76,16 +96,28 @@ def section(
     parts = [f"{OTHERS_BEGIN}\n\n## Beside what users would pick instead\n\n{introduction}"]
     for job in options.jobs:
         rows = []
-        for each in contestants:
-            cells = [f"{each.name} {versions[each.name]}", each.settings]
-            for clients in _CLIENTS[job]:
+        for each in (each for each in contestants if job in each.jobs):
+            cells = [f"{each.name} {versions[each.name]}".rstrip(), each.settings]
+            for clients in _CLIENTS:
                 case = _case(job, clients)
                 rate, p50, cpu = (results.median(case, each.name, metric) for metric in ("requests/s", "p50", "cpu"))
                 cells += ["-"] * 3 if rate is None or p50 is None or cpu is None else _cells(rate, p50, cpu)
             rows.append(tuple(cells))
-        heads = [f"{_few(clients)}: {name}" for clients in _CLIENTS[job] for name in ("requests/s", "p50", "CPU")]
+        if job in SUMS and OURS in versions:
+            rows += [_ratios(job, results, other) for other in (FLOOR, THEIRS) if other in versions]
+        heads = [f"{_few(clients)}: {name}" for clients in _CLIENTS for name in ("requests/s", "p50", "CPU")]
         parts.append(f"{_TITLES[job]}:\n\n{table(('', 'settings', *heads), rows)}")
     return "\n\n".join((*parts, OTHERS_END))
+
+
+def _ratios(job: str, results: Results, other: str) -> tuple[str, ...]:
+    """The row of naiad's figures as multiples of another server's."""
+    found = [
+        results.ratio(_case(job, clients), metric, OURS, other)
+        for clients in _CLIENTS
+        for metric in ("requests/s", "p50", "cpu")
+    ]
+    return (f"{OURS} / {other}", "", *("-" if ratio is None else f"{ratio:.2f} x" for ratio in found))
 
 
 def _cells(rate: float, p50: float, cpu: float) -> list[str]:
@@ -117,12 +149,14 @@ def _environment(contestant: Contestant) -> Path:
 
     naiad runs from this checkout; its backend for scikit-learn has an environment in a store of the benchmark's own.
     """
-    if contestant.name == OURS:
+    if not contestant.packages:
         return Path(sys.executable)
     return with_packages(FOLDER / contestant.environment, contestant.packages)
 
 
 def _version(python: Path, distribution: str) -> str:
+    if not distribution:
+        return ""
     code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
@@ -140,13 +174,13 @@ def _forest(contestant: Contestant, python: Path) -> Path:
 def _turn(contestant: Contestant, job: str, python: Path, seconds: float, results: Results) -> None:
     """Start a server, and measure the loads of a job with it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    forest = _forest(contestant, python)
+    forest = _forest(contestant, python) if job == FOREST else Path()
     with tempfile.TemporaryDirectory(prefix="naiad-bench-", ignore_cleanup_errors=True) as folder:
         place = Place(python, forest, Path(folder), free_ports(1)[0])
         with _running(contestant, job, place) as process:
             request = contestant.request(job)
             _wait_for_answer(place.port, request, process)
-            for clients in _CLIENTS[job]:
+            for clients in _CLIENTS:
                 measure(place.port, Load([request], clients), _WARM_UP_SECONDS)
                 before = read_family(process.pid)
                 reading = measure(place.port, Load([request], clients), seconds)

@@ -9,18 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.results import OURS
-from bench.scaling.load import Request
+from bench.reference import SERVER_VERSION, install
+from bench.results import OURS, THEIRS
+from bench.scaling.load import Request, infer_request
 
 PROGRAMS = Path(__file__).parent / "programs"
+REFERENCE = Path(__file__).parents[2] / ".bench" / "reference"
+FLOOR = "floor"
 ADD_SUB, FOREST = "add_sub", "forest"
-JOBS = (ADD_SUB, FOREST)
+BINARY, LONG_JSON, MIDDLE, LARGE = "binary", "json-1000", "64KiB", "1MiB"
+JOBS = (ADD_SUB, FOREST, BINARY, LONG_JSON, MIDDLE, LARGE)
+SUMS = {ADD_SUB: 16, BINARY: 16, LONG_JSON: 1000, MIDDLE: 1 << 13, LARGE: 1 << 17}
+"""Jobs that are sums and differences: numbers in each of the two tensors."""
+IN_JSON = (ADD_SUB, LONG_JSON)
 MOST_ROWS = 32
 FEATURES = 20
-_NUMBERS = 16
 _JSON = {"Content-Type": "application/json"}
 _random = random.Random(0)
-_PAIR = [[round(_random.random(), 3) for _ in range(_NUMBERS)] for _ in range(2)]
+_PAIR = [[round(_random.random(), 3) for _ in range(max(SUMS[job] for job in IN_JSON))] for _ in range(2)]
 _ROW = [round(_random.uniform(-3, 3), 3) for _ in range(FEATURES)]
 
 
@@ -48,10 +54,11 @@ class Contestant:
     Attributes:
         name: Its name in the table.
         packages: What is installed into its environment; none for naiad, which runs from this checkout.
-        distribution: The package whose version is printed.
+        distribution: The package whose version is printed; empty to print none.
         settings: What is set, for the table.
         command: Its arguments for a job; writes what it needs into the folder.
         request: What it is asked in a job.
+        jobs: The jobs that it can do.
         forest: Suffix of the file of the classifier.
         own_environment: Name of the environment, if several contestants share one.
     """
@@ -62,6 +69,7 @@ class Contestant:
     settings: str
     command: Callable[[str, Place], Sequence[str]]
     request: Callable[[str], Request]
+    jobs: Sequence[str] = (ADD_SUB, FOREST)
     forest: str = ".joblib"
     own_environment: str = ""
 
@@ -72,17 +80,21 @@ class Contestant:
 
 
 def _plain(job: str) -> Request:
-    body: Mapping[str, Any] = {"a": _PAIR[0], "b": _PAIR[1]} if job == ADD_SUB else {"rows": [_ROW]}
+    body: Mapping[str, Any] = {"a": _PAIR[0][:16], "b": _PAIR[1][:16]} if job == ADD_SUB else {"rows": [_ROW]}
     return Request(f"/{job}", json.dumps(body).encode(), _JSON)
 
 
 def _kserve(job: str) -> Request:
-    if job == ADD_SUB:
+    if job in SUMS and job not in IN_JSON:
+        return infer_request(ADD_SUB, ("INPUT0", "INPUT1"), SUMS[job])
+    if job in SUMS:
+        count = SUMS[job]
         inputs = [
-            {"name": f"INPUT{index}", "datatype": "FP32", "shape": [_NUMBERS], "data": numbers}
+            {"name": f"INPUT{index}", "datatype": "FP32", "shape": [count], "data": numbers[:count]}
             for index, numbers in enumerate(_PAIR)
         ]
         body: dict[str, Any] = {"inputs": inputs}
+        job = ADD_SUB
     else:
         body = {
             "inputs": [{"name": "X", "datatype": "FP64", "shape": [1, FEATURES], "data": _ROW}],
@@ -92,20 +104,40 @@ def _kserve(job: str) -> Request:
 
 
 def _start_naiad(job: str, place: Place) -> Sequence[str]:
-    version = place.folder / job / "1"
-    version.mkdir(parents=True)
-    config = version.parent / "config.pbtxt"
-    if job == ADD_SUB:
-        (version / "model.py").write_text(_ADD_SUB_MODEL)
-        config.write_text(_ADD_SUB_CONFIG)
-    else:
-        (version / "model.skops").write_bytes(place.forest.read_bytes())
-        config.write_text(f'backend: "sklearn"\nmax_batch_size: {MOST_ROWS}\ndynamic_batching {{}}\n')
+    _write_models(job, place)
     return [
         *(str(place.python), "-m", "naiad", "serve", f"--model-repository={place.folder}"),
         *("--http-address=127.0.0.1", f"--http-port={place.port}", "--allow-grpc=false", "--allow-metrics=false"),
         "--backend-config=sklearn,trusted-types=sklearn.tree._tree.Tree",
     ]
+
+
+def _start_triton(job: str, place: Place) -> Sequence[str]:
+    _write_models(job, place)
+    return [
+        *(
+            str(install(REFERENCE).root / "bin" / "tritonserver"),
+            f"--model-repository={place.folder}",
+            "--allow-grpc=false",
+        ),
+        *("--http-address=127.0.0.1", f"--http-port={place.port}", "--allow-metrics=false"),
+    ]
+
+
+def _start_floor(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has all jobs
+    return [str(place.python), str(PROGRAMS / "floor.py"), str(place.port)]
+
+
+def _write_models(job: str, place: Place) -> None:
+    version = place.folder / (ADD_SUB if job in SUMS else job) / "1"
+    version.mkdir(parents=True)
+    config = version.parent / "config.pbtxt"
+    if job in SUMS:
+        (version / "model.py").write_text(_ADD_SUB_MODEL)
+        config.write_text(_ADD_SUB_CONFIG)
+    else:
+        (version / "model.skops").write_bytes(place.forest.read_bytes())
+        config.write_text(f'backend: "sklearn"\nmax_batch_size: {MOST_ROWS}\ndynamic_batching {{}}\n')
 
 
 def _start_fastapi(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has both jobs
@@ -155,12 +187,12 @@ class TritonPythonModel:
             responses.append(pb_utils.InferenceResponse(outputs))
         return responses
 """
-_ADD_SUB_CONFIG = f"""\
+_ADD_SUB_CONFIG = """\
 backend: "python"
-input {{ name: "INPUT0" data_type: TYPE_FP32 dims: {_NUMBERS} }}
-input {{ name: "INPUT1" data_type: TYPE_FP32 dims: {_NUMBERS} }}
-output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: {_NUMBERS} }}
-output {{ name: "OUTPUT1" data_type: TYPE_FP32 dims: {_NUMBERS} }}
+input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 }
+input { name: "INPUT1" data_type: TYPE_FP32 dims: -1 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }
+output { name: "OUTPUT1" data_type: TYPE_FP32 dims: -1 }
 """
 _SKLEARN = "scikit-learn"
 # Workers of MLServer 1.7.1 end at once with newer versions of uvloop.
@@ -174,7 +206,26 @@ CONTESTANTS = (
         "one process and one guest; dynamic batching",
         _start_naiad,
         _kserve,
+        jobs=JOBS,
         forest=".skops",
+    ),
+    Contestant(
+        FLOOR,
+        (),
+        "",
+        "two processes of `programs/floor.py`: no checks, no counts, one model",
+        _start_floor,
+        _kserve,
+        jobs=tuple(SUMS),
+    ),
+    Contestant(
+        THEIRS,
+        (),
+        "",
+        f"version {SERVER_VERSION}, its defaults",
+        _start_triton,
+        _kserve,
+        jobs=tuple(SUMS),
     ),
     Contestant(
         "FastAPI",
