@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,7 @@ from naiad.core.errors import ConfigError, ExecutionEnvironmentError, Interprete
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.store import Store
-from naiad_building import uv_program
+from naiad_building import build, uv_program
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared import conda, interpreter, package_files, provider, resolving, venv
 from naiad_building.declared.conda import CondaDeclaration, CondaPackages, build_conda_environment
@@ -27,6 +28,7 @@ from naiad_building.declared.package_files import PackageFile
 from naiad_building.declared.provider import DeclaredEnvironments
 from naiad_building.indexes import PackageIndex, PackageIndexes
 from naiad_building.lockfiles import Pin, open_foreign_lock
+from naiad_building.recipe import RECIPE_FILE, Recipe
 from naiad_building.uv_program import InstallOptions, Requirements, install
 
 rattler = pytest.importorskip("rattler")
@@ -178,6 +180,98 @@ def test_an_environment_of_conda_packages_is_built_in_order(
         (cache / "zlib-1.2.13-0").rmdir()
         given = (prefix, final, DECLARED, PACKAGES, cache, "m", InstallOptions(offline=True), told.append)
         assert "zlib-1.2.13-0" in refusal(lambda: build_conda_environment(*given))
+
+
+def test_conda_packages_are_solved_for_the_python_that_the_model_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    wheel = PackageFile(package="six", version="1.1", url="https://h/six-1.1-py3-none-any.whl", digest="ab" * 32)
+
+    def solve(channels: object, specs: list[str], file: Path) -> list[rattler.RepoDataRecord]:
+        asked.append(specs)
+        return [*PACKAGES.records]
+
+    def uv(
+        file: Path, lines: list[str], base: BaseInterpreter, options: InstallOptions, _: object
+    ) -> list[PackageFile]:
+        asked.append((lines, [index.url for index in options.indexes.extra]))
+        return [wheel]
+
+    monkeypatch.setattr(conda, "solve_packages", solve)
+    monkeypatch.setattr(conda, "install_packages", lambda records, *_, **__: asked.append(len(records)))
+    monkeypatch.setattr(conda, "find_interpreter_in", lambda prefix: prefix / "bin" / "python")
+    monkeypatch.setattr(conda, "inspect_base", lambda _: BASE)
+    monkeypatch.setattr(conda, "resolve_into_environment", uv)
+    declared = replace(DECLARED, requirements=("--extra-index-url https://more", "six>=1"))
+    told: list[str] = []
+    given = (tmp_path, tmp_path / "cache")
+
+    lock = conda.resolve_conda(declared, *given, SpecifierSet("==3.12.*"), InstallOptions(), told.append)
+
+    assert asked == [
+        ["python>=3.10", "zlib=1.2.*", "python 3.12.*"],
+        2,
+        (["six>=1"], ["https://more"]),
+    ]
+    assert told[0] == "solving for 3 conda packages from https://channel"
+    found = conda.read_conda_lock(lock, declared, None)
+    assert found.versions == PACKAGES.versions
+    assert found.pins == (Pin("six", "1.1", (wheel.digest,)),)
+    asked.clear()
+    conda.resolve_conda(replace(DECLARED, requirements=()), *given, None, InstallOptions(), told.append)
+    assert asked == [["python>=3.10", "zlib=1.2.*"]]
+    offline = InstallOptions(offline=True)
+    assert "https://channel" in refusal(lambda: conda.resolve_conda(DECLARED, *given, None, offline, print))
+
+
+@pytest.mark.parametrize("python", [None, "3.12"])
+def test_a_recipe_of_conda_packages_is_built_beside_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, python: str | None
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    file = tmp_path / "recipe" / "environment.yml"
+    file.write_text("channels: [https://channel]\ndependencies: [python]\nvariables: {A: '1', B: '2'}\n")
+    (tmp_path / "recipe" / RECIPE_FILE).write_text('name = "r"\n')
+    recipe = Recipe(tmp_path / "recipe", "r", SpecifierSet(">=3.10"), conda=file, variables={"B": "3"})
+    asked: list[object] = []
+
+    def resolve(declaration: object, folder: Path, cache: Path, required: SpecifierSet | None, *_: object) -> Path:
+        asked.append({*SpecifierSet(str(required))})
+        return folder / "lock"
+
+    def built(prefix: Path, final: Path, *_: object) -> None:
+        asked.append((prefix.parent.parent, final))
+        (prefix / "bin").mkdir()
+        (prefix / "bin" / "python").touch()
+
+    def fail(*_: object) -> None:
+        raise OSError("a script failed")
+
+    monkeypatch.setenv("NAIAD_STORE", str(tmp_path / "store"))
+    monkeypatch.setattr(conda, "resolve_conda", resolve)
+    monkeypatch.setattr(conda, "read_conda_lock", lambda *_: PACKAGES)
+    monkeypatch.setattr(conda, "build_conda_environment", built)
+    monkeypatch.setattr(build, "inspect_base", lambda _: BASE)
+    prefix = tmp_path / "out" / "env"
+    prefix.parent.mkdir()
+
+    executable, base = build._build_conda(recipe, prefix, python, InstallOptions(), print)
+
+    wanted = {*SpecifierSet(">=3.10" + (",==3.12.*" if python else ""))}
+    assert asked == [wanted, (prefix.parent, prefix)]
+    assert (executable, base) == (prefix / "bin" / "python", BASE)
+    assert (prefix / "conda-meta" / "state").read_text().count('"3"') == 1
+    assert [path.name for path in prefix.parent.iterdir()] == ["env"]
+    described = build._describe_build(prefix, executable, BASE)
+    assert (described.prefix, described.python, described.packages) == (prefix, executable, ())
+    assert "give a version instead of /usr/bin/python3" in refusal(
+        lambda: build._build_conda(recipe, prefix, "/usr/bin/python3", InstallOptions(), print), ConfigError
+    )
+    shutil.rmtree(prefix)
+    monkeypatch.setattr(build, "run_post_link_scripts", fail)
+    assert refusal(lambda: build._build_conda(recipe, prefix, python, InstallOptions(), print), OSError)
+    assert list(prefix.parent.iterdir()) == []
 
 
 # -- virtual environments ---------------------------------------------------------------------------------------------
