@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from naiad_building.declared.conda import _python_version, _requirement
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.lockfiles import Pin, pin_lines
 from naiad_building.recipe import set_variables
+from naiad_building.uv_program import Requirements
 
 
 @pytest.fixture
@@ -278,3 +280,32 @@ def test_a_failed_build_removes_what_it_has_created(tmp_path: Path) -> None:
     build._remove(prefix, [])
     assert prefix.is_dir()
     assert list(prefix.iterdir()) == []
+
+
+def test_requirements_without_a_lock_are_installed_by_their_path(tmp_path: Path) -> None:
+    file = tmp_path / "requirements.txt"
+    file.write_text("six\n")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "p"\nversion = "1"\ndependencies = []\n')
+
+    assert build._unlocked(read_declaration(file)) == Requirements(f"-r {file}\n", file, is_locked=False)
+    with pytest.raises(ExecutionEnvironmentError, match=r"pyproject\.toml has no lock; write it with `naiad lock"):
+        build._unlocked(read_declaration(tmp_path / "pyproject.toml"))
+
+
+def test_a_recipe_may_name_conda_packages_and_nothing_else_as_such(tmp_path: Path) -> None:
+    (tmp_path / recipe.RECIPE_FILE).write_text('name = "r"\nconda = "environment.yml"\n')
+    (tmp_path / "environment.yml").write_text("dependencies: [python]\n")
+
+    assert recipe.read_recipe(tmp_path).conda == tmp_path / "environment.yml"
+    (tmp_path / "other.txt").touch()
+    (tmp_path / recipe.RECIPE_FILE).write_text('name = "r"\nconda = "other.txt"\n')
+    with pytest.raises(ConfigError, match=r"names 'other.txt'; it is environment.yml or pixi.lock"):
+        recipe.read_recipe(tmp_path)
+
+
+def test_the_first_cause_of_a_copy_that_failed_is_its_reason() -> None:
+    several = shutil.Error([("from", "to", "No space left"), ("from", "to", "another")])
+
+    assert build._reason(several) == "No space left"
+    assert build._reason(shutil.Error("same file")) == "same file"
+    assert build._reason(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"

@@ -559,3 +559,55 @@ def test_addresses_get_the_login_of_their_index(tmp_path: Path, monkeypatch: pyt
     found = [package_files._with_login(f"https://{host}/x.whl", indexes) for host in ("host", "other", "third")]
 
     assert found == ["https://u:p@host/x.whl", "https://me:p%40ss@other/x.whl", "https://third/x.whl"]
+
+
+def test_a_model_gets_the_entry_of_its_packages_and_its_step_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider, "choose_python", lambda required, cache: CHOSEN)
+    file, made = requirements(tmp_path, "adder", "numpy"), environments(tmp_path)
+    plans: list[object] = []
+    monkeypatch.setattr(made, "_get_or_build", lambda plan, label: plans.append((plan.file, label)) or "entry")
+    made._progress("m")("compiling")
+
+    assert made.acquire(file, label="m") == "entry"
+    assert plans == [(file, "m")]
+    assert made.activity() == {}
+    file.with_name("pylock.toml").write_text("broken")
+    assert "cannot read" in refusal(lambda: made.acquire(file, label="m"))
+
+
+def test_a_lock_of_conda_packages_that_is_stale_is_resolved_again_where_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared = replace(DECLARED, file=tmp_path / "environment.yml")
+    declared.lock.write_text("old")
+
+    def read(path: Path, *_: object) -> CondaPackages:
+        if path.read_text() == "old":
+            raise StaleLockError("it is old")
+        return PACKAGES
+
+    def resolve(declaration: object, folder: Path, *_: object) -> Path:
+        (folder / declared.lock.name).write_text("new")
+        return folder / declared.lock.name
+
+    monkeypatch.setattr(conda, "read_conda_lock", read)
+    monkeypatch.setattr(conda, "resolve_conda", resolve)
+
+    def select(build: EnvBuild) -> CondaPackages:
+        return environments(tmp_path, build=build)._select_conda(declared, None, "m")
+
+    assert refusal(lambda: select(EnvBuild.LOCKED), StaleLockError) == "it is old"
+    assert select(EnvBuild.ALLOWED) == PACKAGES
+    declared.lock.write_text("current")
+    assert select(EnvBuild.LOCKED) == PACKAGES
+
+
+def test_packages_of_a_remembered_lock_are_read_for_the_chosen_python(tmp_path: Path) -> None:
+    lock = requirements(tmp_path, "adder", "numpy").with_name("pylock.toml")
+    made = environments(tmp_path)
+
+    assert [pin.name for pin in made._pins_of(lock, CHOSEN)] == ["adder", "numpy"]
+    lock.write_text("broken")
+    assert "cannot read" in refusal(lambda: made._pins_of(lock, CHOSEN))
