@@ -32,12 +32,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     ),
     (
         "platform/naiad/engine/ensembles/execution.py",
-        "EnsembleExecution.__init__",
-        "itertools.count(1)",
-        "itertools.count(2)",
-    ): ("keys of requests only have to differ"),
-    (
-        "platform/naiad/engine/ensembles/execution.py",
         "EnsembleExecution.stop",
         "loop.time() < deadline",
         "loop.time() <= deadline",
