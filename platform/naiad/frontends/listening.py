@@ -9,7 +9,8 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from naiad.frontends.tls import listening_options
 
@@ -29,6 +30,32 @@ _DROP_SYN = b"".join(
     )
 )
 """A program of classic BPF that drops the first packet of new connections. It begins at the TCP header."""
+
+
+class Acceptor(Protocol):
+    """Accepts the connections of one listener, in place of its server; those of several processes share them.
+
+    Attributes:
+        has_port: Whether this process has the listening sockets.
+    """
+
+    has_port: bool
+
+    def begin(
+        self,
+        sockets: Sequence[socket.socket],
+        connect: Callable[[], asyncio.BaseProtocol],
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """Serve connections from now on, and accept those of *sockets*, which listen and are owned from now on."""
+
+    def end(self) -> None:
+        """Accept no more connections."""
+
+
+def own_sockets(server: asyncio.Server) -> list[socket.socket]:
+    """The listening sockets of a server that has not started to serve, for an `Acceptor`."""
+    return [socket.socket(fileno=os.dup(each.fileno())) for each in server.sockets]
 
 
 async def close_listening(

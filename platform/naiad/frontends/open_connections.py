@@ -8,7 +8,7 @@ import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from naiad.frontends.refusals import client_address
 
@@ -33,16 +33,6 @@ def default_limit() -> int:
     return max(files - max(_SPARE_FILES, files // 4), 1)
 
 
-class OtherCounts(Protocol):
-    """Tells other processes of the server how many connections this one has, and what they have."""
-
-    def note_open(self, count: int) -> int:
-        """This process has *count* connections; return how many the others have."""
-
-    def note_address(self, address: str, count: int) -> int:
-        """This process has *count* connections from an address; return how many the others have."""
-
-
 class ConnectionCount:
     """Counts the connections of several listeners against common limits.
 
@@ -56,25 +46,21 @@ class ConnectionCount:
         self,
         total: int = 0,
         per_address: int = 0,
-        others: OtherCounts | None = None,
-        *,
-        is_total_shared: bool = True,
     ) -> None:
         """No connections yet.
 
         Args:
             total: How many may be open; 0 for any number.
             per_address: How many of one client address may be open; 0 for any number.
-            others: Other processes that share the limits; None for none.
-            is_total_shared: Whether they share *total* too.
         """
         self.refused: Counter[str] = Counter()
         self.timed_out: Counter[str] = Counter()
         self._total = total
         self._per_address = per_address
-        self._others = others
-        self._is_total_shared = is_total_shared
         self.open = self.refusing = 0
+        self._elsewhere = 0
+        self._find_address: Callable[[asyncio.Transport], str] = client_address
+        self._on_left: Callable[[str], None] | None = None
         self._addresses: Counter[str] = Counter()
         self._next_log = 0.0
 
@@ -83,39 +69,59 @@ class ConnectionCount:
 
     def address_of(self, transport: asyncio.Transport) -> str:
         """The client's address if it matters for the limits; else empty."""
-        if not self._per_address:
-            return ""
-        return client_address(transport)
+        return self._find_address(transport) if self._per_address or self._on_left else ""
+
+    def address(self, text: str) -> str:
+        """An address if it matters for the limits; else empty."""
+        return text if self._per_address else ""
 
     def enter(self, address: str) -> str:
         """Count a connection; why it is refused, and was not counted, or empty."""
-        # Noted before it is known whether it is accepted: another process may accept one at the same time.
-        self.open += 1
-        elsewhere = self._note_open()
-        if self._total and self.open + (elsewhere if self._is_total_shared else 0) > self._total:
-            self.open -= 1
-            self._note_open()
+        if self._total and self.open + self._elsewhere >= self._total:
             return self._refuse(
                 "total",
                 f"cannot accept the connection: {self._total} are open, the limit of --max-connections; close idle "
                 "connections or try again later",
             )
-        if address:
-            self._addresses[address] += 1
-            if self._addresses[address] + self._note_address(address) > self._per_address:
-                self.leave(address)
-                return self._refuse(
-                    "address",
-                    f"cannot accept the connection: {self._per_address} are open from {address}, the limit of "
-                    "--max-connections-per-address; use one of them or close it",
-                )
+        if self._per_address and address and self._addresses[address] >= self._per_address:
+            return self._refuse(
+                "address",
+                f"cannot accept the connection: {self._per_address} are open from {address}, the limit of "
+                "--max-connections-per-address; use one of them or close it",
+            )
+        self.open += 1
+        self._enter(address)
         return ""
 
-    def _note_open(self) -> int:
-        return 0 if self._others is None else self._others.note_open(self.open)
+    def may_enter(self, address: str) -> bool:
+        """Whether a connection would be accepted."""
+        is_full = self._total and self.open + self._elsewhere >= self._total
+        return not is_full and not (self._per_address and address and self._addresses[address] >= self._per_address)
 
-    def _note_address(self, address: str) -> int:
-        return 0 if self._others is None else self._others.note_address(address, self._addresses[address])
+    def enter_elsewhere(self, address: str) -> None:
+        """Count a connection that another process serves, under the limits of this one."""
+        self._elsewhere += 1
+        self._enter(address)
+
+    def leave_elsewhere(self, address: str) -> None:
+        """Count the end of such a connection."""
+        self._elsewhere -= 1
+        self._leave(address)
+
+    def defer(self, find_address: Callable[[asyncio.Transport], str], on_left: Callable[[str], None]) -> None:
+        """Refuse no connection, since another process does; *on_left* is called with the address of each at its end."""
+        self._total = self._per_address = 0
+        self._find_address, self._on_left = find_address, on_left
+
+    def _enter(self, address: str) -> None:
+        if address:
+            self._addresses[address] += 1
+
+    def _leave(self, address: str) -> None:
+        if address:
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
 
     def _refuse(self, limit: str, reason: str) -> str:
         self.refused[limit] += 1
@@ -128,12 +134,9 @@ class ConnectionCount:
     def leave(self, address: str) -> None:
         """Count the end of a connection that was accepted."""
         self.open -= 1
-        self._note_open()
-        if address:
-            self._addresses[address] -= 1
-            self._note_address(address)
-            if not self._addresses[address]:
-                del self._addresses[address]
+        self._leave(address)
+        if self._on_left is not None:
+            self._on_left(address)
 
 
 class OpenConnections(Generic[C]):

@@ -25,11 +25,10 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.server.http_api import openai_package
 from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
-from naiad.server.processes.connection_board import ConnectionBoard
 from naiad.server.processes.coordinator_door import CoordinatorDoor
+from naiad.server.processes.dealing import ConnectionDealer
 from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.pool import ProcessPool
-from naiad.server.processes.ports import reserved_ports
 from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.shared_log import SharedLog
 from naiad.server.processes.shared_regions import SharedRegions
@@ -60,7 +59,6 @@ async def listen_in_processes(
     Raises:
         NaiadError: If a port is not available, or a process cannot serve.
     """
-    shared = stack.enter_context(reserved_ports(options))
     door = CoordinatorDoor(engine, pool.wait_sent)
     shared_log = SharedLog(log, pool)
     regions = SharedRegions(ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid), pool)
@@ -79,10 +77,8 @@ async def listen_in_processes(
     def roles() -> Mapping[int, str]:
         return {os.getpid(): role_of(COORDINATOR), **{pid: role_of(number) for number, pid in pool.pids.items()}}
 
-    limits = options.connections
-    if limits.total or limits.per_address:  # the default is of each process, as the limit on open files is
-        pool.connections = ConnectionBoard.create(options.general.processes)
-        stack.callback(pool.connections.close)
+    connections = pool.connections = ConnectionDealer()
+    stack.callback(connections.close)
     console = None if services.console is None else services.console(stack, roles)
     page = None if console is None else _ConsoleOfProcesses(console, pool)
     services = replace(
@@ -93,11 +89,10 @@ async def listen_in_processes(
         metrics=metrics,
         ask_coordinator=lambda name, *arguments: stored[name](*arguments),
         console=None if page is None else (lambda *_: page),
-        shares_ports=True,
+        connections=connections,
         share=options.general.processes,
-        other_connections=pool.connections,
     )
-    own = await listen(door, services, shared, stack)
+    own = await listen(door, services, options, stack)
     if page is not None:
         page.own = lambda: {"connections": own.count.open, "requests": door.received_count}
         pool.services["console_document"] = page.document
@@ -110,12 +105,24 @@ async def listen_in_processes(
     async def stop() -> None:
         exit_time = engine.exit_time
         grace = exit_time.for_requests()
+        connections.stop()
         await asyncio.gather(pool.stop(grace, exit_time.for_models()), own.stop_clients(grace))
 
     stack.push_async_callback(stop)
-    await pool.start(shared)
+    await pool.start(_with_ports(options, own.ports))
     await own.open_metrics(options.metrics.address)
     return own
+
+
+def _with_ports(options: ServerOptions, ports: Mapping[str, int]) -> ServerOptions:
+    """The options of the other processes: with the ports that are open."""
+    http, grpc, openai = options.http, options.grpc, options.openai
+    return replace(
+        options,
+        http=replace(http, port=ports.get("http", http.port)),
+        grpc=replace(grpc, port=ports.get("grpc", grpc.port)),
+        openai=replace(openai, port=ports.get("openai", openai.port)),
+    )
 
 
 class _ConsoleOfProcesses:

@@ -30,6 +30,7 @@ from naiad.engine.lifecycle.exit_time import FINALIZE_SECONDS
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.listeners import Listeners, ListenerServices, listen
+from naiad.server.processes.dealing import ConnectionReceiver
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessConfiguration, ProcessReport, error_fields, pack
 from naiad.server.processes.own_branches import OwnBranches
@@ -201,6 +202,9 @@ async def _serve_ports(
         regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
         commands.use_regions(regions)
         tracer = commands.tracer = RemoteTracer(engine)
+        assert engine.connections is not None
+        connections = ConnectionReceiver(engine.connections)
+        stack.callback(connections.close)
         services = ListenerServices(
             log=commands.log,
             tracer=lambda: tracer,
@@ -215,8 +219,7 @@ async def _serve_ports(
             ask_coordinator=engine.ask,
             created=configuration.created,
             share=configuration.processes,
-            other_connections=engine.connections,
-            shares_ports=True,
+            connections=connections,
         )
         await import_in_background("naiad.protocol.numpy_types")  # before clients may use up the file descriptors
         try:

@@ -34,6 +34,7 @@ from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
+from naiad.frontends.listening import Acceptor
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.metrics.families import Collector
 from naiad.frontends.metrics.naiad_families import (
@@ -47,7 +48,7 @@ from naiad.frontends.metrics.naiad_families import (
 from naiad.frontends.metrics.server import MetricsFrontend
 from naiad.frontends.metrics.triton_families import cache_families, custom_families, gpu_families
 from naiad.frontends.offload.background import Background
-from naiad.frontends.open_connections import ConnectionCount, OtherCounts, default_limit
+from naiad.frontends.open_connections import ConnectionCount, default_limit
 from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.regions import ClientRegions, RegionRegistry
 from naiad.frontends.request_memory import RequestMemory
@@ -139,6 +140,16 @@ class Listeners:
             await self.metrics.stop()
 
 
+class Connections(Protocol):
+    """Deals the connections of all listeners among the processes of a server."""
+
+    def use(self, count: ConnectionCount) -> None:
+        """Have *count* know of the connections of all processes, or leave its limits to the process that does."""
+
+    def listener(self, name: str) -> Acceptor:
+        """What accepts the connections of a listener of this process."""
+
+
 ProcessRoles: TypeAlias = Callable[[], Mapping[int, str]]
 ConsoleMaker: TypeAlias = "Callable[[AsyncExitStack, ProcessRoles], StateSource]"
 
@@ -161,9 +172,8 @@ class ListenerServices:
         metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
         ask_coordinator: Calls a function of the coordinator by its name; None where the server has one process.
         created: When the models were created, as far as clients are told: seconds since 1970.
-        shares_ports: Whether other processes of the server have the same ports.
+        connections: Deals the connections of all ports among the processes of the server; None for one process.
         share: Number of processes that share the limit on the memory of requests.
-        other_connections: The connections of other processes that share the limits on them; None for none.
         exit_seconds: Seconds that requests in flight have when the listeners stop.
     """
 
@@ -180,9 +190,8 @@ class ListenerServices:
     metrics_page: MetricsPage | None = None
     ask_coordinator: Callable[..., Any] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
-    shares_ports: bool = False
+    connections: Connections | None = None
     share: int = 1
-    other_connections: OtherCounts | None = None
 
 
 def server_services(
@@ -247,20 +256,21 @@ async def listen(
     )
     stack.push_async_callback(background.close)
     total = options.connections.total
+    # The default is of each process, as the limit on open files is.
     count = ConnectionCount(
-        default_limit() if total is None else total,
-        options.connections.per_address,
-        services.other_connections,
-        is_total_shared=total is not None,
+        default_limit() * services.share if total is None else total, options.connections.per_address
     )
+    if services.connections is not None:
+        services.connections.use(count)
     listeners = Listeners(tracer, count, memory, extensions.refusals)
     metrics = None if services.metrics is None or not options.metrics.is_enabled else services.metrics(listeners)
     page = services.metrics_page if metrics is None else metrics.page
     openai = _openai_api(engine, services, options, extensions, page)
     fallback = _fallback(engine, services, options, openai, extensions.refusals, stack)
     stack.push_async_callback(lambda: listeners.stop(services.exit_seconds()))
-    await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai))
-    await _start_openai(options, listeners, openai, shares_ports=services.shares_ports)
+    part = (lambda _: None) if services.connections is None else services.connections.listener
+    await _start_frontends(engine, options, extensions, listeners, fallback, _admit_fallback(options, openai), part)
+    await _start_openai(options, listeners, openai, part("openai"))
     listeners.metrics = metrics
     return listeners
 
@@ -355,6 +365,7 @@ async def _start_frontends(
     listeners: Listeners,
     fallback: Callable[[HttpExchange], bool] | None,
     admit_fallback: Callable[[Head], bool],
+    part: Callable[[str], Acceptor | None],
 ) -> None:
     if options.grpc.is_enabled:
         grpc = GrpcFrontend(
@@ -367,6 +378,7 @@ async def _start_frontends(
             access=Access(restrictions=_grpc_restrictions(options), forward=options.grpc.forward_pattern),
             tls=options.grpc.tls,
             count=listeners.count,
+            acceptor=part("grpc"),
         )
         port = listeners.ports["grpc"] = await grpc.start()
         listeners.add(grpc)
@@ -387,6 +399,7 @@ async def _start_frontends(
             timeouts=_http_timeouts(options),
             count=listeners.count,
             pages=_page_rules(options),
+            acceptor=part("http"),
         )
         port = listeners.ports["http"] = await http.start()
         listeners.add(http)
@@ -408,7 +421,7 @@ def _page_address(options: ServerOptions, port: int) -> str:
 
 
 async def _start_openai(
-    options: ServerOptions, listeners: Listeners, openai: HttpApi | None, *, shares_ports: bool
+    options: ServerOptions, listeners: Listeners, openai: HttpApi | None, acceptor: Acceptor | None
 ) -> None:
     if openai is None or options.openai.port is None or options.openai_shares_http:
         return
@@ -416,7 +429,7 @@ async def _start_openai(
         openai.handle,
         address=options.openai.address,
         port=options.openai.port,
-        reuse_port=shares_ports or options.http.reuse_port,
+        reuse_port=options.http.reuse_port,
         advice="choose another --openai-port or --openai-address",
         limits=_http_limits(options),
         memory=listeners.memory,
@@ -426,6 +439,7 @@ async def _start_openai(
         count=listeners.count,
         pages=_page_rules(options),
         refused=listeners.refusals,
+        acceptor=acceptor,
     )
     port = listeners.ports["openai"] = await listener.start()
     listeners.add(listener)

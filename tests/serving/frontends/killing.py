@@ -73,14 +73,15 @@ def serving(server: ServerProcess) -> list[psutil.Process]:
 
 def others(server: ServerProcess) -> list[psutil.Process]:
     """Those beside the coordinator."""
+    reported = server.samples("naiad_process_connections{")
     found = []
     for process in psutil.Process(server.pid).children():
         with contextlib.suppress(psutil.Error):  # it has exited since
-            if "naiad-process" in process.cmdline() and any(
-                each.status == psutil.CONN_LISTEN and each.laddr.port == server.http_port
-                for each in process.net_connections("tcp")
-            ):
-                found.append(process)
+            command = process.cmdline()
+            if "naiad-process" in command[:-1]:
+                number = command[command.index("naiad-process") + 1]
+                if f'naiad_process_connections{{process="{number}"}}' in reported:
+                    found.append(process)
     return found
 
 

@@ -8,7 +8,8 @@ import signal
 from pathlib import Path
 
 from serving.frontends.killing import serving
-from serving.repositories import infer, repository
+from serving.processes.reaching import connection_of_each
+from serving.repositories import repository
 from support.server import ServerProcess
 
 
@@ -26,9 +27,15 @@ def test_all_processes_write_to_the_new_file_after_sighup(tmp_path: Path) -> Non
         pids = {each.pid for each in serving(server)}
         assert len(pids) == 3
 
+        def ask_all() -> None:
+            with connection_of_each(server) as connections:
+                for connection in connections.values():
+                    connection.request("GET", "/v2/models/identity/stats")
+                    connection.getresponse().read()
+
         def ask_until_all_have_written(file: Path) -> None:
             def ask() -> bool:
-                infer(server, "identity", 1.0)
+                ask_all()
                 return file.exists() and writers(file) >= pids
 
             server.wait_for(ask, f"lines of all processes in {file.name}")
@@ -38,6 +45,6 @@ def test_all_processes_write_to_the_new_file_after_sighup(tmp_path: Path) -> Non
         os.kill(server.pid, signal.SIGHUP)
         ask_until_all_have_written(log)  # each has reopened it, or would not write there
         size = old.stat().st_size
-        for _ in range(20):
-            infer(server, "identity", 1.0)
+        for _ in range(5):
+            ask_all()
         assert old.stat().st_size == size

@@ -1,4 +1,4 @@
-"""Connections to the processes of a server, of which the kernel chooses one for each, and their metrics."""
+"""Connections to each of the processes of a server, to which they are dealt."""
 
 from __future__ import annotations
 

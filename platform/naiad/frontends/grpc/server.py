@@ -20,7 +20,7 @@ from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Application, Http
 from naiad.frontends.http2.limits import Http2Limits, StreamCount
 from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream, StreamHandler
-from naiad.frontends.listening import close_listening
+from naiad.frontends.listening import Acceptor, close_listening, own_sockets
 from naiad.frontends.log_settings import ServerLog
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
 from naiad.frontends.refusals import RefusalLog
@@ -106,8 +106,13 @@ class GrpcServer:
         turns: LoopTurns,
         count: ConnectionCount | None = None,
         budget: RequestBudget | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
-        """A server that does not listen yet; without *budget*, what waits for clients has no limit."""
+        """A server that does not listen yet; without *budget*, what waits for clients has no limit.
+
+        *acceptor* accepts the connections in a server of several processes.
+        """
+        self._acceptor = acceptor
         self._budget = budget or RequestBudget()
         self.connections: OpenConnections[Http2Connection[Head]] = OpenConnections(count)
         self._turns = turns
@@ -150,11 +155,18 @@ class GrpcServer:
             )
 
         self._connect = connect
+        if self._acceptor is not None and not self._acceptor.has_port:
+            self._acceptor.begin([], connect, self._tls)
+            return port
         sockets = _listening_sockets(address, port, reuse_port=reuse_port)
         for each in sockets:
+            options = listening_options(self._tls)
+            is_serving = self._acceptor is None
             self._servers.append(
-                await loop.create_server(connect, sock=each, backlog=_BACKLOG, **listening_options(self._tls))
+                await loop.create_server(connect, sock=each, backlog=_BACKLOG, start_serving=is_serving, **options)
             )
+            if self._acceptor is not None:
+                self._acceptor.begin(own_sockets(self._servers[-1]), connect, self._tls)
         return int(sockets[0].getsockname()[1])
 
     def drain(self) -> None:
@@ -164,6 +176,8 @@ class GrpcServer:
 
     async def close_listening(self) -> None:
         """Accept no more connections but those that the kernel has accepted, and let these send a first request."""
+        if self._acceptor is not None:
+            self._acceptor.end()
         servers, self._servers = self._servers, []
         for server in servers:
             assert self._connect is not None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from naiad.config.server.access import TlsFiles
 from naiad.core.errors import OptionError
@@ -16,7 +18,7 @@ from naiad.frontends.http1.page_guard import PageGuard, PageRules, is_loopback
 from naiad.frontends.http1.request_reader import READ_SIZE, Admit, RequestLimits, ReserveInput
 from naiad.frontends.http1.response_queue import ErrorResponse, json_error
 from naiad.frontends.http1.timeouts import HttpTimeouts, Phase
-from naiad.frontends.listening import close_listening
+from naiad.frontends.listening import Acceptor, close_listening, own_sockets
 from naiad.frontends.open_connections import ConnectionCount, OpenConnections
 from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.request_memory import RequestMemory
@@ -55,6 +57,7 @@ class HttpListener:
         count: ConnectionCount | None = None,
         pages: PageRules | None = None,
         refused: RefusalLog | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
         """A listener that is not listening yet; see `start`.
 
@@ -67,6 +70,7 @@ class HttpListener:
             memory: Budget and buffers of long bodies; None for no budget.
             count: Counts the connections, against the limits that it has; None for no limits.
             pages: Which Hosts and which web pages are served; None for the defaults.
+            acceptor: Accepts the connections; None for a server of one process.
         """
         self._handle = handle
         self._address = address
@@ -85,6 +89,7 @@ class HttpListener:
         self._heads = HeadCache()
         self._pages = pages or PageRules()
         self._refused = refused
+        self._acceptor = acceptor
         self._server: asyncio.Server | None = None
         self._tls_context: ssl.SSLContext | None = None
         self._connect: Callable[[], HttpConnection] = self._not_started
@@ -123,6 +128,11 @@ class HttpListener:
 
         self._connect, self._sweep = connect, sweep
         self._tls_context = None if self._tls is None else http_context(self._tls)
+        if self._acceptor is not None and not self._acceptor.has_port:
+            found = await loop.getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self._heads = self._head_cache([where for *_, where in found])
+            self._acceptor.begin([], connect, self._tls_context)
+            return self._port
         try:
             self._server = await loop.create_server(
                 connect,
@@ -134,15 +144,26 @@ class HttpListener:
                 **listening_options(self._tls_context),
             )
             addresses = [each.getsockname() for each in self._server.sockets]
-            guard = PageGuard(self._pages, is_loopback=all(is_loopback(address[0]) for address in addresses))
-            self._heads = HeadCache(guard, self._refused)
-            await self._server.start_serving()
+            self._heads = self._head_cache(addresses)
+            if self._acceptor is None:
+                await self._server.start_serving()
+            else:
+                sockets = own_sockets(self._server)
+                for each in sockets:
+                    each.setblocking(False)
+                    each.listen(_BACKLOG)
+                self._acceptor.begin(sockets, connect, self._tls_context)
         except OSError as problem:
             raise OptionError(
                 f"cannot serve {self._service} at {self._address}:{self._port}: {problem.strerror or problem}; "
                 f"{self._advice}"
             ) from problem
         return int(addresses[0][1])
+
+    def _head_cache(self, addresses: Sequence[Any]) -> HeadCache:
+        return HeadCache(
+            PageGuard(self._pages, is_loopback=all(is_loopback(each[0]) for each in addresses)), self._refused
+        )
 
     def drain(self) -> None:
         """Serve on, and ask clients to connect elsewhere: each response is the last one of its connection."""
@@ -157,6 +178,8 @@ class HttpListener:
         closed after a moment: its client may just have sent a request.
         """
         self.drain()
+        if self._acceptor is not None:
+            self._acceptor.end()
         if self._server is not None:
             server, self._server = self._server, None
             await close_listening(server, self._connect, self._tls_context)

@@ -16,6 +16,7 @@ from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.http2.limits import Http2Limits
 from naiad.frontends.kserve_grpc.methods import RestrictedMethods, methods_of
 from naiad.frontends.kserve_grpc.service import InferenceService, ServiceContext
+from naiad.frontends.listening import Acceptor
 from naiad.frontends.open_connections import ConnectionCount
 from naiad.frontends.tls import grpc_context
 
@@ -44,8 +45,13 @@ class GrpcFrontend:
         tls: TlsFiles | None = None,
         limits: Http2Limits | None = None,
         count: ConnectionCount | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
-        """Make a frontend; *limits* bounds what a client may do, *count* the number of connections."""
+        """Make a frontend; *limits* bounds what a client may do, *count* the number of connections.
+
+        *acceptor* accepts them in a server of several processes.
+        """
+        self._acceptor = acceptor
         self._engine = engine
         self._tls = tls
         self._address = address
@@ -66,7 +72,8 @@ class GrpcFrontend:
         loop = asyncio.get_running_loop()
         turns = turns_of(loop)
         budget = self._extensions.memory.budget
-        server = GrpcServer(self.application(loop), self._limits, self._settings, tls, turns, self._count, budget)
+        application, limits, settings = self.application(loop), self._limits, self._settings
+        server = GrpcServer(application, limits, settings, tls, turns, self._count, budget, self._acceptor)
         port = await server.start(self._address, self._port, reuse_port=self._reuse_port)
         self._server = server
         return port

@@ -15,6 +15,7 @@ from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.http1.request_reader import RequestLimits
 from naiad.frontends.http1.timeouts import HttpTimeouts
 from naiad.frontends.kserve_http.endpoints import Endpoints
+from naiad.frontends.listening import Acceptor
 from naiad.frontends.open_connections import ConnectionCount
 
 
@@ -38,6 +39,7 @@ class HttpFrontend:
         timeouts: HttpTimeouts | None = None,
         count: ConnectionCount | None = None,
         pages: PageRules | None = None,
+        acceptor: Acceptor | None = None,
     ) -> None:
         """A frontend that is not listening yet; see `start`.
 
@@ -47,6 +49,7 @@ class HttpFrontend:
             fallback: Handles requests for paths that are not KServe's. It returns False for paths it does not know.
             admit_fallback: Whether *fallback* would read the body of a request with some head.
             pages: Which Hosts and which web pages are served; None for the defaults.
+            acceptor: Accepts the connections; None for a server of one process.
         """
         limits = limits or RequestLimits()
         # Extensions that are not shared are closed with this frontend.
@@ -78,6 +81,7 @@ class HttpFrontend:
             count=count,
             pages=pages,
             refused=extensions.refusals,
+            acceptor=acceptor,
         )
 
     async def start(self) -> int:

@@ -19,7 +19,7 @@ from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes.branches import BranchProcesses
-from naiad.server.processes.connection_board import ConnectionBoard
+from naiad.server.processes.dealing import ConnectionDealer
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
 from naiad.server.processes.peer import exited_error
@@ -71,7 +71,7 @@ class ProcessPool:
         services: See `ProcessSession`; to be complete before `start`.
         restart_count: How many processes were started in place of others.
         first_messages: Returns the kinds and contents of what a process gets after its configuration.
-        connections: The connections of all processes, to be set before `start`; None if no limit is shared.
+        connections: Deals the connections of clients among the processes, to be set before `start`; None for none.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ProcessPool:
         self._received = [0] * count  # requests that the processes before the current ones have received
         self._watching: asyncio.TimerHandle | None = None
         self.restart_count = 0
-        self.connections: ConnectionBoard | None = None
+        self.connections: ConnectionDealer | None = None
         self.first_messages: Callable[[], Sequence[tuple[int, Any]]] = tuple
         self._region_calls = itertools.count(1)
         engine.on_routes_changed(self._on_routes_changed)
@@ -323,8 +323,8 @@ class ProcessPool:
 
     def _listen(self, each: _RunningProcess) -> None:
         if self.connections is not None:
-            content = (self.connections.processes, self._number_of(each))
-            each.session.send_descriptor(FrameKind.CONNECTIONS, content, self.connections.descriptor)
+            with self.connections.join(self._number_of(each)) as end:
+                each.session.send_descriptor(FrameKind.CONNECTIONS, None, end.fileno())
         each.session.send(FrameKind.LISTEN, self._listening)
 
     def _on_report(self, session: ProcessSession, report: ProcessReport) -> None:
@@ -340,6 +340,8 @@ class ProcessPool:
             each.ready.set_exception(error_of(report.error))
         else:
             each.ready.set_result(report.started)
+            if self.connections is not None:
+                self.connections.begin(self._number_of(each))
             logger.info("process %d of the server serves (pid %d)", self._number_of(each), each.process.pid)
 
     def _on_end(self, slot: int, each: _RunningProcess) -> None:
@@ -348,7 +350,7 @@ class ProcessPool:
         self._sum.retire(each.families)
         self._received[slot] += each.session.received_count + each.session.answered_count
         if self.connections is not None:
-            self.connections.clear(slot + 1)
+            self.connections.leave(slot + 1)
         if self._branches is not None:
             self._branches.disconnect(slot + 1)
         if each.collecting is not None and not each.collecting.done():

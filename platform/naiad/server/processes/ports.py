@@ -1,19 +1,17 @@
-"""The ports that the processes of the server share: checked, and kept, by the coordinator."""
+"""Whether the ports of the server are free, before models are loaded."""
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import Any
 
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import OptionError
 from naiad.core.listening import listen_failure
 
-__all__ = ["require_free_ports", "reserved_ports"]
+__all__ = ["require_free_ports"]
 
 _HTTP_ADVICE = "set another address or port with --http-address or --http-port"
 _GRPC_ADVICE = "set another address or port with --grpc-address or --grpc-port"
@@ -40,64 +38,6 @@ def require_free_ports(options: ServerOptions) -> None:
         if port:
             with _explained(service, address, port, advice):
                 _probe(*_resolve(address, port))
-
-
-@contextmanager
-def reserved_ports(options: ServerOptions) -> Iterator[ServerOptions]:
-    """The options of all processes, whose ports stay the server's while the context is open.
-
-    Raises:
-        OptionError: If a port is not available.
-    """
-    http, grpc, openai = options.http, options.grpc, options.openai
-    with ExitStack() as stack:
-        if http.is_enabled:
-            port = _reserve(
-                stack,
-                "HTTP",
-                http.address,
-                http.port,
-                _HTTP_ADVICE,
-                is_shared=http.reuse_port,
-            )
-            if options.openai_shares_http:
-                openai = replace(openai, port=port)
-            http = replace(http, port=port, reuse_port=True)
-        if grpc.is_enabled:
-            port = _reserve(
-                stack,
-                "gRPC",
-                grpc.address,
-                grpc.port,
-                _GRPC_ADVICE,
-                is_shared=grpc.reuse_port,
-            )
-            grpc = replace(grpc, port=port, reuse_port=True)
-        if openai.port is not None and not options.openai_shares_http:
-            port = _reserve(
-                stack,
-                "HTTP",
-                openai.address,
-                openai.port,
-                _OPENAI_ADVICE,
-                is_shared=http.reuse_port,
-            )
-            openai = replace(openai, port=port)
-        yield replace(options, http=http, grpc=grpc, openai=openai)
-
-
-def _reserve(stack: ExitStack, service: str, address: str, port: int, advice: str, *, is_shared: bool) -> int:
-    """Bind a socket that never listens, so that the port stays this server's; the port."""
-    with _explained(service, address, port, advice):
-        family, where = _resolve(address, port)
-        if not is_shared:
-            # Sockets that share a port would also share it with another server: nothing else may listen there.
-            _probe(family, where)
-        kept = stack.enter_context(contextlib.closing(socket.socket(family, socket.SOCK_STREAM)))
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(where)
-    return int(kept.getsockname()[1])
 
 
 def _resolve(address: str, port: int) -> tuple[socket.AddressFamily, Any]:

@@ -29,7 +29,6 @@ from naiad.protocol.inference import Buffer, InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.branch_models import BranchModels
-from naiad.server.processes.connection_board import ConnectionBoard
 from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
     CallResult,
@@ -59,7 +58,7 @@ class RemoteEngine:
     Attributes:
         on_command: Called with the kind and the content of commands that do not concern requests.
         branches: The branches of models that this process runs; None where it runs none.
-        connections: The connections of all processes; None if no limit is shared.
+        connections: What connections of clients come through, with `LISTEN` or before.
         requests: Requests to the coordinator's models.
         session: Requests of the coordinator to branches here; None where there are none.
         peers: The other processes beside the coordinator, by number, as far as they run.
@@ -69,7 +68,7 @@ class RemoteEngine:
         """An engine without a link; see `connect`. *on_end* is called when the coordinator has exited."""
         self.on_command: Callable[[int, Any], None] = lambda *_: None
         self.branches: OwnBranches | None = None
-        self.connections: ConnectionBoard | None = None
+        self.connections: socket.socket | None = None
         self.session: RequestSession | None = None
         self._shared: tuple[OwnModels, LinkMemory] | None = None
         self.peers: dict[int, Peer] = {}
@@ -426,7 +425,7 @@ class RemoteEngine:
             self.session.on_frame(kind, payload)
         elif kind == FrameKind.CONNECTIONS:
             assert self._link is not None
-            self.connections = ConnectionBoard(self._link.descriptors.popleft(), *unpack(payload))
+            self.connections = socket.socket(fileno=self._link.descriptors.popleft())
         elif kind == FrameKind.PEER:
             assert self._link is not None
             self._on_peer(unpack(payload), self._link.descriptors.popleft())
