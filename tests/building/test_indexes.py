@@ -96,3 +96,17 @@ def test_the_tables_of_uv_are_indexes(tmp_path: Path) -> None:
     assert {name: index.url for name, index in found.assigned.items()} == dict.fromkeys(("torch", "jax"), LOCAL.url)
     assert found.default is not None
     assert (found.default.url, [index.url for index in found.extra]) == ("https://main", ["https://more"])
+    assert not found.only_links
+    assert indexes_of_uv({"no-index": True}, tmp_path).only_links
+
+
+def test_a_declaration_does_not_get_the_secrets_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NAIAD_ADMIN_KEY", "NAIAD_OPENAI_API_KEYS", "TOKEN"):
+        monkeypatch.setenv(name, "s3cret")
+    text = "https://${TOKEN}@shop/${NAIAD_ADMIN_KEY}/${NAIAD_OPENAI_API_KEYS}"
+
+    found = indexes_of_options([("--extra-index-url", text, tmp_path)])
+
+    assert [index.url for index in found.extra] == [
+        "https://s3cret@shop/${NAIAD_ADMIN_KEY}/${NAIAD_OPENAI_API_KEYS}",
+    ]

@@ -428,3 +428,13 @@ def test_a_recipe_without_packages_has_nothing_to_lock(tmp_path: Path) -> None:
     assert (
         str(done.exception) == f"nothing to lock in {tmp_path}: its env.toml names neither 'requirements' nor 'conda'"
     )
+
+
+def test_the_lock_of_a_script_says_which_requirements_it_was_written_for(tmp_path: Path) -> None:
+    recorded = (
+        '[manifest]\nrequirements = [{ name = "adder", extras = ["more"], specifier = ">=1", marker = "python_version > '
+        '\'3\'" }, { name = "numpy" }]\n'
+    )
+    lock = open_foreign_lock(_file(tmp_path, "model.py.lock", f"version = 1\npackage = []\n{recorded}"))
+
+    assert [str(one) for one in lock.requirements or ()] == ['adder[more]>=1; python_version > "3"', "numpy"]

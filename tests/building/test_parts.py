@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.archives.archive_writer import MTIME, OutputMember
-from naiad_building import build, collecting, pack, recipe, self_contained
+from naiad_building import build, collecting, conda_meta, pack, recipe, self_contained
 from naiad_building.base_interpreter import BaseInterpreter, copy_base
 from naiad_building.collecting import HEADER
 from naiad_building.conda_meta import CHANNEL
@@ -309,3 +310,25 @@ def test_the_first_cause_of_a_copy_that_failed_is_its_reason() -> None:
     assert build._reason(several) == "No space left"
     assert build._reason(shutil.Error("same file")) == "same file"
     assert build._reason(OSError(28, "No space left on device")) == "[Errno 28] No space left on device"
+
+
+def test_the_record_of_a_copied_python_has_its_files_and_those_that_name_the_prefix(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "tool").write_text(f"#!{tmp_path}/bin/python\n")
+    (tmp_path / "bin" / "link").symlink_to("tool")
+    (tmp_path / "bin" / "binary").write_bytes(b"\0" + str(tmp_path).encode())
+
+    assert conda_meta.record_interpreter(tmp_path, "3.12.4") == 3
+    conda_meta.write_history(tmp_path, "3.12.4")
+
+    record = json.loads((tmp_path / "conda-meta" / "python-3.12.4-0.json").read_text())
+    assert sorted(record["files"]) == ["bin/binary", "bin/link", "bin/tool"]
+    assert record["link"]["source"] == str(tmp_path)
+    assert pack._built_at(tmp_path) == tmp_path
+    entries = {
+        entry["_path"]: entry for entry in map(partial(conda_meta._entry, tmp_path), (tmp_path / "bin").iterdir())
+    }
+    assert entries["bin/link"]["path_type"] == "softlink"
+    assert entries["bin/tool"]["prefix_placeholder"] == str(tmp_path)
+    assert "prefix_placeholder" not in entries["bin/binary"]
+    assert f"\n+{CHANNEL}::python-3.12.4-0\n" in (tmp_path / "conda-meta" / "history").read_text()

@@ -611,3 +611,31 @@ def test_packages_of_a_remembered_lock_are_read_for_the_chosen_python(tmp_path: 
     assert [pin.name for pin in made._pins_of(lock, CHOSEN)] == ["adder", "numpy"]
     lock.write_text("broken")
     assert "cannot read" in refusal(lambda: made._pins_of(lock, CHOSEN))
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_an_environment_is_built_once_and_the_store_is_shrunk_where_it_has_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    made, shrunk, built = environments(tmp_path, max_bytes=limit), [], []
+    known: dict[str, str] = {}
+    plan = provider._Plan(file=tmp_path / "model.py", digest="a" * 64, build=lambda prefix, final: None)
+
+    def build(digest: str, build: object, *, origin: str, label: str) -> str:
+        built.append((origin, label))
+        return known.setdefault(digest, "entry")
+
+    monkeypatch.setattr(made._store, "get", known.get)
+    monkeypatch.setattr(made._store, "get_or_build", build)
+    monkeypatch.setattr(provider, "shrink_store", lambda *given: shrunk.append(given[2]))
+
+    for _ in range(2):
+        entry, lease = made._get_or_build(plan, "m")
+        assert entry == "entry"
+        lease.release()
+
+    assert built == [(str(plan.file), "m")]
+    assert shrunk == [limit] * bool(limit)
+    known.clear()
+    never = environments(tmp_path, build=EnvBuild.NEVER)
+    assert "and --env-build=never builds none" in refusal(lambda: never._get_or_build(plan, "m"))

@@ -20,7 +20,7 @@ from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.locking import LockedDeclaration, LockRequest, fetch_locked_wheels, lock_declaration
-from naiad_building.indexes import PackageIndex, indexes_of_options, parse_options
+from naiad_building.indexes import PackageIndex, parse_options
 from naiad_building.uv_program import InstallOptions
 
 pytestmark = pytest.mark.builds
@@ -126,18 +126,6 @@ def test_a_package_is_assigned_to_a_folder_that_has_the_name_of_its_index(tmp_pa
     lock(file)
 
     assert imported(tmp_path, file) == "2.0 of local"
-
-
-def test_a_declaration_does_not_get_the_secrets_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NAIAD_ADMIN_KEY", "NAIAD_OPENAI_API_KEYS", "TOKEN"):
-        monkeypatch.setenv(name, "s3cret")
-    text = "https://${TOKEN}@shop/${NAIAD_ADMIN_KEY}/${NAIAD_OPENAI_API_KEYS}"
-
-    found = indexes_of_options([("--extra-index-url", text, tmp_path)])
-
-    assert [index.url for index in found.extra] == [
-        "https://s3cret@shop/${NAIAD_ADMIN_KEY}/${NAIAD_OPENAI_API_KEYS}",
-    ]
 
 
 @pytest.mark.parametrize("versions", [">=3.8", f"=={sys.version_info[0]}.{sys.version_info[1]}.*"])
