@@ -233,6 +233,38 @@ async def test_a_request_that_the_loaded_version_answers_at_once_or_refuses_is_h
     assert (loaded.calls, len(answers.responses)) == ([], 1)
 
 
+async def test_a_request_that_the_loaded_version_queues_and_refuses_is_answered_and_counted_as_one_that_waited(clock):
+    served, loaded, wrapped = version(), Loaded(), Answers()
+
+    def refuse(opened: OpenRequest) -> None:
+        opened.queued, opened.sink = clock.monotonic_ns(), wrapped  # as admission and tracker do before they refuse
+        raise NotReadyError("Exceeds maximum queue size")
+
+    loaded.submit = refuse  # type: ignore[method-assign]
+    _, answers = await ask(served)
+    clock.advance(0.002)
+    served.submit_waiting(loaded)
+    assert answers.error.message == "Exceeds maximum queue size"
+    assert wrapped.responses == []
+    assert (served.statistics().fail.count, served.statistics().fail.ns) == (1, 2_000_000)
+
+
+async def test_a_request_that_the_answer_to_one_before_it_cancels_is_not_handed_over(clock):
+    class CancelsOther(Answers):
+        def send(self, response: InferResponse | None, final: bool) -> None:
+            super().send(response, final)
+            other.cancel()
+
+    served, loaded = version(), Loaded()
+    loaded.answers_at_once = True
+    await ask(served, CancelsOther())
+    other, answers = await ask(served)
+    served.submit_waiting(loaded)
+    assert answers.error.message == "Request was cancelled"
+    assert len(answers.responses) == 1
+    assert len(loaded.submitted) == 1
+
+
 @pytest.mark.parametrize(
     ("before", "after", "policy"),
     [("", DECOUPLED, "decoupled"), (DECOUPLED, "", "not decoupled")],

@@ -84,6 +84,7 @@ async def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_
     pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
     pair.session.on_routes_changed()
     await pair.settle(lambda: sink.responses)
+    assert not pair.remote.requests._counts
     (found,) = pair.engine.requests
     assert bytes(found.inputs[0].data) == numbered(LARGE).inputs[0].data
     assert pair.session.received_count == 1

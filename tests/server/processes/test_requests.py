@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.engine.open_request import ForwardedRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, StringScan
+from naiad.server.processes import request_link
 from naiad.server.processes.messages import FrameKind
 
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=é"}
@@ -153,6 +156,22 @@ async def test_a_request_for_a_version_that_is_gone_is_sent_to_the_next_one(pair
     assert comparable(found) == replace(comparable(request("m", LARGE)), request_id="7")
     assert [each.error for each in sink.responses] == [None]
     assert pair.session.received_count == 1
+
+
+async def test_a_request_that_cannot_be_sent_to_the_next_version_is_rejected(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty(*_: object) -> bytes:
+        raise struct.error("a fault of the test")
+
+    sink = Sink()
+    place_and_unload(pair, sink)
+    monkeypatch.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
+    await pair.settle(lambda: sink.responses)
+    ((error,),) = ([each.error for each in sink.responses if each is not None],)
+    cause = "unexpected struct.error: a fault of the test; see the log of the server"
+    assert str(error) == f"cannot submit the request to 'm': {cause}"
+    assert pair.remote.held.requests == 0
 
 
 async def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other(pair: Pair) -> None:

@@ -67,3 +67,24 @@ async def test_it_is_rejected_where_the_coordinator_has_exited(pair: Pair) -> No
     pair.remote._send_elsewhere(OpenRequest(request(SILENT), sink), 1)
     ((error,),) = ([each.error for each in sink.responses if each is not None],)
     assert str(error) == "Server exiting"
+
+
+async def test_the_process_that_it_moves_to_knows_that_its_responses_are_dropped_and_holds_no_guest_back(
+    pair: Pair,
+) -> None:
+    sink = Sink()
+    opened = OpenRequest(request(SILENT), sink, True)
+    opened.drops_responses = True  # as where a call waits whose results the model discards
+    pair.remote.requests.submit(opened)
+    await pair.settle(lambda: pair.engine.submitted)
+    await pair.settle(lambda: pair.engine.submitted[0].acts == [("drop_responses", True)])
+    pair.session.requests.sink_of(1).send(None, True)
+    await pair.settle(lambda: sink.responses == [None])
+
+
+async def test_one_that_was_cancelled_meanwhile_is_cancelled_where_it_goes_on(pair: Pair) -> None:
+    opened = OpenRequest(request(SILENT), Sink())
+    opened.is_cancelled = True
+    pair.remote._send_elsewhere(opened, 1)
+    await pair.settle(lambda: pair.engine.submitted)
+    await pair.settle(lambda: pair.engine.submitted[0].acts == [("cancel", False)])

@@ -157,8 +157,10 @@ class DormantVersion:
 
     def submit_waiting(self, loaded: Target) -> None:
         """Submit the requests that wait to *loaded*, in their order."""
-        waiting, self._waiting = self._waiting, {}
-        for opened, timer in waiting.items():
+        for opened in list(self._waiting):
+            timer = self._waiting.pop(opened, None)
+            if timer is None:
+                continue  # the answer to one before it has cancelled it
             timer.cancel()
             if loaded.config.decoupled != self.config.decoupled:
                 policy = "decoupled" if loaded.config.decoupled else "not decoupled"
@@ -170,9 +172,11 @@ class DormantVersion:
                     ),
                 )
                 continue
+            queued, sink = opened.queued, opened.sink
             try:
                 loaded.submit(opened)
             except NaiadError as error:
+                opened.queued, opened.sink = queued, sink  # it has waited here alone
                 self._answer(opened, error)
 
     def fail_waiting(self, error: NaiadError, seconds: float = 0.0) -> None:

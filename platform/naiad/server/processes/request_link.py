@@ -356,6 +356,11 @@ class RequestLink:
                 self._free_copied(waiting)
             problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
         else:
+            # What was done with it where it was before, the other process has to know, too.
+            if opened.is_cancelled:
+                self.cancel(opened)
+            if opened.drops_responses:
+                self.drop_responses(opened)
             return
         raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
 
@@ -386,6 +391,8 @@ class RequestLink:
                 if template.size > COPIED_AT_ONCE:
                     copies = []
                 place = known.part.place(inputs, template.offsets, template.size, copies)
+        if copied is not None:  # its route may have changed meanwhile, also to one that takes a copy of its own
+            self._remove(number)
         # Requests of a sequence keep their order.
         if copies or (self._copied and request.correlation_id and copied is None):
             part = known.part if place >= 0 else None
@@ -394,8 +401,6 @@ class RequestLink:
         try:
             parts = [] if place >= 0 else _parts_of(buffers, template)
             data_size = 0 if place >= 0 else template.size
-            if copied is not None:  # its route may have changed meanwhile
-                self._remove(number)
             self._add(opened, origin, known)
             if request.trace is not None:
                 context = request.trace.context
@@ -844,7 +849,7 @@ class RequestLink:
         request = opened.request
         self.routes.pop((request.model_name, request.model_version), None)
         try:
-            self._submit(opened, origin, self._route_again(request, origin))
+            self.submit(opened, origin, self._route_again(request, origin))
         except NaiadError as error:
             return without_frames(error)
         return None
