@@ -202,6 +202,11 @@ class OpenRequest:
         """Answer it with *error* if it waits for an instance."""
         self.holder.reject_waiting(self, error)
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether it was released: one that was withdrawn may still be a row of a batch."""
+        return self._sink is None and self.forwarded is None
+
     # -- what its holder does with it -----------------------------------------------------------------------------
 
     def fail(self, error: NaiadError, model: tuple[str, int] | None = None) -> None:

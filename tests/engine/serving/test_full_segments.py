@@ -6,6 +6,7 @@ from itertools import count, repeat
 
 import pytest
 from engine.scheduling.sequences.sequences import END, READY, START, scheduler
+from fakes.guests import Answers
 
 from naiad.core.errors import OutOfMemoryError
 from naiad.engine.open_request import OpenRequest
@@ -47,7 +48,7 @@ class Batcher:
         self.failed += [(pending.key, error.message) for pending in items]
 
     def _opened(self, request):
-        pending = OpenRequest(request, None)
+        pending = OpenRequest(request, Answers())
         pending.key = next(self.keys)
         return pending
 

@@ -6,14 +6,15 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes.clock import SECOND, Clock, turns
-from fakes.guests import FakeGuest, config, launch_spec, request
+from fakes.guests import BATCHED, Answers, FakeGuest, config, launch_spec, request
 
 from naiad.core import clock as clocks
-from naiad.core.errors import ConfigError, NaiadError
+from naiad.core.errors import ConfigError, NaiadError, OutOfMemoryError
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Dispatch, Rejection, Row, RowDispatch
@@ -21,8 +22,14 @@ from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.engine.serving import dispatch
 from naiad.engine.serving.dispatch import Dispatcher
 from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
+from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.warmup import WarmUp
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import SEQUENCE_START, InferRequest, InputTensor
+from naiad.protocol.request_plan import CheckedLayout
 
 _keys = itertools.count(1)
+LAYOUT = CheckedLayout(generation=0, batch_size=1, is_repeatable=True, packed=None)
 
 
 def waiting() -> OpenRequest:
@@ -153,6 +160,50 @@ async def test_rows_keep_their_slots_and_those_that_were_withdrawn_are_cancelled
     limited.gate.on_batch_done(limited.guests[0])
     assert limited.guests[1].executed == [[second.key, third.key]]
     assert limited.guests[1].cancelled == [second.key]
+
+
+@pytest.mark.parametrize("problem", [OutOfMemoryError("full"), ValueError("a fault")], ids=["full", "unsendable"])
+@pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 4 }", "direct {}"])
+async def test_a_row_that_was_withdrawn_is_not_queued_again_where_its_batch_cannot_be_sent(clock, problem, strategy):
+    sequences = f"sequence_batching {{ {strategy} }} "
+    limited = 'instance_group { name: "g" count: 1 kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } }'
+    held = config(BATCHED, sequences + limited)
+    limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+    keys = itertools.count(1)
+    tracked = RequestTracker(held, 1, keys, WarmUp((), keys), limiter=limiter)
+    guest, other = FakeGuest(launch_spec("g"), tracked), FakeGuest(launch_spec("other"))
+    [group] = held.message.instance_group
+    limiter.register(other, group)
+    tracked._gate.groups = {guest.spec.name: group}
+    tracked.add_guest(guest)
+    asked = []
+    for number in range(1, 5):
+        inputs = [InputTensor("IN", Datatype.FP32, (1, 2), bytes(8))]
+        of_sequence = InferRequest("m", -1, inputs, correlation_id=number, flags=SEQUENCE_START)
+        answers = Answers()
+        opened = OpenRequest(of_sequence, answers)
+        asked.append((opened, answers))
+        tracked.start(opened, LAYOUT)
+    limiter.stage(other, (SimpleNamespace(on_granted=lambda _: None), None))
+    guest.answer()  # the first; the others are the next batch, which waits for the resource
+    withdrawn, last = asked[2][0], asked[3][0].key
+    withdrawn.cancel()
+    execute = guest.execute
+
+    def fail_once(*_: object) -> None:
+        guest.execute = execute
+        raise problem
+
+    def check(keyed: Any) -> None:
+        if keyed[0] == last:
+            raise ValueError("a fault")
+
+    guest.execute, guest.check_sendable = fail_once, check
+    limiter.on_batch_done(other)
+    while guest.batches:
+        guest.answer()
+    assert [answers.is_ended for _, answers in asked] == [True] * 4
+    assert len(tracked) == 0
 
 
 async def test_the_staged_batches_of_a_guest_that_has_exited_are_given_back(clock):

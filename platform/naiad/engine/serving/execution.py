@@ -102,9 +102,10 @@ class BatchExecutor:
             self._give_up(worker, items, error)
             return
         half = len(items) // 2
-        for pending in items[half:]:
+        rest = tuple([pending for pending in items[half:] if not pending.is_ended])
+        for pending in rest:
             pending.worker = None
-        actions = self._scheduler.requeue(items[half:], clock.monotonic_ns())
+        actions = self._scheduler.requeue(rest, clock.monotonic_ns())
         self.carry_out((action.first(half),))
         self.resume(actions)
 
@@ -125,7 +126,7 @@ class BatchExecutor:
     ) -> None:
         """Fail *culprits*, or all of *items* if there are none, and put the other items back into the queue."""
         failed = [pending for pending in items if pending in culprits] or list(items)
-        others = tuple([pending for pending in items if pending not in failed])
+        others = tuple([pending for pending in items if pending not in failed and not pending.is_ended])
         for pending in items:
             pending.worker = None
         now = clock.monotonic_ns()
