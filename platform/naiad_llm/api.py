@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote
 
 from naiad.config.server.access import Api, Restrictions
 from naiad.core.errors import NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad.frontends.kserve_http.request_log import log_request
@@ -160,7 +160,7 @@ class OpenAiApi:
 
     def __init__(
         self,
-        engine: EngineDoor,
+        engine: EngineFacade,
         tracer: RequestTracer,
         settings: OpenAiSettings,
         background: Background | None = None,

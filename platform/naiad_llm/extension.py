@@ -8,7 +8,7 @@ from typing import Any
 
 from naiad.config.server.options import ServerOptions
 from naiad.core.foreign_json import read_json
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.extensions import Extensions
 from naiad.server.http_api import ApiServices
 from naiad_llm.api import OpenAiApi, OpenAiSettings
@@ -22,7 +22,7 @@ class _Extension:
     """Implements `HttpApiPackage`."""
 
     def make_api(
-        self, engine: EngineDoor, options: ServerOptions, extensions: Extensions, services: ApiServices
+        self, engine: EngineFacade, options: ServerOptions, extensions: Extensions, services: ApiServices
     ) -> OpenAiApi:
         given = options.openai
         ask = services.ask_coordinator

@@ -23,7 +23,7 @@ from architecture.sources import Function, Source
 ALIASES = ("tritonfrontend", "tritonserver")
 """Modules beside the package, which give its in-process API the names of Triton's packages."""
 
-WINGS = ("naiad_building", "naiad_embedded", "naiad_llm", "naiad_operations")
+EXTENSIONS = ("naiad_building", "naiad_embedded", "naiad_llm", "naiad_operations")
 """Packages beside `naiad`, which a server does not need."""
 
 PUBLIC_NAMES = ("testing", "ray", "_api", "_c")
@@ -99,7 +99,7 @@ SHARED_WITH_INPROCESS = {"naiad_stub.dlpack", "naiad_stub.exceptions", "naiad_st
 
 FRONTENDS_MAY_IMPORT = {
     "naiad.frontends",
-    "naiad.engine.door",
+    "naiad.engine.facade",
     "naiad.protocol",
     "naiad.core.child_processes",
     "naiad.core.errors",
@@ -143,7 +143,7 @@ def upward_imports(host: Iterable[Source]) -> list[str]:
         f"{source.path}:{line}: {here} (layer {LEVELS[here]}) imports {name} (layer {LEVELS[there]})"
         for source in host
         for line, name in source.imports()
-        if _top(name) in ("naiad", *WINGS)
+        if _top(name) in ("naiad", *EXTENSIONS)
         for here, there in [(part_of(source.module), part_of(name))]
         if here != there and LEVELS[there] >= LEVELS[here]
     ]
@@ -216,14 +216,14 @@ def imports_of_the_guests_own_modules(host: Iterable[Source]) -> list[str]:
 
 
 def frontend_imports_past_the_door(host: Iterable[Source]) -> list[str]:
-    """Imports by frontends of anything but the engine's door and values."""
+    """Imports by frontends of anything but the engine's facade and values."""
     return [
         f"{source.path}:{line}: {name}"
         for source in host
         if part_of(source.module) == "frontends"
         for line, name in source.imports()
         if _top(name) in {"naiad", "naiad_stub"}
-        # An imported name counts with its module: `naiad.engine.door.EngineDoor` with `naiad.engine.door`.
+        # An imported name counts with its module: `naiad.engine.facade.EngineFacade` with `naiad.engine.facade`.
         if not any(f"{name}.".startswith(f"{allowed}.") for allowed in FRONTENDS_MAY_IMPORT)
         # `from naiad.config.model import model_config_pb2` names the package, too; its modules are checked.
         if not any(allowed.startswith(f"{name}.") for allowed in FRONTENDS_MAY_IMPORT)

@@ -12,7 +12,7 @@ def test_the_host_has_the_rooms_and_packages_that_the_rules_know() -> None:
     packages = {path.name.removesuffix(".py") for path in HOST.iterdir() if path.suffix in {"", ".py"}}
 
     assert {name for name in entries if not name.startswith("__")} == {*rules.ROOMS, *rules.PUBLIC_NAMES}
-    assert {name for name in packages if not name.startswith("_")} == {"naiad", *rules.WINGS, *rules.ALIASES}
+    assert {name for name in packages if not name.startswith("_")} == {"naiad", *rules.EXTENSIONS, *rules.ALIASES}
 
 
 def test_each_room_imports_only_rooms_before_it() -> None:

@@ -88,7 +88,7 @@ CASES = {
             rules.frontend_imports_past_the_door,
             host("frontends/example.py", "from naiad.engine.engine import Engine"),
             "naiad.engine.engine",
-            host("frontends/example.py", "from naiad.engine.door import EngineDoor"),
+            host("frontends/example.py", "from naiad.engine.facade import EngineFacade"),
         ),
         (
             rules.frontend_imports_past_the_door,
@@ -224,7 +224,7 @@ def test_a_rule_about_sources_reports_a_violation_and_accepts_the_right_way(
 
 def test_a_relative_import_is_an_error_of_every_rule_about_imports() -> None:
     with pytest.raises(AssertionError, match="a relative import hides where it leads"):
-        rules.upward_imports(host("engine/example.py", "from . import door"))
+        rules.upward_imports(host("engine/example.py", "from . import facade"))
 
 
 def test_an_import_cycle_is_found_through_a_function_and_over_several_modules() -> None:
@@ -254,7 +254,7 @@ def test_folders_that_import_each_other_are_found_without_a_cycle_of_modules() -
         "engine/loading/c.py": "import json",
         "engine/serving/b.py": "from naiad.engine.calls.d import y\nfrom naiad.guests.memory.e import z",
         "engine/calls/d.py": "def f() -> None:\n    from naiad.engine.loading.c import w",
-        "guests/memory/e.py": "import naiad.engine.door",
+        "guests/memory/e.py": "import naiad.engine.facade",
     }
     sources = [each for path, text in modules.items() for each in host(path, text)]
 

@@ -45,7 +45,7 @@ class FakeModel:
 
 
 class FakeEngine:
-    """Implements `naiad.engine.door.EngineDoor`.
+    """Implements `naiad.engine.facade.EngineFacade`.
 
     - `add_sub` (FP32 INPUT0, INPUT1) and `identity` (INPUT0, any type) answer before `submit` returns;
     - `later` is `identity` answered by a later turn of the event loop;

@@ -15,7 +15,7 @@ from naiad.cli.completion import TRITONSERVER, TRITONSERVER_VARIABLE, CompletedF
 from naiad.cli.examples import examples_text
 from naiad.cli.flag_commands import all_flag_commands
 from naiad.core.errors import NaiadError
-from naiad.core.wings import command_modules, load_from_wing, wing_of_command
+from naiad.core.extensions import command_modules, extension_of_command, load_from_extension
 
 __all__ = ["naiad_group", "run"]
 
@@ -47,9 +47,9 @@ class _AllCommands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The sub-command of that name."""
         found = super().get_command(ctx, cmd_name)
-        wing = wing_of_command(cmd_name)
-        if found is None and wing is not None:
-            load_from_wing(f"{wing.package}.commands:click_commands", f"run `naiad {cmd_name}`")
+        extension = extension_of_command(cmd_name)
+        if found is None and extension is not None:
+            load_from_extension(f"{extension.package}.commands:click_commands", f"run `naiad {cmd_name}`")
         return found
 
 

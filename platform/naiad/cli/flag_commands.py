@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from naiad.core.wings import command_modules, load_from_wing, wing_of_command
+from naiad.core.extensions import command_modules, extension_of_command, load_from_extension
 
 __all__ = ["FlagCommand", "all_flag_commands", "find_flag_command"]
 
@@ -34,7 +34,7 @@ class FlagCommand:
 
     def load(self, name: str) -> Callable[[Sequence[str]], int]:
         """Import the command of that *name*."""
-        command: Callable[[Sequence[str]], int] = load_from_wing(self.place, f"run `naiad {name}`")
+        command: Callable[[Sequence[str]], int] = load_from_extension(self.place, f"run `naiad {name}`")
         return command
 
 
@@ -67,11 +67,11 @@ def find_flag_command(name: str) -> FlagCommand | None:
     """The command of that name; None if it does not accept the server's flags."""
     if name in _OWN:
         return _OWN[name]
-    wing = wing_of_command(name)
-    if wing is None:
+    extension = extension_of_command(name)
+    if extension is None:
         return None
-    place = f"{wing.package}.commands:FLAG_COMMANDS"
-    commands: Mapping[str, FlagCommand] = load_from_wing(place, f"run `naiad {name}`")
+    place = f"{extension.package}.commands:FLAG_COMMANDS"
+    commands: Mapping[str, FlagCommand] = load_from_extension(place, f"run `naiad {name}`")
     return commands.get(name)
 
 

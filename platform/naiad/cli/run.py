@@ -1,7 +1,7 @@
 """`naiad run`: loads one model in its own environment, sends it one request and prints the responses.
 
 The command builds the same engine and loader as a server (`naiad.server.app`) and submits the request through the
-engine's door, without a port. `run_input` makes the request of the command line.
+engine's facade, without a port. `run_input` makes the request of the command line.
 """
 
 from __future__ import annotations

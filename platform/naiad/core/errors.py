@@ -122,7 +122,7 @@ class ParameterError(ConfigError):
 
 
 class MissingPackageError(NaiadError):
-    """A package that naiad consists of is not installed (`naiad.core.wings`)."""
+    """A package that naiad consists of is not installed (`naiad.core.extensions`)."""
 
     default_code = Code.UNSUPPORTED
 

@@ -1,1 +1,1 @@
-"""Load, unload, infer, ready, statistics: the only door for frontends and for calls from models."""
+"""Load, unload, infer, ready, statistics: the only facade for frontends and for calls from models."""

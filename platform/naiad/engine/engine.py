@@ -1,4 +1,4 @@
-"""The engine: implements `EngineDoor` with the registry of loaded versions and the loading of models.
+"""The engine: implements `EngineFacade` with the registry of loaded versions and the loading of models.
 
 Methods that are not coroutines return without blocking. Everything runs on the event loop's thread.
 """
@@ -71,7 +71,7 @@ class _EngineState(enum.Enum):
 
 
 class Engine:
-    """Implements `naiad.engine.door.EngineDoor`.
+    """Implements `naiad.engine.facade.EngineFacade`.
 
     Attributes:
         services: What models can use of the server.
@@ -228,7 +228,7 @@ class Engine:
         return ServerMetadata(name=self._settings.server_id, version=naiad.__version__)
 
     def is_started(self) -> bool:
-        """See `EngineDoor.is_started`."""
+        """See `EngineFacade.is_started`."""
         return self._state is not _EngineState.STARTING
 
     def is_live(self) -> bool:
@@ -357,7 +357,7 @@ class Engine:
         for loaded in self._registry.ready_versions():
             if isinstance(loaded, ModelVersion):
                 found += loaded.statuses()
-                found += () if loaded.branches is None else loaded.branches.statuses()
+                found += () if loaded.replicas is None else loaded.replicas.statuses()
         return found
 
     def demand_status(self) -> DemandStatus | None:

@@ -34,7 +34,7 @@ class DirectAccess(Protocol):
         """Where processes note their loads for it; None if one process has all of its instances."""
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """See `EngineDoor.reserve_input`."""
+        """See `EngineFacade.reserve_input`."""
 
 
 class Target(Protocol):

@@ -19,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource, redact
 from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.extensions import load_from_extension
 from naiad.core.real_paths import lasting_path
-from naiad.core.wings import load_from_wing
 from naiad.environments.activation import Activations
 from naiad.environments.entry_provider import EntryProvider
 from naiad.environments.moved_folders import explain_moved_scripts, explain_unfinished_unpacking
@@ -176,7 +176,7 @@ class EnvironmentManager:
         with self._declared_lock:
             if self._declared is None:
                 # Imported here: most servers have no such model, and these modules parse locks and markers.
-                make = load_from_wing(
+                make = load_from_extension(
                     "naiad_building.declared.provider:DeclaredEnvironments",
                     f"prepare the environment that {named.path} declares",
                 )

@@ -1,6 +1,6 @@
 """Reads the inputs of a request that are in regions of clients' shared memory, before the request is checked.
 
-Long inputs are read straight into the input segment of an instance (`EngineDoor.reserve_input`), so that they are
+Long inputs are read straight into the input segment of an instance (`EngineFacade.reserve_input`), so that they are
 copied once. What is read counts in the budget for requests, like bodies: a request of 200 bytes may name a region of
 gigabytes.
 """
@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from naiad.core.errors import InvalidRequestError, NaiadError, NotReadyError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.offload.background import has_long_strings
 from naiad.frontends.offload.exchanges import Cancellable
@@ -39,7 +39,7 @@ Start: TypeAlias = Callable[[Callable[[None], None], Callable[[Exception], None]
 def complete_inputs(
     request: InferRequest,
     requested: RequestedOutputs | None,
-    engine: EngineDoor,
+    engine: EngineFacade,
     extensions: Extensions,
     later: Callable[[Start, Callable[[None], None]], None],
     submit: Callable[[], None],
@@ -91,7 +91,7 @@ class RegionReading:
     )
 
     def __init__(
-        self, request: InferRequest, requested: RequestedOutputs, engine: EngineDoor, extensions: Extensions
+        self, request: InferRequest, requested: RequestedOutputs, engine: EngineFacade, extensions: Extensions
     ) -> None:
         """Nothing is read yet; *requested* gets the parts and the charge, and releases them when the request ends."""
         self._request = request

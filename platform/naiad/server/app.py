@@ -51,11 +51,11 @@ from naiad.server.processes.spawned import SpawnedProcesses
 from naiad.server.signals import call_on_hangup, stop_on_signals
 
 if TYPE_CHECKING:
-    from naiad.engine.serving.branches import BranchMaker
+    from naiad.engine.serving.replicas import ReplicaMaker
     from naiad.frontends.tracing.tracer import Tracer
     from naiad.server.listeners import Listeners
-    from naiad.server.processes.branches import BranchProcesses
     from naiad.server.processes.pool import ProcessPool
+    from naiad.server.processes.replicas import ReplicaProcesses
 
 logger = logging.getLogger("naiad.app")
 
@@ -135,22 +135,22 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
     require_free_ports(options)
     _require_valid_tls(options)
     recent = log.keep_recent() if options.http.ui else None  # before the models load: the page shows why they failed
-    branches = make_branches(options)
-    if branches is not None and recent is not None:
-        branches.keep_lines = recent.add
-    loader = build_loader(options, branches=branches)
+    replicas = make_replicas(options)
+    if replicas is not None and recent is not None:
+        replicas.keep_lines = recent.add
+    loader = build_loader(options, replicas=replicas)
     engine = build_engine(options, loader)
     engine.is_reachable = False
     async with AsyncExitStack() as stack:
-        if branches is not None:
-            stack.callback(branches.close)
+        if replicas is not None:
+            stack.callback(replicas.close)
         stack.push_async_callback(engine.stop)
         if supervisor is not None:
             supervising = asyncio.ensure_future(supervisor.run(engine))
             stack.callback(supervising.cancel)
         processes = None
-        if branches is not None:
-            processes = start_processes(engine, loader.link_memory, branches, options, log, stack)
+        if replicas is not None:
+            processes = start_processes(engine, loader.link_memory, replicas, options, log, stack)
         starting, may_listen = asyncio.ensure_future(engine.start()), asyncio.Event()
         if options.general.listen_while_loading and not (options.http.reuse_port or options.grpc.reuse_port):
             may_listen.set()
@@ -201,8 +201,8 @@ async def _serve(options: ServerOptions, log: ActiveLog, supervisor: Supervisor 
             await _drain(ports.drain, options.general.drain_seconds, stopping)
         logger.info("Waiting for in-flight requests to complete.")
         await engine.end_loads()
-        if branches is not None:
-            branches.close_branches()
+        if replicas is not None:
+            replicas.close_replicas()
         await engine.finish_sequences()
     return 0
 
@@ -291,19 +291,19 @@ async def listen(
     return OpenPorts(listeners, drain, reopen)
 
 
-def make_branches(options: ServerOptions) -> BranchProcesses | None:
+def make_replicas(options: ServerOptions) -> ReplicaProcesses | None:
     """What runs instances in other processes of the server; None if the options ask for one process."""
     if options.general.processes <= 1:
         return None
-    from naiad.server.processes.branches import BranchProcesses  # imported late: the usual server has one process
+    from naiad.server.processes.replicas import ReplicaProcesses  # imported late: the usual server has one process
 
-    return BranchProcesses(options.general.processes)
+    return ReplicaProcesses(options.general.processes)
 
 
 def start_processes(
     engine: Engine,
     memory: LinkMemory | None,
-    branches: BranchProcesses,
+    replicas: ReplicaProcesses,
     options: ServerOptions,
     log: ActiveLog,
     stack: AsyncExitStack,
@@ -314,15 +314,15 @@ def start_processes(
     from naiad.server.processes.pool import ProcessPool
 
     assert memory is not None
-    branches.services = engine.services
-    engine.services.calls.ask_again = branches.gather_waits
-    engine.count_elsewhere = branches.gather
+    replicas.services = engine.services
+    engine.services.calls.ask_again = replicas.gather_waits
+    engine.count_elsewhere = replicas.gather
     spawned = SpawnedProcesses()
     stack.push_async_callback(spawned.close)
     tracer = Tracer(options.trace.config)
     configuration = ProcessConfiguration(options, log.settings, options.general.processes, int(time.time()))
     others = options.general.processes - 1
-    pool = ProcessPool(engine, memory, tracer, others, configuration, spawned, branches)
+    pool = ProcessPool(engine, memory, tracer, others, configuration, spawned, replicas)
     stack.push_async_callback(lambda: pool.stop(0.0))  # if the server ends before it listens
     pool.connect()
     return StartedProcesses(pool, tracer, configuration.created)
@@ -341,14 +341,14 @@ def build_loader(
     options: ServerOptions,
     debugged: tuple[str, str] | None = None,
     *,
-    branches: BranchMaker | None = None,
+    replicas: ReplicaMaker | None = None,
 ) -> Loader:
     """The loader of models, with the environments and the settings it uses; logs the warnings about the options.
 
     Args:
         options: The server's options.
         debugged: Name of a model to run under a debugger, and the debugger; None for no debugger.
-        branches: The other processes of the server, which run instances and share memory with guests; None without any.
+        replicas: The other processes of the server, which run instances and share memory with guests; None without any.
 
     Raises:
         UnsupportedRequestError: If /proc is missing.
@@ -384,8 +384,8 @@ def build_loader(
         guest_user=options.guests.user,
         gpu_pools=_gpu_pools(options),
         busy_poll_us=default_busy_poll_us() if options.guests.busy_poll_us < 0 else options.guests.busy_poll_us,
-        link_memory=None if branches is None else LinkMemory(options.general.processes - 1),
-        branches=branches,
+        link_memory=None if replicas is None else LinkMemory(options.general.processes - 1),
+        replicas=replicas,
         is_caching=bool(options.cache.size),
     )
     return Loader(settings, EnvironmentManager(options.environments.store, policy=store_policy(options)))

@@ -25,7 +25,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.server.http_api import openai_package
 from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
-from naiad.server.processes.coordinator_door import CoordinatorDoor
+from naiad.server.processes.coordinator_facade import CoordinatorFacade
 from naiad.server.processes.dealing import ConnectionDealer
 from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.pool import ProcessPool
@@ -59,7 +59,7 @@ async def listen_in_processes(
     Raises:
         NaiadError: If a port is not available, or a process cannot serve.
     """
-    door = CoordinatorDoor(engine, pool.wait_sent)
+    facade = CoordinatorFacade(engine, pool.wait_sent)
     shared_log = SharedLog(log, pool)
     regions = SharedRegions(ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid), pool)
     tracer.on_change = lambda is_on: pool.announce(FrameKind.TRACING, is_on)
@@ -70,7 +70,7 @@ async def listen_in_processes(
 
     def metrics(listeners: Listeners) -> MetricsFrontend:
         def families() -> Sequence[Family]:
-            return pool.families(_own_families(listeners, engine, pool), door.received_count)
+            return pool.families(_own_families(listeners, engine, pool), facade.received_count)
 
         return metrics_frontend(engine, options, families, prepare=collect)
 
@@ -92,14 +92,14 @@ async def listen_in_processes(
         connections=connections,
         share=options.general.processes,
     )
-    own = await listen(door, services, options, stack)
+    own = await listen(facade, services, options, stack)
     if page is not None:
-        page.own = lambda: {"connections": own.count.open, "requests": door.received_count}
+        page.own = lambda: {"connections": own.count.open, "requests": facade.received_count}
         pool.services["console_document"] = page.document
     if own.metrics is not None:
         pool.services["metrics_page"] = own.metrics.page
     pool.services.update(stored)
-    pool.services.update(_services(services, door, regions, shared_log, tracer))
+    pool.services.update(_services(services, facade, regions, shared_log, tracer))
     pool.first_messages = regions.messages
 
     async def stop() -> None:
@@ -154,9 +154,9 @@ def _own_families(listeners: Listeners, engine: Engine, pool: ProcessPool) -> Se
 
 
 def _services(
-    services: ListenerServices, door: CoordinatorDoor, regions: SharedRegions, log: SharedLog, tracer: Tracer
+    services: ListenerServices, facade: CoordinatorFacade, regions: SharedRegions, log: SharedLog, tracer: Tracer
 ) -> Mapping[str, Callable[..., Any]]:
-    """What other processes may call beside the engine's door, or in place of it."""
+    """What other processes may call beside the engine's facade, or in place of it."""
     return {
         "api_document": services.api_document,
         "model_metrics": lambda: list(services.model_metrics),
@@ -171,6 +171,6 @@ def _services(
         "register_cuda_region": regions.register_cuda,
         "unregister_region": regions.unregister,
         "find_part": regions.part,
-        "load": door.load,
-        "unload": door.unload,
+        "load": facade.load,
+        "unload": facade.unload,
     }

@@ -1,4 +1,4 @@
-"""A process of a server beside the coordinator: listeners, branches of models, and links to the other processes.
+"""A process of a server beside the coordinator: listeners, replicas of models, and links to the other processes.
 
 The coordinator starts it with one end of a socket pair and the first message, its configuration. It ends with the
 coordinator: by a command, or by a signal of the kernel.
@@ -33,7 +33,7 @@ from naiad.server.listeners import Listeners, ListenerServices, listen
 from naiad.server.processes.dealing import ConnectionReceiver
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessConfiguration, ProcessReport, error_fields, pack
-from naiad.server.processes.own_branches import OwnBranches
+from naiad.server.processes.own_replicas import OwnReplicas
 from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.remote_engine import REGION_KINDS, RemoteEngine
 from naiad.server.processes.shared_log import RemoteLog
@@ -69,13 +69,13 @@ class _RemoteState:
 class _Commands:
     """The coordinator's commands, as events of the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: RemoteEngine, branches: OwnBranches) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: RemoteEngine, replicas: OwnReplicas) -> None:
         self.configuration: asyncio.Future[tuple[int, ProcessConfiguration]] = loop.create_future()
         self.listen: asyncio.Future[ServerOptions] = loop.create_future()
         self.stop: asyncio.Future[tuple[float, float]] = loop.create_future()
         self._stopped = 0.0
         self._engine = engine
-        self._branches = branches
+        self._replicas = replicas
         self.listeners: Listeners | None = None
         self.report: Callable[[], None] = lambda: None
         self.log: RemoteLog | None = None
@@ -86,15 +86,15 @@ class _Commands:
     def on_command(self, kind: int, content: Any) -> None:
         """Carry out a command."""
         if kind == FrameKind.CONFIGURATION:
-            self._branches.options = content[1].options
-            self._engine.share_branches(LinkMemory(content[1].processes - 1))
+            self._replicas.options = content[1].options
+            self._engine.share_replicas(LinkMemory(content[1].processes - 1))
             self.configuration.set_result(content)
         elif kind == FrameKind.LISTEN:
             self.listen.set_result(content)
         elif kind == FrameKind.ORDER:
-            self._branches.on_order(content)
-        elif kind == FrameKind.TELL_PROCESS:
-            self._branches.on_told(*content)
+            self._replicas.on_order(content)
+        elif kind == FrameKind.NOTIFY_PROCESS:
+            self._replicas.on_notice(*content)
         elif kind == FrameKind.STOP:
             if not self.stop.done():
                 self._stopped = asyncio.get_running_loop().time()
@@ -147,8 +147,8 @@ async def _trim_periodically(engine: RemoteEngine) -> None:
         await asyncio.sleep(_TRIM_PERIOD)
         while engine.trim():
             await asyncio.sleep(0)
-        if engine.branches is not None:
-            engine.branches.maintain()
+        if engine.replicas is not None:
+            engine.replicas.maintain()
 
 
 def main(descriptor: int) -> None:
@@ -169,8 +169,8 @@ def main(descriptor: int) -> None:
 async def _serve(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
     engine = RemoteEngine(lambda: os._exit(1))  # the coordinator is gone, and with it every request
-    branches = engine.branches = OwnBranches(engine.send, engine.on_branch_opened, engine)
-    commands = _Commands(loop, engine, branches)
+    replicas = engine.replicas = OwnReplicas(engine.send, engine.on_replica_opened, engine)
+    commands = _Commands(loop, engine, replicas)
     engine.on_command = commands.on_command
     link = Link(sock, loop, engine.on_frame, engine.on_link_end, engine.on_received)
     engine.connect(link)
@@ -179,14 +179,14 @@ async def _serve(sock: socket.socket) -> None:
     rewrite_arguments(1, [b"naiad-process", str(number).encode()])
     with configure(configuration.log, is_queued=True) as log:
         if configuration.options.http.ui:  # the page shows the log of all processes, of restarts of models for one
-            log.pass_on(branches.tell_lines, loop)
+            log.pass_on(replicas.notify_lines, loop)
         first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if commands.stop.done() or await _serve_ports(engine, commands, configuration, log, number):
             # Clients of other processes may have requests here: they are disconnected when that time is over, and
             # models have theirs after it, as in a server of one process.
-            await branches.finish_requests(commands.for_requests())
-            await branches.stop(commands.for_models())
+            await replicas.finish_requests(commands.for_requests())
+            await replicas.stop(commands.for_models())
     link.flush()
     with contextlib.suppress(OSError):
         sys.stderr.flush()

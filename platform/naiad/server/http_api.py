@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from naiad.config.server.options import ServerOptions
-from naiad.core.wings import load_from_wing
-from naiad.engine.door import EngineDoor
+from naiad.core.extensions import load_from_extension
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange
@@ -22,7 +22,7 @@ MetricsPage: TypeAlias = Callable[[], Awaitable[list[Buffer]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """What such an API needs of the server beside the engine's door.
+    """What such an API needs of the server beside the engine's facade.
 
     Attributes:
         adapters: Finds the names of the adapters of a model and version.
@@ -57,7 +57,7 @@ class HttpApiPackage(Protocol):
     """The module of a package that makes its API."""
 
     def make_api(
-        self, engine: EngineDoor, options: ServerOptions, extensions: Extensions, services: ApiServices
+        self, engine: EngineFacade, options: ServerOptions, extensions: Extensions, services: ApiServices
     ) -> HttpApi:
         """The API, for the listeners of one process."""
 
@@ -77,5 +77,5 @@ def openai_package() -> HttpApiPackage:
     Raises:
         MissingPackageError: If it is not installed.
     """
-    package: HttpApiPackage = load_from_wing("naiad_llm.extension:EXTENSION", "serve OpenAI's API (--openai-port)")
+    package: HttpApiPackage = load_from_extension("naiad_llm.extension:EXTENSION", "serve OpenAI's API (--openai-port)")
     return package

@@ -21,7 +21,7 @@ from naiad.config.server.console_options import EVERYWHERE, LOOPBACK
 from naiad.config.server.options import ServerOptions
 from naiad.core.gpus import GpuMeter, gpu_uuid
 from naiad.core.logs import RecentLines
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.environments.store.entries import entry_sizes
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
@@ -156,7 +156,7 @@ ConsoleMaker: TypeAlias = "Callable[[AsyncExitStack, ProcessRoles], StateSource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerServices:
-    """What listeners need beside the engine's door.
+    """What listeners need beside the engine's facade.
 
     Attributes:
         log: The server's log.
@@ -233,7 +233,7 @@ def server_services(
 
 
 async def listen(
-    engine: EngineDoor, services: ListenerServices, options: ServerOptions, stack: AsyncExitStack
+    engine: EngineFacade, services: ListenerServices, options: ServerOptions, stack: AsyncExitStack
 ) -> Listeners:
     """Serve on all ports that the options name but that of metrics (`Listeners.open_metrics`), until *stack* is closed.
 
@@ -359,7 +359,7 @@ def metrics_frontend(
 
 
 async def _start_frontends(
-    engine: EngineDoor,
+    engine: EngineFacade,
     options: ServerOptions,
     extensions: Extensions,
     listeners: Listeners,
@@ -447,7 +447,7 @@ async def _start_openai(
 
 
 def _fallback(
-    engine: EngineDoor,
+    engine: EngineFacade,
     services: ListenerServices,
     options: ServerOptions,
     openai: HttpApi | None,
@@ -525,7 +525,7 @@ def _folder_of(loader: Loader, model: str, version: str) -> Path | None:
 
 
 def _openai_api(
-    engine: EngineDoor,
+    engine: EngineFacade,
     services: ListenerServices,
     options: ServerOptions,
     extensions: Extensions,

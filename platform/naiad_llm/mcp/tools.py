@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from naiad.core.errors import InvalidRequestError, NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 from naiad.protocol.model_names import LATEST, model_key
@@ -88,7 +88,7 @@ def error_result(message: str) -> dict[str, Any]:
 class ToolBox:
     """The tools of a server: its ready models whose inputs are described."""
 
-    def __init__(self, engine: EngineDoor, names: Collection[str] = ()) -> None:
+    def __init__(self, engine: EngineFacade, names: Collection[str] = ()) -> None:
         self._engine = engine
         self._names = frozenset(names)
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from naiad.core.errors import NaiadError, without_frames
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.model_names import model_key
 from naiad.protocol.text_models import can_embed, can_generate_text
@@ -36,7 +36,7 @@ class ServedModels:
     """Finds models, and adapters in their names."""
 
     def __init__(
-        self, engine: EngineDoor, separator: str, adapters: AdapterNames, context: ContextLength = unknown_context
+        self, engine: EngineFacade, separator: str, adapters: AdapterNames, context: ContextLength = unknown_context
     ) -> None:
         """The models of *engine*; *separator* is "" to support no adapters, whose names *adapters* finds."""
         self._engine = engine

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from naiad.core.errors import NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.http1.heads import propagated_headers
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
 from naiad.frontends.http1.server_sent_events import SentCount
@@ -96,7 +96,7 @@ class BodyReader:
 class Submitter:
     """Submits inference requests, traced where they are selected."""
 
-    def __init__(self, engine: EngineDoor, tracer: RequestTracer, background: Background) -> None:
+    def __init__(self, engine: EngineFacade, tracer: RequestTracer, background: Background) -> None:
         self.engine = engine
         self._tracer = tracer
         self._background = background

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 import naiad
 from naiad.core.errors import BundleError
-from naiad.core.wings import WINGS
+from naiad.core.extensions import EXTENSIONS
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest
 from naiad.environments.bytecode import compile_environment
@@ -151,7 +151,7 @@ def _copy_checkout(site: Path) -> None:
     package = _package()
     if package.parent.name != "platform" or (site / _NAIAD / "__init__.py").exists():
         return
-    for name in (_NAIAD, *(wing.package for wing in WINGS if wing.is_installed)):
+    for name in (_NAIAD, *(extension.package for extension in EXTENSIONS if extension.is_installed)):
         shutil.copytree(package.parent / name, site / name, ignore=_NOT_COPIED, dirs_exist_ok=True)
     for alias in package.parent.glob("*.py"):
         shutil.copy2(alias, site)

@@ -50,7 +50,7 @@ def loaded(before: ModelConfig, processes: int) -> Any:
         config=before,
         reason="",
         instances=[SimpleNamespace(name=f"a_{n}", reason="") for n, each in enumerate(placed.processes) if each == 0],
-        branches=SimpleNamespace(statuses=lambda: [SimpleNamespace(state="ready")]) if placed.is_spread else None,
+        replicas=SimpleNamespace(statuses=lambda: [SimpleNamespace(state="ready")]) if placed.is_spread else None,
         resolution=SimpleNamespace(library=None),
         place=place,
         is_in_use=lambda _: False,
@@ -82,5 +82,5 @@ def test_a_model_is_loaded_again_where_instances_of_several_processes_would_chan
 def test_a_model_with_an_instance_that_was_given_up_in_another_process_is_loaded_again() -> None:
     old = config(PLAIN, group(3))
     version = loaded(old, 3)
-    version.branches.statuses = lambda: [SimpleNamespace(state="given up")]
+    version.replicas.statuses = lambda: [SimpleNamespace(state="given up")]
     assert changed_instances(version, old.message, old.message) is None

@@ -15,12 +15,12 @@ from naiad.core.errors import ModelError
 from naiad.engine.lifecycle.placement import LoadFacts, place_instances
 from naiad.engine.loading import loader
 from naiad.engine.loading.loader import shares_of
-from naiad.engine.serving.branches import BranchOrder
+from naiad.engine.serving.replicas import ReplicaOrder
 from naiad.guests.launch import LaunchSpec
 from naiad.guests.memory.link_memory import LinkMemory
 
 
-class Branches:
+class Replicas:
     """The instances of a version in other processes, which do what they are told.
 
     Attributes:
@@ -29,7 +29,7 @@ class Branches:
 
     in_flight, typical, row = 0, 0, 3
 
-    def __init__(self, maker: Processes, order: BranchOrder, shares: Mapping[int, Sequence[LaunchSpec]]) -> None:
+    def __init__(self, maker: Processes, order: ReplicaOrder, shares: Mapping[int, Sequence[LaunchSpec]]) -> None:
         self.order, self.shares, self._maker = order, shares, maker
         self.told: list[Any] = []
         maker.made.append(self)
@@ -77,19 +77,19 @@ class Processes:
     """Three processes, the coordinator included.
 
     Attributes:
-        made: The branches of all versions.
+        made: The replicas of all versions.
         failures: Why the next ones cannot start.
     """
 
     processes = 3
 
     def __init__(self) -> None:
-        self.made: list[Branches] = []
+        self.made: list[Replicas] = []
         self.failures: list[Exception] = []
 
-    def make(self, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Branches:
+    def make(self, order: ReplicaOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Replicas:
         assert model in {"m", "n", "e"}
-        return Branches(self, order, specs)
+        return Replicas(self, order, specs)
 
     def places(self) -> list[dict[str, int]]:
         return [each.places for each in self.made]
@@ -106,29 +106,29 @@ def test_the_instances_of_a_model_are_spread_over_the_processes(host, processes,
     async def check() -> None:
         with caplog.at_level(logging.INFO):
             await host.load()
-        (branches,) = processes.made
-        assert branches.places == {"m_0_1": 1, "m_0_2": 2}
+        (replicas,) = processes.made
+        assert replicas.places == {"m_0_1": 1, "m_0_2": 2}
         assert [guest.spec.name for guest in host.guests] == ["m_0_0", "m_0_3"]
         served = host.version()
-        order = branches.order
+        order = replicas.order
         assert (order.number, order.version, order.namespace) == (served.number, 1, "")
         assert (order.specs, order.steps, order.config) == ((), (), served.config.message.SerializeToString())
         assert [each.getMessage() for each in caplog.records][1].endswith("because its instances share nothing")
         assert len(host.leases) == 1
-        assert served.branches is branches
+        assert served.replicas is replicas
         assert served.log.advise("ModuleNotFoundError: No module named 'nosuch'")
         host.add("m", more=instances(3))
         await host.load()
         await asyncio.sleep(1)
         assert host.version() is not served, "it is loaded again"
-        assert branches.told == ["start", ("stop", 30)]
+        assert replicas.told == ["start", ("stop", 30)]
         again = processes.made[1]
         assert again.places == {"m_0_1": 1, "m_0_2": 2}
         await host.engine.unload("m")
         await asyncio.sleep(1)
         assert again.told == ["start", ("stop", 30)]
 
-    host.run(check, branches=processes)
+    host.run(check, replicas=processes)
 
 
 def test_nothing_is_left_in_any_process_if_one_cannot_start(host, processes):
@@ -141,7 +141,7 @@ def test_nothing_is_left_in_any_process_if_one_cannot_start(host, processes):
         processes.made.clear()
         host.assert_nothing_is_left()
 
-    host.run(check, branches=processes)
+    host.run(check, replicas=processes)
 
 
 STEP = 'step { model_name: "m" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }'
@@ -171,7 +171,7 @@ def test_an_ensemble_runs_where_all_its_models_are(host, processes, count, elsew
         if count == 1:
             assert host.guests[0].spec.name == "m_0_0"
 
-    host.run(check, branches=processes)
+    host.run(check, replicas=processes)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_a_load_knows_of_a_model_decides_where_its_instances_are(
             await asyncio.sleep(1)
         assert seen == [(LoadFacts(**expected), 3)]
 
-    host.run(check, branches=processes, **settings)
+    host.run(check, replicas=processes, **settings)
 
 
 def test_the_inputs_of_own_instances_are_shared_with_the_other_processes(host, processes):
@@ -222,7 +222,7 @@ def test_the_inputs_of_own_instances_are_shared_with_the_other_processes(host, p
         await asyncio.sleep(6)
         assert guest.spec.inputs.is_closed
 
-    host.run(check, branches=processes, link_memory=memory)
+    host.run(check, replicas=processes, link_memory=memory)
 
 
 def test_instances_that_share_a_guest_are_in_the_process_of_the_first(host):

@@ -1,4 +1,4 @@
-"""Requests to a version with branches: where each goes, and what becomes of those that wait."""
+"""Requests to a version with replicas: where each goes, and what becomes of those that wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.waiting import until_async
 
 from naiad.core.errors import InvalidRequestError, NotReadyError
 from naiad.engine.open_request import OpenRequest
-from naiad.engine.serving.branches import Spreading
+from naiad.engine.serving.replicas import Spreading
 from naiad.protocol.inference import InferRequest, InferResponse
 
 
@@ -64,8 +64,8 @@ class Tracker:
         self.waiting.remove(opened)
 
 
-class Branches:
-    """Keeps what was sent to a branch; *idle* and *better* are the processes with an idle instance, or less to do."""
+class Replicas:
+    """Keeps what was sent to a replica; *idle* and *better* are the processes with an idle instance, or less to do."""
 
     typical = 0
 
@@ -92,8 +92,8 @@ class Spread:
     def __init__(self) -> None:
         self.tracker = Tracker()
         self.admission = Admission(self.tracker)
-        self.branches = Branches()
-        self.spreading = Spreading(self.admission, self.tracker, self.branches, lambda: 1)  # type: ignore[arg-type]
+        self.replicas = Replicas()
+        self.spreading = Spreading(self.admission, self.tracker, self.replicas, lambda: 1)  # type: ignore[arg-type]
         self.answers: list[tuple[InferResponse | None, bool]] = []
 
     def opened(self, name: str, **fields: Any) -> OpenRequest:
@@ -122,40 +122,40 @@ def run(test: Callable[[Spread], Any]) -> None:
 
 def test_a_request_stays_while_an_instance_is_idle() -> None:
     async def test(spread: Spread) -> None:
-        spread.tracker.is_idle, spread.branches.better, spread.branches.idle = True, 1, 1
+        spread.tracker.is_idle, spread.replicas.better, spread.replicas.idle = True, 1, 1
         spread.submit("a")
         spread.submit("b", needs_idle=True)
-        assert (spread.admission.here, spread.branches.sent) == ([("a", False), ("b", True)], [])
+        assert (spread.admission.here, spread.replicas.sent) == ([("a", False), ("b", True)], [])
 
     run(test)
 
 
 def test_a_request_goes_where_there_is_less_to_do_and_a_call_to_an_idle_instance() -> None:
     async def test(spread: Spread) -> None:
-        spread.branches.better, spread.branches.idle = 1, 2
+        spread.replicas.better, spread.replicas.idle = 1, 2
         first, call = spread.submit("a"), spread.submit("b", needs_idle=True)
-        assert spread.branches.sent == [(1, first), (2, call)]
+        assert spread.replicas.sent == [(1, first), (2, call)]
 
     run(test)
 
 
 def test_a_request_with_tensors_in_gpu_memory_stays() -> None:
     async def test(spread: Spread) -> None:
-        spread.branches.better = spread.branches.idle = 1
+        spread.replicas.better = spread.replicas.idle = 1
         spread.submit("a", device=object())
         spread.submit("b", needs_idle=True, device=object())
         spread.spreading._waiting.look()
-        assert spread.branches.sent == []
+        assert spread.replicas.sent == []
 
     run(test)
 
 
 def test_a_request_that_does_not_fit_the_model_is_sent_nowhere() -> None:
     async def test(spread: Spread) -> None:
-        spread.branches.better = 1
+        spread.replicas.better = 1
         with pytest.raises(InvalidRequestError, match="it is wrong"):
             spread.submit("wrong")
-        assert spread.branches.sent == []
+        assert spread.replicas.sent == []
 
     run(test)
 
@@ -164,25 +164,25 @@ def test_calls_that_wait_move_in_order_when_an_instance_elsewhere_is_idle_and_re
     async def test(spread: Spread) -> None:
         spread.submit("client's")
         calls = [spread.submit(name, needs_idle=True) for name in "ab"]
-        assert spread.branches.sent == []
-        spread.branches.idle = 2
-        await until_async(lambda: len(spread.branches.sent) == 2)
-        assert spread.branches.sent == [(2, call) for call in calls]
+        assert spread.replicas.sent == []
+        spread.replicas.idle = 2
+        await until_async(lambda: len(spread.replicas.sent) == 2)
+        assert spread.replicas.sent == [(2, call) for call in calls]
         assert [each.request.request_id for each in spread.tracker.waiting] == ["client's"]
 
     run(test)
 
 
-def test_a_request_that_a_branch_does_not_take_waits_here() -> None:
+def test_a_request_that_a_replica_does_not_take_waits_here() -> None:
     async def test(spread: Spread) -> None:
-        spread.branches.idle = 1
+        spread.replicas.idle = 1
         opened = spread.submit("a", needs_idle=True)
-        spread.branches.idle = None
-        spread.branches.take_back(opened)
+        spread.replicas.idle = None
+        spread.replicas.take_back(opened)
         assert spread.tracker.waiting == [opened]
-        spread.branches.idle = 3
-        await until_async(lambda: len(spread.branches.sent) == 2)
-        assert spread.branches.sent[1] == (3, opened)
+        spread.replicas.idle = 3
+        await until_async(lambda: len(spread.replicas.sent) == 2)
+        assert spread.replicas.sent[1] == (3, opened)
 
     run(test)
 
@@ -190,7 +190,7 @@ def test_a_request_that_a_branch_does_not_take_waits_here() -> None:
 def test_a_request_that_comes_back_to_a_version_that_cannot_serve_gets_the_reason() -> None:
     async def test(spread: Spread) -> None:
         spread.admission.reason = "it is being unloaded"
-        spread.branches.take_back(spread.opened("a"))
+        spread.replicas.take_back(spread.opened("a"))
         ((response, final),) = spread.answers
         assert response is not None
         assert final
@@ -204,10 +204,10 @@ def test_nothing_moves_once_the_version_ends() -> None:
     async def test(spread: Spread) -> None:
         spread.submit("a")
         spread.spreading.close()
-        spread.branches.idle = spread.branches.better = 1
+        spread.replicas.idle = spread.replicas.better = 1
         spread.submit("b")
-        spread.branches.take_back(spread.opened("c"))
-        assert spread.branches.sent == []
+        spread.replicas.take_back(spread.opened("c"))
+        assert spread.replicas.sent == []
         assert [each.request.request_id for each in spread.tracker.waiting] == ["a", "b", "c"]
 
     run(test)

@@ -1,4 +1,4 @@
-"""Calls of the guests of branches: which process executes them, and how deadlocks are found that pass through several."""
+"""Calls of the guests of replicas: which process executes them, and how deadlocks are found that pass through several."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from naiad.guests.calls import ModelCall
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
-from naiad.server.processes.far_guests import FarGuests, GuestRelay
 from naiad.server.processes.messages import GuestCaller
+from naiad.server.processes.remote_guests import GuestRelay, RemoteGuests
 
 LASTING = 0.2
 """Seconds after which a call has been reported."""
@@ -144,7 +144,7 @@ class _Link:
 
 
 class Server:
-    """The coordinator, and a process with guests of branches.
+    """The coordinator, and a process with guests of replicas.
 
     Attributes:
         here: Models of the coordinator, by name.
@@ -161,17 +161,17 @@ class Server:
         self.is_slow = False
         self.services = ModelServices(SimpleNamespace(find=lambda name, _: self.here[name]))  # type: ignore[arg-type]
         self.services.calls.ask_again = self._ask_again
-        self.far = FarGuests(self.services, self._tell_process, lambda _: None)
+        self.remote_guests = RemoteGuests(self.services, self._notify_process, lambda _: None)
         self.calls: list[Any] = []  # of guests, that were sent to the coordinator
         self.noted: list[object] = []
-        self.relay = GuestRelay(self._tell, self)
+        self.relay = GuestRelay(self._notify, self)
 
-    def _tell(self, name: str, *arguments: Any) -> None:
+    def _notify(self, name: str, *arguments: Any) -> None:
         self.told.append(name)
-        assert self.far.on_told(*pickle.loads(pickle.dumps((name, arguments))))
+        assert self.remote_guests.on_notice(*pickle.loads(pickle.dumps((name, arguments))))
 
-    def _tell_process(self, name: str, *arguments: Any) -> None:
-        assert self.relay.on_told(*pickle.loads(pickle.dumps((name, arguments))))
+    def _notify_process(self, name: str, *arguments: Any) -> None:
+        assert self.relay.on_notice(*pickle.loads(pickle.dumps((name, arguments))))
 
     def target_of(self, call: ModelCall) -> Any:
         """See `Routes`."""
@@ -183,7 +183,7 @@ class Server:
         self.noted.append(target)
 
     def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
-        taken = self.far.on_call(pickle.loads(pickle.dumps(caller)), opened.request, opened.sink)
+        taken = self.remote_guests.on_call(pickle.loads(pickle.dumps(caller)), opened.request, opened.sink)
         self.calls.append(taken)
         opened.holder = _Link(taken)  # type: ignore[assignment]
 
@@ -217,7 +217,7 @@ def call(
 
 
 @pytest.mark.parametrize(
-    ("branch", "made", "is_executed_there"),
+    ("replica", "made", "is_executed_there"),
     [
         (Model(), call(), True),
         (Model(is_idle=False), call(), False),
@@ -230,21 +230,21 @@ def call(
     ],
 )
 def test_a_process_executes_a_call_if_it_has_an_idle_instance(
-    clock: Clock, branch: Model | None, made: ModelCall, is_executed_there: bool
+    clock: Clock, replica: Model | None, made: ModelCall, is_executed_there: bool
 ) -> None:
     async def check() -> None:
         server = Server()
-        server.here["m"] = Model(decoupled=branch is not None and branch.config.decoupled)
-        if branch is not None:
-            server.there["m"] = branch
+        server.here["m"] = Model(decoupled=replica is not None and replica.config.decoupled)
+        if replica is not None:
+            server.there["m"] = replica
         guest: Any = Guest("a_0_1", "a")
         server.relay.on_call(guest, made)
-        assert (branch is not None and len(branch.open) == 1) is is_executed_there
+        assert (replica is not None and len(replica.open) == 1) is is_executed_there
         assert (len(server.here["m"].open) == 1 or bool(guest.results)) is not is_executed_there
         assert bool(server.calls) is not is_executed_there
         if is_executed_there:
-            assert branch is not None
-            assert server.noted == [branch]
+            assert replica is not None
+            assert server.noted == [replica]
         server.relay.close()
 
     clock.run(check())
@@ -270,7 +270,7 @@ def test_each_call_ends_with_its_own_result_and_is_counted_where_it_was_executed
     clock.run(check())
 
 
-def test_a_call_that_a_branch_does_not_accept_ends_with_the_reason(clock: Clock) -> None:
+def test_a_call_that_a_replica_does_not_accept_ends_with_the_reason(clock: Clock) -> None:
     async def check() -> None:
         server = Server()
         server.there["m"] = Model()
@@ -351,14 +351,14 @@ def test_only_calls_that_last_are_reported_and_their_end_is(clock: Clock) -> Non
         clock.advance(LASTING)
         await turns()
         assert server.told == ["guest", "waits"]
-        assert server.far.are_waiting
+        assert server.remote_guests.are_waiting
         clock.advance(10)
         await turns()
         model.answer()
         clock.advance(LASTING)
         await turns()
         assert server.told == ["guest", "waits", "waits"]
-        assert not server.far.are_waiting
+        assert not server.remote_guests.are_waiting
         clock.advance(LASTING)
         await turns()
         server.relay.close()
@@ -380,7 +380,7 @@ def ring(server: Server, model: Model | None = None) -> tuple[Any, Any, Model]:
     server.relay.on_call(a, call(1, "b"))  # type: ignore[arg-type]
     server.here["a"] = model = model or Model(is_idle=False)
     server.relay.on_call(b, call(1, "a"))  # type: ignore[arg-type]
-    model.guests.append(server.far.of(1, "a_0_1"))
+    model.guests.append(server.remote_guests.of(1, "a_0_1"))
     return a, b, model
 
 
@@ -390,7 +390,7 @@ def test_a_cycle_through_a_call_that_a_process_executes_is_found_once_it_lasts(c
         _, b, model = ring(server)
         # Its only instance is the guest that waits, which nobody here has heard of before its report.
         await last(clock)
-        model.guests[:] = [server.far.of(1, "a_0_1")]
+        model.guests[:] = [server.remote_guests.of(1, "a_0_1")]
         await last(clock)
         server.services.calls.on_call_waiting()
         assert "the call can never be answered" in b.error
@@ -406,7 +406,7 @@ def test_a_process_is_asked_again_before_a_call_is_rejected(clock: Clock) -> Non
         server.is_slow = True
         a, b, model = ring(server)
         await last(clock)
-        model.guests[:] = [server.far.of(1, "a_0_1")]
+        model.guests[:] = [server.remote_guests.of(1, "a_0_1")]
         server.services.calls.on_call_waiting()
         server.services.calls.on_call_waiting()
         (then,) = server.asked
@@ -445,15 +445,15 @@ def test_a_guest_is_blocked_by_awaited_and_decoupled_calls_while_it_executes_a_b
         server.relay.on_call(b, call(1, "a"))  # type: ignore[arg-type]
         server.relay.on_call(a, made)  # type: ignore[arg-type]
         if not is_executed_there:
-            server.here["b"].waits[1] = [server.far.of(1, "b_0_1")]
+            server.here["b"].waits[1] = [server.remote_guests.of(1, "b_0_1")]
         await last(clock)
-        model.waits[1] = [server.far.of(1, "a_0_1")]
+        model.waits[1] = [server.remote_guests.of(1, "a_0_1")]
         server.services.calls.on_call_waiting()
         assert bool(b.results) is is_executing
         if not is_executing:  # until the next batch
             a.batches[2] = None
             await last(clock)
-            model.waits[1] = [server.far.of(1, "a_0_1")]
+            model.waits[1] = [server.remote_guests.of(1, "a_0_1")]
             server.services.calls.on_call_waiting()
             assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
         server.relay.close()
@@ -468,8 +468,8 @@ def test_what_a_process_has_reported_ends_with_it(clock: Clock) -> None:
         server = Server()
         _, b, model = ring(server)
         await last(clock)
-        model.guests[:] = [server.far.of(1, "a_0_1")]
-        server.far.close()
+        model.guests[:] = [server.remote_guests.of(1, "a_0_1")]
+        server.remote_guests.close()
         server.services.calls.on_call_waiting()
         assert b.results == []
         server.relay.close()
@@ -487,7 +487,7 @@ def test_the_call_that_was_made_last_is_rejected_and_none_that_only_waits_for_th
         server.relay.on_call(c, call(1, "a"))  # type: ignore[arg-type]
         a, b, model = ring(server, server.here["a"])
         await last(clock)
-        model.guests[:] = [server.far.of(1, "a_0_1")]
+        model.guests[:] = [server.remote_guests.of(1, "a_0_1")]
         server.services.calls.on_call_waiting()
         assert a.results == c.results == []
         assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
@@ -551,22 +551,22 @@ class TwoModels(Engine):
 
 @pytest.mark.parametrize("event", ["opened", "ended"])
 @pytest.mark.parametrize("engine", [TwoModels()])
-async def test_calls_stay_in_their_process_while_a_branch_of_another_model_opens_or_ends(
+async def test_calls_stay_in_their_process_while_a_replica_of_another_model_opens_or_ends(
     pair: Pair, event: str
 ) -> None:
     """An old version ends after the load or unload was answered; it may take as long as its guests do."""
 
     target = object()
-    branch = SimpleNamespace(version=target, takes_call=lambda *, is_decoupled: True)
-    branches = {2: branch} if event == "opened" else {1: branch, 2: branch}
-    pair.remote.branches = SimpleNamespace(find=branches.get, find_ensemble=lambda _: None)  # type: ignore[assignment]
+    replica = SimpleNamespace(version=target, takes_call=lambda *, is_decoupled: True)
+    replicas = {2: replica} if event == "opened" else {1: replica, 2: replica}
+    pair.remote.replicas = SimpleNamespace(find=replicas.get, find_ensemble=lambda _: None)  # type: ignore[assignment]
     call = {name: SimpleNamespace(request=request(name), is_decoupled=False) for name in "ab"}
     for name in "ab":
         pair.know_route(name)
     assert pair.remote.target_of(call["b"]) is target  # type: ignore[arg-type]
 
-    branches.pop(1, None) if event == "ended" else branches.setdefault(1, branch)
-    pair.remote.on_branch_opened(1)
+    replicas.pop(1, None) if event == "ended" else replicas.setdefault(1, replica)
+    pair.remote.on_replica_opened(1)
 
     assert pair.remote.target_of(call["b"]) is target, "its route was forgotten"  # type: ignore[arg-type]
     pair.know_route("a")

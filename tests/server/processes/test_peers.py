@@ -1,4 +1,4 @@
-"""The link between two processes beside the coordinator: what each sends to the branches of the other."""
+"""The link between two processes beside the coordinator: what each sends to the replicas of the other."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from naiad.engine.open_request import OpenRequest
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
-from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.messages import Origin, VersionRoute
 from naiad.server.processes.peer import Peer
+from naiad.server.processes.remote_trace import RemoteTrace
 from naiad.server.processes.request_session import GoneError
 
 LOAD = 7
@@ -55,7 +55,7 @@ class Trace:
 
 
 class Models:
-    """The branches of a process: one version, which answers with the bytes of its inputs, or is gone."""
+    """The replicas of a process: one version, which answers with the bytes of its inputs, or is gone."""
 
     is_exiting = False
 
@@ -184,7 +184,7 @@ def test_a_traced_request_has_its_context_there_and_its_times_come_back_before_t
         ends.send(replace(numbered(64), **fields), untraced)
         await until_async(lambda: sink.responses and untraced.responses)
         found, other = (each.trace for each in ends.models.requests)
-        assert isinstance(found, FarTrace)
+        assert isinstance(found, RemoteTrace)
         assert (found.context, found.number, other) == (context, opened.key, None)
         assert trace.computed == [(TIMES, 0)]
 

@@ -25,7 +25,7 @@ from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
 
 
 class FakeProcesses(SpawnedProcesses):
-    """Processes that only sleep. This process has their ends of the links, each with a real engine's door."""
+    """Processes that only sleep. This process has their ends of the links, each with a real engine's facade."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,20 +44,20 @@ class FakeProcesses(SpawnedProcesses):
 
     def connect(self, number: int) -> RemoteEngine:
         """Have a process take part from now on."""
-        door = RemoteEngine(lambda: None)
+        facade = RemoteEngine(lambda: None)
         loop = asyncio.get_running_loop()
 
         def on_frame(kind: int, payload: bytes) -> None:
             if kind == FrameKind.PING:
                 self.pings.append(payload)
-            door.on_frame(kind, payload)
+            facade.on_frame(kind, payload)
 
-        link = Link(self.sockets[number], loop, on_frame, door.on_link_end, door.on_received)
-        door.connect(link)
+        link = Link(self.sockets[number], loop, on_frame, facade.on_link_end, facade.on_received)
+        facade.connect(link)
         self.links.append(link)
-        door.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"])))
-        self.doors.append(door)
-        return door
+        facade.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"])))
+        self.doors.append(facade)
+        return facade
 
     def end(self) -> None:
         for process in self.processes:
@@ -161,11 +161,11 @@ def test_a_process_that_does_not_read_delays_a_change_for_a_limited_time(
 def test_requests_of_processes_that_were_killed_stay_counted(fakes: FakeProcesses) -> None:
     name = "naiad_process_requests_total"
 
-    async def ask(door: RemoteEngine, count: int) -> None:
-        door.ask = lambda *_: VersionRoute(1, False, None, {}, None)  # type: ignore[method-assign,arg-type]
+    async def ask(facade: RemoteEngine, count: int) -> None:
+        facade.ask = lambda *_: VersionRoute(1, False, None, {}, None)  # type: ignore[method-assign,arg-type]
         sink = Sink()
         for _ in range(count):
-            door.submit(request("m"), sink)
+            facade.submit(request("m"), sink)
         await until_async(lambda: len(sink.responses) == count)
 
     async def test(pool: ProcessPool) -> None:

@@ -43,10 +43,10 @@ async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair:
     opened.sink = sink
     pair.remote.peers[2] = peer  # type: ignore[assignment]
     noted: list[tuple[int, int]] = []
-    pair.remote.branches = SimpleNamespace(  # type: ignore[assignment]
+    pair.remote.replicas = SimpleNamespace(  # type: ignore[assignment]
         note_sent=lambda *each: noted.append(each), find=lambda _: None, find_ensemble=lambda _: None
     )
-    known: Any = SimpleNamespace(route=ROUTE, branch=None)
+    known: Any = SimpleNamespace(route=ROUTE, replica=None)
     assert pair.remote._submit_near(2, known, opened)
     assert noted == [(ROW, 2)]
     opened.confirm_sent(3)

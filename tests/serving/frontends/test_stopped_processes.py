@@ -15,7 +15,7 @@ from serving.repositories import repository
 from support.server import free_ports
 
 from naiad.cli.serve import log_settings, open_log
-from naiad.server.app import build_engine, build_loader, listen, make_branches, start_processes
+from naiad.server.app import build_engine, build_loader, listen, make_replicas, start_processes
 from naiad.server.processes import pool as pools
 
 
@@ -42,15 +42,15 @@ def test_a_stopped_process_is_killed_and_another_one_serves(tmp_path: Path, monk
     )
 
     async def serve() -> None:
-        branches = make_branches(options)
-        assert branches is not None
-        loader = build_loader(options, branches=branches)
+        replicas = make_replicas(options)
+        assert replicas is not None
+        loader = build_loader(options, replicas=replicas)
         engine = build_engine(options, loader)
         async with AsyncExitStack() as stack:
-            stack.callback(branches.close)
+            stack.callback(replicas.close)
             stack.push_async_callback(engine.stop)
             log = stack.enter_context(open_log(log_settings(options)))
-            processes = start_processes(engine, loader.link_memory, branches, options, log, stack)
+            processes = start_processes(engine, loader.link_memory, replicas, options, log, stack)
             await engine.start()
             ports = await listen(engine, loader, options, log, stack, processes)
             before = set(others())

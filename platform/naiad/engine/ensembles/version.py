@@ -17,9 +17,9 @@ from naiad.engine.ensembles.step import OnStepWaiting
 from naiad.engine.registry import Registry
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph
 from naiad.engine.served import LoadedVersion, metadata_of, version_numbers
-from naiad.engine.serving.branches import Branches
 from naiad.engine.serving.instance import Instance
-from naiad.engine.serving.readiness import HasBranches
+from naiad.engine.serving.readiness import HasReplicas
+from naiad.engine.serving.replicas import Replicas
 from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS
 from naiad.protocol.metadata import ModelCondition, ModelStatistics
 
@@ -30,13 +30,13 @@ class EnsembleVersion:
     Attributes:
         number: Number of this load among all loads of all versions: the plan's generation.
         totals: What the coordinator has counted of its requests.
-        branches: Its executions in other processes; None without any.
+        replicas: Its executions in other processes; None without any.
         direct: None: which instance gets the inputs is known only when the steps are dispatched.
     """
 
     direct = None
 
-    branches: Branches | None = None
+    replicas: Replicas | None = None
 
     def __init__(
         self,
@@ -87,22 +87,22 @@ class EnsembleVersion:
 
     # -- life ---------------------------------------------------------------------------------------------------
 
-    async def start_branches(self, branches: Branches) -> None:
+    async def start_replicas(self, replicas: Replicas) -> None:
         """Have other processes execute its requests, too, that arrive there."""
-        branches.is_decoupled = self.config.decoupled
+        replicas.is_decoupled = self.config.decoupled
         try:
-            await branches.start()
+            await replicas.start()
         except BaseException:
-            await branches.stop(0)
+            await replicas.stop(0)
             raise
-        self.branches = branches
+        self.replicas = replicas
 
     async def stop(self, timeout: float) -> None:
-        elsewhere = () if self.branches is None else (self.branches.stop(timeout),)
+        elsewhere = () if self.replicas is None else (self.replicas.stop(timeout),)
         await asyncio.gather(self._execution.stop(timeout), *elsewhere)
 
     def is_finishing_requests(self) -> bool:
-        return self._execution.in_flight > 0 or (self.branches is not None and self.branches.in_flight > 0)
+        return self._execution.in_flight > 0 or (self.replicas is not None and self.replicas.in_flight > 0)
 
     @property
     def open_sequences(self) -> int:
@@ -141,13 +141,13 @@ class EnsembleVersion:
         condition = ModelCondition.NOT_SERVING
         if self.is_ready():
             condition = ModelCondition.READY if self.are_all_ready() else ModelCondition.DEGRADED
-        others = () if self.branches is None else [each.statistics for each in self.branches.counts()]
+        others = () if self.replicas is None else [each.statistics for each in self.replicas.counts()]
         totals = self.totals.with_counts_of(others) if others else self.totals
         return totals.value(self.config.name, str(self.version), condition=condition)
 
 
 def _processes_of(member: object) -> Collection[int]:
     """The processes beside the coordinator that execute requests to the model of a step; None is missing."""
-    if not isinstance(member, HasBranches) or member.branches is None:
+    if not isinstance(member, HasReplicas) or member.replicas is None:
         return ()
-    return member.branches.processes
+    return member.replicas.processes

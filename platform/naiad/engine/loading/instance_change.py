@@ -52,9 +52,9 @@ def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.Mode
     names = [instance.name for instance in instance_names(config)]
     if len(set(names)) < len(names):
         return None
-    if loaded.branches is not None and any(each.state == "given up" for each in loaded.branches.statuses()):
+    if loaded.replicas is not None and any(each.state == "given up" for each in loaded.replicas.statuses()):
         return None
-    is_spread = loaded.branches is not None or (loaded.place is not None and loaded.place(config).is_spread)
+    is_spread = loaded.replicas is not None or (loaded.place is not None and loaded.place(config).is_spread)
     if is_spread and message != loaded.config.message:
         return None
     if not _resource_needs(config) <= _resource_needs(loaded.config):

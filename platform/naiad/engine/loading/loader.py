@@ -48,9 +48,9 @@ from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.load_advice import load_advice
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import version_numbers
-from naiad.engine.serving.branches import BranchMaker, BranchOrder
 from naiad.engine.serving.compile_plan import input_names, state_outputs
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
+from naiad.engine.serving.replicas import ReplicaMaker, ReplicaOrder
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.serving.warmup import WarmupSample, read_samples
@@ -99,7 +99,7 @@ class LoadSettings:
         hang_seconds: See `LaunchSpec.hang_seconds`, for models whose configuration does not say.
         guest_env: Names of the server's variables that guests inherit; None for all.
         guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
-        branches: The other processes that may run instances; None if there are none.
+        replicas: The other processes that may run instances; None if there are none.
         is_caching: Whether the server caches responses.
     """
 
@@ -118,7 +118,7 @@ class LoadSettings:
     guest_user: GuestUser | GuestUserRange | None = None
     gpu_pools: Mapping[str, int] = field(default_factory=dict)
     link_memory: LinkMemory | None = None
-    branches: BranchMaker | None = None
+    replicas: ReplicaMaker | None = None
     is_caching: bool = False
     processes: GuestProcesses = SYSTEM
 
@@ -375,22 +375,22 @@ class Loader:
         specs = [self._spec(config, resolution, environment, instance, lanes=lanes) for instance in instances]
         specs = [spec if spec.at_terminal else replace(spec, prewarm=prewarmed) for spec in specs]
         settings, version = self._settings, resolution.version
-        processes = 1 if settings.branches is None else settings.branches.processes
+        processes = 1 if settings.replicas is None else settings.replicas.processes
         place = partial(place_instances, facts=facts, processes=processes)
         placement = place(config)
-        if settings.branches is not None:
+        if settings.replicas is not None:
             logger.info("'%s': %s", files.key, describe_placement(config, placement))
         shares = shares_of(specs, placement)
         own = shares.pop(COORDINATOR)
         if own and settings.link_memory is not None:
             inputs = settings.link_memory.add_inputs(config.name)
             own = [replace(spec, link_memory=settings.link_memory, inputs=inputs) for spec in own]
-        number, branches = next(version_numbers), None
+        number, replicas = next(version_numbers), None
         if shares:
-            assert settings.branches is not None
+            assert settings.replicas is not None
             as_bytes = config.message.SerializeToString()
-            order = BranchOrder(number, version, files.namespace, as_bytes, (), settings.restart, samples)
-            branches = settings.branches.make(order, config.name, shares)
+            order = ReplicaOrder(number, version, files.namespace, as_bytes, (), settings.restart, samples)
+            replicas = settings.replicas.make(order, config.name, shares)
         loaded = ModelVersion(
             config,
             version,
@@ -401,7 +401,7 @@ class Loader:
             settings.limiter,
             states,
             number=number,
-            branches=branches,
+            replicas=replicas,
         )
         loaded.place = place
         loaded.hold(spec.lease for share in shares.values() for spec in share if spec.lease is not None)
@@ -414,14 +414,14 @@ class Loader:
 
     async def start_ensemble(self, files: ModelFiles, made: EnsembleVersion) -> None:
         """Have the processes that have instances of all models of an ensemble execute its requests, too."""
-        maker = self._settings.branches
+        maker = self._settings.replicas
         if maker is None:
             return
         placement = place_ensemble(made.config, made.processes_of_members(), is_cached=self._settings.is_caching)
         logger.info("'%s': %s", files.key, describe_ensemble(placement))
         others = [process for process in placement.processes if process != COORDINATOR]
         if others:
-            order = BranchOrder(
+            order = ReplicaOrder(
                 made.number,
                 made.version,
                 files.namespace,
@@ -431,7 +431,7 @@ class Loader:
                 (),
                 steps=made.graph.steps,
             )
-            await made.start_branches(maker.make(order, made.config.name, dict.fromkeys(others, ())))
+            await made.start_replicas(maker.make(order, made.config.name, dict.fromkeys(others, ())))
 
     def _load_facts(
         self, config: ModelConfig, resolution: Resolution, *, is_forked: bool, is_on_demand: bool

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from naiad.core.errors import NotReadyError, fresh
 from naiad.engine.served import LoadedVersion
-from naiad.engine.serving.branches import Branches
+from naiad.engine.serving.replicas import Replicas
 from naiad.protocol.metadata import InstanceStatus
 
 logger = logging.getLogger("naiad.engine")
@@ -19,10 +19,10 @@ _NAMED = 3
 
 
 @runtime_checkable
-class HasBranches(Protocol):
+class HasReplicas(Protocol):
     """A version that may have instances in other processes."""
 
-    branches: Branches | None
+    replicas: Replicas | None
 
 
 @runtime_checkable
@@ -44,8 +44,8 @@ async def are_ready(versions: Iterable[LoadedVersion]) -> bool:
     queries: list[Awaitable[object]] = [
         worker.readiness.ask() for worker in workers if worker is not None and worker.readiness is not None
     ]
-    for branches in dict.fromkeys(branches for version in versions for branches in _branches_of(version)):
-        queries += branches.queries()
+    for replicas in dict.fromkeys(replicas for version in versions for replicas in _replicas_of(version)):
+        queries += replicas.queries()
     if not queries:
         return True
     answers = await asyncio.gather(*queries, return_exceptions=True)
@@ -72,14 +72,14 @@ def stalls_of(version: LoadedVersion) -> str:
     """The same of a loaded version, or of the models of an ensemble, in all processes."""
     config = version.config
     statuses = [instance.status(config.name, version.version) for instance in version.instances]
-    return describe_stalls([*statuses, *(each for branches in _branches_of(version) for each in branches.statuses())])
+    return describe_stalls([*statuses, *(each for replicas in _replicas_of(version) for each in replicas.statuses())])
 
 
-def _branches_of(version: LoadedVersion) -> Iterator[Branches]:
+def _replicas_of(version: LoadedVersion) -> Iterator[Replicas]:
     """The instances of a version, or of the models of an ensemble, in other processes."""
     if isinstance(version, HasMembers):
         for member in version.members():
             if member is not None:
-                yield from _branches_of(member)
-    elif isinstance(version, HasBranches) and version.branches is not None:
-        yield version.branches
+                yield from _replicas_of(member)
+    elif isinstance(version, HasReplicas) and version.replicas is not None:
+        yield version.replicas

@@ -28,13 +28,13 @@ from naiad.engine.response_cache import CachedResponses, ResponseCache
 from naiad.engine.scheduling.sequences.states import StateTensor
 from naiad.engine.served import metadata_of, version_numbers
 from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.branches import BranchCounts, Branches, Spreading, is_movable
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.device_use import device_use, usable_by_all
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.readiness import describe_stalls
+from naiad.engine.serving.replicas import ReplicaCounts, Replicas, Spreading, is_movable
 from naiad.engine.serving.tracker import RequestTracker
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmUp, WarmupSample
@@ -68,8 +68,8 @@ class ModelVersion:
         number: Number of this load among all loads of all versions: the plan's generation.
         recovering: Held by the instance that tries a guest after it was given up.
         resolution: What runs it; None until the loader sets it.
-        branches: Its instances in other processes; None if this process has all.
-        place: Where its instances would be with another configuration; None in branches.
+        replicas: Its instances in other processes; None if this process has all.
+        place: Where its instances would be with another configuration; None in replicas.
         on_change: Called when one of its instances can serve again, or cannot any more.
         on_instance_lost: Called when one of its instances takes no more requests: what waited for any of several may
             now wait only for some that wait themselves.
@@ -89,7 +89,7 @@ class ModelVersion:
         limiter: SharedRateLimiter | None = None,
         states: Sequence[StateTensor] = (),
         number: int | None = None,
-        branches: Branches | None = None,
+        replicas: Replicas | None = None,
     ) -> None:
         """Make a version whose guests are not started yet; without *number*, it is a new load."""
         self.config = config
@@ -104,10 +104,10 @@ class ModelVersion:
         )
         plan = compile_plan(config, version, self.number)
         self._admission = Admission(plan, tracker.start, tracker.statistics)
-        self.branches = branches
+        self.replicas = replicas
         spreading = None
-        if branches is not None:
-            spreading = Spreading(self._admission, tracker, branches, lambda: self.serving_count)
+        if replicas is not None:
+            spreading = Spreading(self._admission, tracker, replicas, lambda: self.serving_count)
         self._spreading = spreading
         # Requests go straight to what admits them: a method here would be a call per request more.
         self.submit = self._admission.submit if spreading is None else spreading.submit
@@ -142,10 +142,10 @@ class ModelVersion:
         self.takes_at_once = tracker.takes_at_once
         self.on_change: Callable[[], None] = lambda: None
         self.on_instance_lost: Callable[[], None] = lambda: None
-        if branches is not None:
-            branches.log, branches.is_decoupled = self.log, config.decoupled
-            tracker.observe_load(branches.note_load)
-            self.on_change = lambda: branches.note_instances(self.serving_count)
+        if replicas is not None:
+            replicas.log, replicas.is_decoupled = self.log, config.decoupled
+            tracker.observe_load(replicas.note_load)
+            self.on_change = lambda: replicas.note_instances(self.serving_count)
 
     def __repr__(self) -> str:
         return (
@@ -157,7 +157,7 @@ class ModelVersion:
 
     @property
     def row(self) -> int | None:
-        return None if self.branches is None else self.branches.row
+        return None if self.replicas is None else self.replicas.row
 
     def hold(self, leases: Iterable[EnvironmentLease]) -> None:
         """Hold the environment of instances in other processes, too, until the version ends."""
@@ -173,7 +173,7 @@ class ModelVersion:
 
     @property
     def typical(self) -> int:
-        """How long `execute` usually takes, in nanoseconds, if it has branches or is one."""
+        """How long `execute` usually takes, in nanoseconds, if it has replicas or is one."""
         return self._tracker.typical
 
     @property
@@ -188,7 +188,7 @@ class ModelVersion:
 
     @property
     def _is_elsewhere(self) -> bool:
-        return self.branches is not None and not self._is_stopping and self.branches.is_serving()
+        return self.replicas is not None and not self._is_stopping and self.replicas.is_serving()
 
     @property
     def is_lost(self) -> bool:
@@ -206,16 +206,16 @@ class ModelVersion:
         except BaseException:
             self._tracker.dispatcher.close()
             await asyncio.gather(*(instance.stop(0) for instance in self.instances))
-            if self.branches is not None:
-                await self.branches.stop(0)
+            if self.replicas is not None:
+                await self.replicas.stop(0)
             self._release_environment()
             raise
 
     async def _start_everywhere(self) -> None:
-        if self.branches is None:
+        if self.replicas is None:
             await self._start_all(self.instances)
             return
-        await finish_all((self._start_all(self.instances), self.branches.start()))
+        await finish_all((self._start_all(self.instances), self.replicas.start()))
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, cancelled ones within five; then end all guests."""
@@ -224,7 +224,7 @@ class ModelVersion:
         self._is_ending = True
         if self._spreading is not None:
             self._spreading.close()
-        elsewhere = None if self.branches is None else asyncio.ensure_future(self.branches.stop(timeout))
+        elsewhere = None if self.replicas is None else asyncio.ensure_future(self.replicas.stop(timeout))
         await self.finish_requests(timeout)
         self._is_stopping = True
         self._admission.reason = self.reason or "it is being unloaded"
@@ -260,7 +260,7 @@ class ModelVersion:
 
         No instance is added or removed unless all new ones have started. `end_removed` ends the removed ones.
         """
-        assert self.branches is None
+        assert self.replicas is None
         by_name, passive = {instance.name: instance for instance in self.instances}, self._passive
         now = [(by_name[spec.name] if spec.name in kept else self._make_instance(spec), spec) for spec in specs]
         added = [instance for instance, _ in now if instance.name not in kept]
@@ -350,7 +350,7 @@ class ModelVersion:
     def is_finishing_requests(self) -> bool:
         if self._changing:
             return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
-        is_busy_elsewhere = self.branches is not None and self.branches.in_flight > 0
+        is_busy_elsewhere = self.replicas is not None and self.replicas.in_flight > 0
         return is_busy_elsewhere or self._tracker.has_uncancelled() or self._tracker.open_sequences > 0
 
     def _release_environment(self) -> None:
@@ -370,7 +370,7 @@ class ModelVersion:
     def are_all_ready(self) -> bool:
         """Whether every instance can serve now: what strict readiness asks (CORE src/backend_model.cc)."""
         is_whole_here = all(instance.is_serving for instance in self.instances)
-        return is_whole_here and (self.branches is None or self.branches.are_all_serving())
+        return is_whole_here and (self.replicas is None or self.replicas.are_all_serving())
 
     # -- statistics ---------------------------------------------------------------------------------------------
 
@@ -379,7 +379,7 @@ class ModelVersion:
         return self._tracker.statistics
 
     def statistics(self) -> ModelStatistics:
-        counts = self.counts() if self.branches is None else _sum_of(self.counts(), self.branches.counts())
+        counts = self.counts() if self.replicas is None else _sum_of(self.counts(), self.replicas.counts())
         stalled = describe_stalls(self._statuses_everywhere())
         return counts.statistics.value(
             self.config.name,
@@ -392,18 +392,18 @@ class ModelVersion:
             stalled,
         )
 
-    def counts(self) -> BranchCounts:
+    def counts(self) -> ReplicaCounts:
         pending = self.pending_count
         running = max(len(self._tracker) - pending, 0)
         refused = self._tracker.fatal.explain() if self._tracker.fatal else ""
-        return BranchCounts(self.totals, pending, running, self._memory_usage(), refused)
+        return ReplicaCounts(self.totals, pending, running, self._memory_usage(), refused)
 
     def statuses(self) -> list[InstanceStatus]:
         of = self.config.name, self.version, self.totals.namespace
         return [instance.status(*of) for instance in self.instances]
 
     def _statuses_everywhere(self) -> Sequence[InstanceStatus]:
-        return [*self.statuses(), *(() if self.branches is None else self.branches.statuses())]
+        return [*self.statuses(), *(() if self.replicas is None else self.replicas.statuses())]
 
     def _condition(self, *, is_refusing: bool, is_stalled: bool) -> ModelCondition:
         if not self.is_ready():
@@ -449,7 +449,7 @@ class ModelVersion:
             self._tracker.expect_trims()
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """Room for a request's body in the input segment of the least loaded instance. See `EngineDoor.reserve_input`.
+        """Room for a request's body in the input segment of the least loaded instance. See `EngineFacade`.
 
         None with schedulers that batch. They lay the inputs of several requests side by side and may move a request
         to another instance, so the bytes would have to be copied anyway.
@@ -481,8 +481,8 @@ class ModelVersion:
         """The guests that may take a request that waits; none while one is being started, which will take it."""
         workers = [instance.worker for instance in self._active if not instance.reason]
         elsewhere: Collection[Worker] | None = ()
-        if self.branches is not None and is_movable(request):
-            elsewhere = self.branches.workers()
+        if self.replicas is not None and is_movable(request):
+            elsewhere = self.replicas.workers()
         if None in workers or elsewhere is None:
             return ()
         return [*(worker for worker in workers if worker is not None), *elsewhere]
@@ -555,11 +555,11 @@ class ModelVersion:
         self.on_instance_lost()
 
 
-def _sum_of(own: BranchCounts, others: Sequence[BranchCounts]) -> BranchCounts:
+def _sum_of(own: ReplicaCounts, others: Sequence[ReplicaCounts]) -> ReplicaCounts:
     memory: dict[tuple[str, int], int] = {}
     for use in (use for each in (own, *others) for use in each.memory):
         memory[use.type, use.id] = memory.get((use.type, use.id), 0) + use.byte_size
-    return BranchCounts(
+    return ReplicaCounts(
         own.statistics.with_counts_of(each.statistics for each in others),
         own.pending + sum(each.pending for each in others),
         own.running + sum(each.running for each in others),

@@ -19,7 +19,7 @@ import orjson
 
 from naiad.core.errors import NaiadError
 from naiad.core.turns import SHARE_SECONDS
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.api_page.model_operations import TAG, model_operations
 
 __all__ = ["ApiDocument", "ServedApis"]
@@ -44,7 +44,7 @@ class ServedApis:
 class ApiDocument:
     """Makes the document of an engine's models."""
 
-    def __init__(self, engine: EngineDoor, served: ServedApis) -> None:
+    def __init__(self, engine: EngineFacade, served: ServedApis) -> None:
         self._engine = engine
         self._served = served
         self._making: asyncio.Task[bytes] | None = None

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from naiad.core.errors import NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.console.reach import PageReach, ServedTo
 from naiad.frontends.http1.messages import (
     INTERNAL_ERROR,
@@ -75,7 +75,7 @@ class Console:
     def __init__(
         self,
         source: StateSource,
-        engine: EngineDoor,
+        engine: EngineFacade,
         settings: ConsoleSettings | None = None,
         refusals: RefusalLog | None = None,
     ) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from naiad.core.errors import InvalidRequestError, NaiadError
 from naiad.core.logs import LogLine
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.console.history import History
 from naiad.frontends.console.sampler import Sampler
 from naiad.frontends.console.troubles import RECENT_SECONDS, Troubles
@@ -27,7 +27,7 @@ _REASON_END = 100
 _SUGGESTION = "; did you mean "
 
 
-class ConsoleEngine(EngineDoor, Protocol):
+class ConsoleEngine(EngineFacade, Protocol):
     """The engine as the console uses it: also with what clients cannot ask for."""
 
     @property

@@ -6,7 +6,7 @@ import asyncio
 
 from naiad.config.server.access import TlsFiles
 from naiad.core.turns import turns_of
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
@@ -34,7 +34,7 @@ class GrpcFrontend:
 
     def __init__(
         self,
-        engine: EngineDoor,
+        engine: EngineFacade,
         *,
         address: str,
         port: int,

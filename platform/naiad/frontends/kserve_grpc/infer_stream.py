@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from naiad.core.errors import NaiadError, without_frames
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.grpc.messages import Message
@@ -67,7 +67,7 @@ class InferStream:
 
     def __init__(
         self,
-        engine: EngineDoor,
+        engine: EngineFacade,
         gate: AdmissionGate,
         on_change: Callable[[], None],
         extensions: Extensions | None = None,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from naiad.core.errors import Code, NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.kserve_grpc.control_messages import load_parameters
 from naiad.frontends.kserve_grpc.request_codec import InferMessage, LongHead, decode_request
@@ -71,7 +71,7 @@ def read_load(content: memoryview) -> tuple[str, str, dict[str, Any]]:
 def start_reading(
     head: LongHead,
     version: int,
-    engine: EngineDoor,
+    engine: EngineFacade,
     extensions: Extensions,
     on_done: Callable[[LongMessage], None],
     on_failed: Callable[[Exception], None],

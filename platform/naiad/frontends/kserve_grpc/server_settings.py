@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from naiad.core.errors import InvalidRequestError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends import log_settings
 from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.log_settings import ServerLog
@@ -37,7 +37,7 @@ async def change_log_settings(request: pb.LogSettingsRequest, log: ServerLog) ->
 
 
 async def change_trace_settings(
-    request: pb.TraceSettingRequest, engine: EngineDoor, tracer: RequestTracer
+    request: pb.TraceSettingRequest, engine: EngineFacade, tracer: RequestTracer
 ) -> pb.TraceSettingResponse:
     """Change the settings that the request names, of one model or of all; return those that then apply."""
     model = request.model_name

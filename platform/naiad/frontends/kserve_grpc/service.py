@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from naiad.core.errors import NaiadError, UnsupportedRequestError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.access import HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
@@ -52,7 +52,7 @@ class InferenceService:
     at once, since no task waits for the response.
     """
 
-    def __init__(self, engine: EngineDoor, gate: AdmissionGate, extensions: Extensions) -> None:
+    def __init__(self, engine: EngineFacade, gate: AdmissionGate, extensions: Extensions) -> None:
         self._engine = engine
         self._extensions = extensions
         self._tracer = extensions.tracer
@@ -289,7 +289,7 @@ def _reject_repository(name: str) -> None:
 class ServiceContext:
     """What all calls of a frontend share. Implements `CallContext` of the transport."""
 
-    engine: EngineDoor
+    engine: EngineFacade
     gate: AdmissionGate
     service: InferenceService
     extensions: Extensions

@@ -11,7 +11,7 @@ from typing import Any
 from naiad_stub.memo import Memo
 
 from naiad.core.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.access import Access, HeaderForwarder
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1 import compression
@@ -77,7 +77,7 @@ class Endpoints:
 
     def __init__(
         self,
-        engine: EngineDoor,
+        engine: EngineFacade,
         extensions: Extensions,
         access: Access,
         *,

@@ -8,7 +8,7 @@ from collections.abc import Generator
 from functools import partial
 
 from naiad.core.errors import InvalidRequestError, NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.collected import CollectedBytes
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import propagated_headers
@@ -51,7 +51,7 @@ _NOT_ONE = (
 class GenerateEndpoints:
     """The endpoints `generate` and `generate_stream`, for decoupled models and others."""
 
-    def __init__(self, engine: EngineDoor, extensions: Extensions, *, max_json: int) -> None:
+    def __init__(self, engine: EngineFacade, extensions: Extensions, *, max_json: int) -> None:
         self._engine = engine
         self._tracer = extensions.tracer
         self._metrics = extensions.model_metrics

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from naiad.core.errors import MalformedRequestError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends import log_settings
 from naiad.frontends.http1.messages import HttpRequest, json_response
 from naiad.frontends.kserve_http.json_document import parse_json
@@ -36,7 +36,7 @@ async def log_settings_response(request: HttpRequest, log: ServerLog) -> Sequenc
 
 
 async def trace_settings_response(
-    request: HttpRequest, model: str, engine: EngineDoor, tracer: RequestTracer
+    request: HttpRequest, model: str, engine: EngineFacade, tracer: RequestTracer
 ) -> Sequence[Buffer]:
     """The trace settings of one model, or the default ones (no *model*), after changing those that a POST names."""
     if model:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from naiad.config.server.access import TlsFiles
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.access import Access
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import Head
@@ -24,7 +24,7 @@ class HttpFrontend:
 
     def __init__(
         self,
-        engine: EngineDoor,
+        engine: EngineFacade,
         *,
         address: str,
         port: int,

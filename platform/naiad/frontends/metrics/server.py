@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import psutil
 
 from naiad.core.errors import NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange, reason_phrase, response
 from naiad.frontends.http1.page_guard import PageRules
@@ -36,7 +36,7 @@ class MetricsFrontend:
 
     def __init__(
         self,
-        engine: EngineDoor,
+        engine: EngineFacade,
         *,
         address: str,
         port: int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 
 
@@ -19,7 +19,7 @@ class RequestTracer(Protocol):
     is_on: bool
 
     def submit(
-        self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
+        self, engine: EngineFacade, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
     ) -> SubmittedRequest:
         """Submit a request, traced if it is sampled or has a trace context.
 

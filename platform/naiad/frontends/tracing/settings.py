@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from naiad.config.server.trace_options import levels_of
 from naiad.core.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 
 NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_frequency"}
 """Numeric settings, and their fields of `TraceConfig`."""
@@ -21,7 +21,7 @@ _UINT32 = (1 << 32) - 1
 _INT32 = (1 << 31) - 1
 
 
-def check_model_exists(engine: EngineDoor, name: str) -> None:
+def check_model_exists(engine: EngineFacade, name: str) -> None:
     """Reject settings for an unknown model."""
     try:
         engine.model_metadata(name)

@@ -13,7 +13,7 @@ from typing import Any
 
 from naiad.config.server.trace_options import OpenTelemetryConfig, TraceConfig
 from naiad.core.errors import InvalidRequestError, NaiadError
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.tracing.files import BATCH_SIZE, TraceFile
 from naiad.frontends.tracing.records import CompleteTrace, JsonRecorder
 from naiad.frontends.tracing.request_trace import RequestTrace, RootSink, TraceRecorder, begin_trace
@@ -91,7 +91,7 @@ class Tracer:
         self._warn_about_tensors(self._defaults)
 
     def submit(
-        self, engine: EngineDoor, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
+        self, engine: EngineFacade, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]
     ) -> SubmittedRequest:
         wrapped = self.wrap_sink(request, sink, protocol, headers)
         try:

@@ -1,1 +1,1 @@
-"""A server of several processes: their messages, both ends of their links, branches, and what all of them share."""
+"""A server of several processes: their messages, both ends of their links, replicas, and what all of them share."""

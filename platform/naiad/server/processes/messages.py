@@ -47,7 +47,7 @@ copyreg.pickle(MappingProxyType, lambda proxy: (_read_only, (dict(proxy),)))
 class FrameKind:
     """Numbers of the kinds of messages; plain integers, as in `naiad_stub.wire`."""
 
-    # to the process with the models (the coordinator, or one with a branch)
+    # to the process with the models (the coordinator, or one with a replica)
     TEMPLATE = 1
     SHORT_REQUEST = 2
     REQUEST = 3
@@ -62,7 +62,7 @@ class FrameKind:
     PONG = 12
     USED_REGIONS = 13
     ORDERED = 14
-    TELL_COORDINATOR = 15
+    NOTIFY_COORDINATOR = 15
     TRACE = 16
     DROP_RESPONSES = 17
     # from the process with the models
@@ -89,8 +89,8 @@ class FrameKind:
     TAKE_REGIONS = 40
     RETURN_REGIONS = 41
     ORDER = 42
-    TELL_PROCESS = 43
-    BOARD = 44
+    NOTIFY_PROCESS = 43
+    TABLE = 44
     LISTEN = 45
     PEER = 46
     COMPUTED = 47
@@ -145,10 +145,10 @@ class VersionRoute(NamedTuple):
     Attributes:
         number: Number of the load (`Target.number`).
         is_decoupled: Whether it may send any number of responses to a request.
-        metadata: As `EngineDoor.model_metadata` gives it for that name and version.
-        config: As `EngineDoor.model_config`.
+        metadata: As `EngineFacade.model_metadata` gives it for that name and version.
+        config: As `EngineFacade.model_config`.
         inputs: The segment of inputs in which that process has a part; None if it has none.
-        row: The row of the version on the load board; None if the coordinator has all of its instances.
+        row: The row of the version on the load table; None if the coordinator has all of its instances.
     """
 
     number: int
@@ -235,7 +235,7 @@ class TracedArrival(NamedTuple):
 
 
 class GuestCaller(NamedTuple):
-    """The guest of a branch that makes a call, and what it has said of the call.
+    """The guest of a replica that makes a call, and what it has said of the call.
 
     Attributes:
         guest: Its number, as its process has told.
@@ -345,7 +345,7 @@ class ResponseLayout(NamedTuple):
 
 
 class RemoteCall(NamedTuple):
-    """A call of a method of the engine's door, or of another service of the coordinator; as ORDER, one of a process."""
+    """A call of a method of the engine's facade, or of another service there; as ORDER, one of a process."""
 
     number: int
     method: str
@@ -361,8 +361,8 @@ class CallResult(NamedTuple):
     error: ErrorFields | None
 
 
-class Told(NamedTuple):
-    """Something about branches that has no result: the name of what it is, and what belongs to it."""
+class Notice(NamedTuple):
+    """Something about replicas that has no result: the name of what it is, and what belongs to it."""
 
     name: str
     arguments: tuple[Any, ...]

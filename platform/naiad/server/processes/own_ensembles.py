@@ -13,9 +13,9 @@ from naiad.engine.ensembles.execution import EnsembleExecution
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import Target
-from naiad.engine.serving.branches import BranchCounts, BranchReport
+from naiad.engine.serving.replicas import ReplicaCounts, ReplicaReport
 from naiad.protocol.metadata import ModelMetadata
-from naiad.server.processes.load_board import LoadBoard
+from naiad.server.processes.load_table import LoadTable
 from naiad.server.processes.messages import VersionRoute
 
 __all__ = ["ModelAccess", "OwnEnsemble", "StepTargets"]
@@ -35,7 +35,7 @@ class ModelAccess(Protocol):
         """Submit a request that this process makes.
 
         Raises:
-            NaiadError: See `EngineDoor.submit`.
+            NaiadError: See `EngineFacade.submit`.
         """
 
 
@@ -80,11 +80,11 @@ class OwnEnsemble:
         is_open: Whether it takes requests.
     """
 
-    def __init__(self, execution: EnsembleExecution, row: int, board: LoadBoard) -> None:
+    def __init__(self, execution: EnsembleExecution, row: int, table: LoadTable) -> None:
         self.execution = execution
         self.is_open = True
         self._row = row
-        self._board = board
+        self._table = table
         execution.on_end = self._note_load
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class OwnEnsemble:
         """The process that a request goes to; None for this one."""
         return None if self.is_open else COORDINATOR
 
-    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - as that of `OwnBranch`
+    def reserve_input(self, size: int, ahead: int) -> memoryview | None:  # noqa: ARG002 - as that of `OwnReplica`
         """None: which instance gets the inputs is known only when the steps are dispatched."""
         return None
 
@@ -103,15 +103,15 @@ class OwnEnsemble:
         """Submit a request.
 
         Raises:
-            NaiadError: See `EngineDoor.submit`.
+            NaiadError: See `EngineFacade.submit`.
         """
         self.execution.submit(opened)
         self._note_load()
 
     def _note_load(self) -> None:
         """Have the coordinator know how many requests it has: it waits for them when the ensemble is unloaded."""
-        self._board.note_requests(self._row, self.execution.in_flight)
+        self._table.note_requests(self._row, self.execution.in_flight)
 
-    def report(self) -> BranchReport:
+    def report(self) -> ReplicaReport:
         """What the coordinator is to know of it."""
-        return BranchReport(BranchCounts(self.execution.totals), (), is_asked=False, typical=0)
+        return ReplicaReport(ReplicaCounts(self.execution.totals), (), is_asked=False, typical=0)

@@ -1,4 +1,4 @@
-"""The link between two processes beside the coordinator: each sends the other requests to its branches."""
+"""The link between two processes beside the coordinator: each sends the other requests to its replicas."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Peer:
     """Another process.
 
     Attributes:
-        requests: Requests to its branches.
-        session: Its requests to branches here.
+        requests: Requests to its replicas.
+        session: Its requests to replicas here.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Peer:
         Args:
             number: The number of the process.
             sock: This process's end of the socket between both.
-            models: The branches here.
+            models: The replicas here.
             memory: The memory that other processes share with guests here.
             send_elsewhere: See `RequestLink`.
             on_end: Called when the process has exited.

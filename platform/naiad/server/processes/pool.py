@@ -18,12 +18,12 @@ from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.server.processes.branches import BranchProcesses
 from naiad.server.processes.dealing import ConnectionDealer
 from naiad.server.processes.link import Link
 from naiad.server.processes.messages import FrameKind, ProcessReport, error_of
 from naiad.server.processes.peer import exited_error
 from naiad.server.processes.process_metrics import FamilySum, received_family
+from naiad.server.processes.replicas import ReplicaProcesses
 from naiad.server.processes.session import ProcessSession, Service
 from naiad.server.processes.spawned import SpawnedProcesses
 
@@ -82,7 +82,7 @@ class ProcessPool:
         count: int,
         configuration: Any,
         spawned: SpawnedProcesses,
-        branches: BranchProcesses | None = None,
+        replicas: ReplicaProcesses | None = None,
     ) -> None:
         """No processes yet.
 
@@ -93,14 +93,14 @@ class ProcessPool:
             count: How many processes.
             configuration: The first message to each of them.
             spawned: Processes that were started before, to take first.
-            branches: What the processes run of models; None if they run none.
+            replicas: What the processes run of models; None if they run none.
         """
         self._engine = engine
         self._memory = memory
         self._tracer = tracer
         self._configuration = configuration
         self._spawned = spawned
-        self._branches = branches
+        self._replicas = replicas
         self._listening: Any = None  # what a process gets to open the ports; None until it may
         self.services: dict[str, Service] = {}
         self._loop = asyncio.get_running_loop()
@@ -124,7 +124,7 @@ class ProcessPool:
         return {slot + 1: each.process.pid for slot, each in enumerate(self._processes) if each is not None}
 
     def connect(self) -> None:
-        """Start all processes. They run branches from now on, and wait for `start` to open the ports."""
+        """Start all processes. They run replicas from now on, and wait for `start` to open the ports."""
         for slot in range(len(self._processes)):
             self._start(slot).ready.add_done_callback(self._log_failure)
 
@@ -178,9 +178,9 @@ class ProcessPool:
             each.session.close(exited_error(number))
         if exits:
             await asyncio.wait(exits)
-        if self._branches is not None:
+        if self._replicas is not None:
             for slot in range(len(self._processes)):
-                self._branches.disconnect(slot + 1)
+                self._replicas.disconnect(slot + 1)
 
     def broadcast(self, kind: int, message: Any, but: ProcessSession | None = None) -> None:
         """Send a message to all processes, except that of one session."""
@@ -292,18 +292,18 @@ class ProcessPool:
 
     def _start(self, slot: int) -> _RunningProcess:
         process, own = self._spawned.take()
-        on_gone = None if self._branches is None else self._branches.take_back
+        on_gone = None if self._replicas is None else self._replicas.take_back
         session = ProcessSession(self._engine, self._memory, self._tracer, self.services, self._on_report, on_gone)
 
         def on_end() -> None:
             self._on_end(slot, started)
 
-        link = Link(own, self._loop, session.on_frame, on_end, session.to_branches.on_received)
+        link = Link(own, self._loop, session.on_frame, on_end, session.to_replicas.on_received)
         started = self._processes[slot] = _RunningProcess(process, session, link)
         session.connect(link)
         session.send(FrameKind.CONFIGURATION, (slot + 1, self._configuration))
-        if self._branches is not None:
-            self._branches.connect(slot + 1, session)
+        if self._replicas is not None:
+            self._replicas.connect(slot + 1, session)
         self._join(slot, session)
         for kind, message in self.first_messages():
             session.send(kind, message)
@@ -351,8 +351,8 @@ class ProcessPool:
         self._received[slot] += each.session.received_count + each.session.answered_count
         if self.connections is not None:
             self.connections.leave(slot + 1)
-        if self._branches is not None:
-            self._branches.disconnect(slot + 1)
+        if self._replicas is not None:
+            self._replicas.disconnect(slot + 1)
         if each.collecting is not None and not each.collecting.done():
             each.collecting.set_result(None)
         exited = self._exit_of(each)
@@ -405,7 +405,7 @@ class ProcessPool:
         for each in self._processes:
             if each is None or not each.ready.done() or each.exited is not None:
                 continue
-            each.session.to_branches.trim()
+            each.session.to_replicas.trim()
             each.silent = 0 if each.session.ping() else each.silent + 1
             if each.silent >= _PINGS:
                 logger.error(

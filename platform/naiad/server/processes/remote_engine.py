@@ -1,10 +1,10 @@
-"""The engine as a process beside the coordinator has it: `EngineDoor` over the link to that.
+"""The engine as a process beside the coordinator has it: `EngineFacade` over the link to that.
 
 Methods that are not coroutines block for a round trip, unless the answer is kept. What is kept of routes is dropped
 when the coordinator announces a change, which it does before it replies to the call that made the change. So each use
 of a kept route first handles what has arrived.
 
-A request goes to a branch of this process, if it has one, else over the link (`request_link`).
+A request goes to a replica of this process, if it has one, else over the link (`request_link`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import Buffer, InferRequest, Sink
 from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 from naiad.protocol.model_names import LATEST
-from naiad.server.processes.branch_models import BranchModels
 from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
     CallResult,
@@ -42,9 +41,10 @@ from naiad.server.processes.messages import (
     pack,
     unpack,
 )
-from naiad.server.processes.own_branches import OwnBranch, OwnBranches
 from naiad.server.processes.own_ensembles import OwnEnsemble, StepTargets
+from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
 from naiad.server.processes.peer import Peer
+from naiad.server.processes.replica_models import ReplicaModels
 from naiad.server.processes.request_link import HeldCounts, KnownRoute, RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
 
@@ -53,21 +53,21 @@ REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RE
 
 
 class RemoteEngine:
-    """Implements `naiad.engine.door.EngineDoor` in a process beside the coordinator.
+    """Implements `naiad.engine.facade.EngineFacade` in a process beside the coordinator.
 
     Attributes:
         on_command: Called with the kind and the content of commands that do not concern requests.
-        branches: The branches of models that this process runs; None where it runs none.
+        replicas: The replicas of models that this process runs; None where it runs none.
         connections: What connections of clients come through, with `LISTEN` or before.
         requests: Requests to the coordinator's models.
-        session: Requests of the coordinator to branches here; None where there are none.
+        session: Requests of the coordinator to replicas here; None where there are none.
         peers: The other processes beside the coordinator, by number, as far as they run.
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
         """An engine without a link; see `connect`. *on_end* is called when the coordinator has exited."""
         self.on_command: Callable[[int, Any], None] = lambda *_: None
-        self.branches: OwnBranches | None = None
+        self.replicas: OwnReplicas | None = None
         self.connections: socket.socket | None = None
         self.session: RequestSession | None = None
         self._shared: tuple[OwnModels, LinkMemory] | None = None
@@ -91,7 +91,7 @@ class RemoteEngine:
     @property
     def request_count(self) -> int:
         """Number of requests without their last response."""
-        own = 0 if self.branches is None else self.branches.request_count
+        own = 0 if self.replicas is None else self.replicas.request_count
         return own + self.requests.request_count + sum(peer.requests.request_count for peer in self.peers.values())
 
     def trim(self) -> bool:
@@ -146,14 +146,14 @@ class RemoteEngine:
         finally:
             del waiting  # an error that it holds refers to this frame: see `errors.fresh`
 
-    # -- the door -------------------------------------------------------------------------------------------------
+    # -- the facade -------------------------------------------------------------------------------------------------
 
     def server_metadata(self) -> ServerMetadata:
         found: ServerMetadata = self.ask("server_metadata")
         return found
 
     def is_started(self) -> bool:
-        """See `EngineDoor`."""
+        """See `EngineFacade`."""
         return bool(self.ask("is_started"))
 
     def is_live(self) -> bool:
@@ -203,66 +203,66 @@ class RemoteEngine:
         await self.call("gather_counts")
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
-        """See `EngineDoor`. A request is checked against the answer when it reaches the coordinator."""
+        """See `EngineFacade`. A request is checked against the answer when it reaches the coordinator."""
         known = self._known_route(name, version)
         return known.route.is_decoupled
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         known = self._known_route(name, version)
-        if known.branch is not None:
-            return known.branch.reserve_input(size, ahead)
+        if known.replica is not None:
+            return known.replica.reserve_input(size, ahead)
         return None if known.part is None else known.part.reserve(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> OpenRequest:
-        """See `EngineDoor`. What only the coordinator can reject is answered to the sink.
+        """See `EngineFacade`. What only the coordinator can reject is answered to the sink.
 
         With *arrival*, the request may be traced.
         """
         opened = OpenRequest(request, sink)
-        if arrival is None and self.branches is not None and request.device is None:
+        if arrival is None and self.replicas is not None and request.device is None:
             known = self._known_route(request.model_name, request.model_version)
             process = self._process_for(known)
             if self._submit_near(process, known, opened):
-                self.branches.received += 1
+                self.replicas.received += 1
                 return opened
         self.requests.submit(opened, None if arrival is None else Origin(arrival))
         return opened
 
     def submit_step(self, opened: OpenRequest) -> None:
         """See `ModelAccess`: as for a client's request, but it counts as none."""
-        assert self.branches is not None
+        assert self.replicas is not None
         request = opened.request
         known = self._known_route(request.model_name, request.model_version)
         # The ensemble's request was accepted before the server began to exit: its steps are executed here.
-        process = None if self.branches.is_exiting and known.branch is not None else self._process_for(known)
+        process = None if self.replicas.is_exiting and known.replica is not None else self._process_for(known)
         if not self._submit_near(process, known, opened):
-            self.branches.received -= 1  # the coordinator counts what comes to it
+            self.replicas.received -= 1  # the coordinator counts what comes to it
             self.requests.submit(opened)
 
     def _process_for(self, known: KnownRoute) -> int | None:
         """The process that a request is to go to; None for this one."""
-        if known.branch is not None:
-            return known.branch.better_process()
-        assert self.branches is not None
-        return self.branches.process_of(known.route.row)
+        if known.replica is not None:
+            return known.replica.better_process()
+        assert self.replicas is not None
+        return self.replicas.process_of(known.route.row)
 
     def _submit_near(self, process: int | None, known: KnownRoute, opened: OpenRequest) -> bool:
         """Submit a request to this process, or to another one but the coordinator; whether it is one of these."""
         if process is None:
-            assert known.branch is not None
-            known.branch.submit(opened)
+            assert known.replica is not None
+            known.replica.submit(opened)
             return True
         if process not in self.peers:
             return False
         peer, route = self.peers[process].requests, known.route
         peer.submit(opened, None, peer.route_to(route))
-        assert self.branches is not None
+        assert self.replicas is not None
         assert route.row is not None
-        self.branches.note_sent(route.row, process)
+        self.replicas.note_sent(route.row, process)
         return True
 
     def _send_elsewhere(self, opened: OpenRequest, _: int) -> None:
-        """Send a request to the coordinator, whose branch in another process takes none any more."""
+        """Send a request to the coordinator, whose replica in another process takes none any more."""
         try:
             self.requests.submit(opened)
         except NaiadError as error:
@@ -272,10 +272,10 @@ class RemoteEngine:
 
     def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
         known = self._known_route(name, version)
-        branch = known.branch
-        if branch is None:
+        replica = known.replica
+        if replica is None:
             return known.route, None
-        return known.route, branch.version.config if isinstance(branch, OwnBranch) else branch.execution.config
+        return known.route, replica.version.config if isinstance(replica, OwnReplica) else replica.execution.config
 
     def _known_route(self, name: str, version: int) -> KnownRoute:
         return self.requests.routes.get((name, version)) or self._find_route(name, version)
@@ -311,10 +311,10 @@ class RemoteEngine:
         return self._keep_route(name, version, route)
 
     def _keep_route(self, name: str, version: int, route: VersionRoute) -> KnownRoute:
-        branch: OwnBranch | OwnEnsemble | None = None
-        if self.branches is not None:
-            branch = self.branches.find(route.number) or self.branches.find_ensemble(route.number)
-        known = self.requests.routes[name, version] = KnownRoute(route, self.requests.part_of(route.inputs), branch)
+        replica: OwnReplica | OwnEnsemble | None = None
+        if self.replicas is not None:
+            replica = self.replicas.find(route.number) or self.replicas.find_ensemble(route.number)
+        known = self.requests.routes[name, version] = KnownRoute(route, self.requests.part_of(route.inputs), replica)
         return known
 
     # -- calls of guests here ---------------------------------------------------------------------------------------
@@ -327,16 +327,16 @@ class RemoteEngine:
             if key not in self._sought:
                 self._sought[key] = self._loop.create_task(self._seek_route(*key))
             return None
-        branch = known.branch
-        if branch is None or isinstance(branch, OwnEnsemble):
+        replica = known.replica
+        if replica is None or isinstance(replica, OwnEnsemble):
             return None  # the coordinator, which looks for deadlocks, knows what each step of an ensemble waits for
-        return branch.version if branch.takes_call(is_decoupled=call.is_decoupled) else None
+        return replica.version if replica.takes_call(is_decoupled=call.is_decoupled) else None
 
     def note_call(self, target: Target) -> None:
-        assert self.branches is not None
-        branch = self.branches.find(target.number)
-        if branch is not None:
-            branch.note_load(branch.version.in_flight)
+        assert self.replicas is not None
+        replica = self.replicas.find(target.number)
+        if replica is not None:
+            replica.note_load(replica.version.in_flight)
 
     def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
         self.requests.submit(opened, Origin(caller=caller), self.requests.route_of_call(opened.request))
@@ -354,28 +354,28 @@ class RemoteEngine:
 
     # -- other processes ------------------------------------------------------------------------------------------
 
-    def share_branches(self, memory: LinkMemory) -> None:
-        """Take requests of other processes to branches of this one from now on.
+    def share_replicas(self, memory: LinkMemory) -> None:
+        """Take requests of other processes to replicas of this one from now on.
 
         Args:
             memory: The memory that guests here share with other processes.
         """
-        assert self.branches is not None
+        assert self.replicas is not None
         assert self._link is not None
-        models = BranchModels(self.branches)
+        models = ReplicaModels(self.replicas)
         self._shared = models, memory
         self.session = RequestSession(models, memory)
         self.session.connect(self._link)
-        self.branches.memory = memory
-        self.branches.models = StepTargets(self)
-        self.branches.on_closed = self._on_branch_closed
+        self.replicas.memory = memory
+        self.replicas.models = StepTargets(self)
+        self.replicas.on_closed = self._on_replica_closed
         memory.on_outputs_removed = self._on_outputs_removed
 
     def _sessions(self) -> list[RequestSession]:
         assert self.session is not None
         return [self.session, *(peer.session for peer in self.peers.values())]
 
-    def _on_branch_closed(self) -> None:
+    def _on_replica_closed(self) -> None:
         for session in self._sessions():
             session.on_routes_changed()
 
@@ -398,8 +398,8 @@ class RemoteEngine:
         if self.peers.get(number) is peer:
             del self.peers[number]
 
-    def on_branch_opened(self, load: int) -> None:
-        """A branch of this process takes requests from now on, or has ended: look for it at the next one."""
+    def on_replica_opened(self, load: int) -> None:
+        """A replica of this process takes requests from now on, or has ended: look for it at the next one."""
         self.requests.forget_routes_to(load)
 
     # -- frames ---------------------------------------------------------------------------------------------------
@@ -416,10 +416,10 @@ class RemoteEngine:
         elif kind == FrameKind.TRACING:
             self.on_command(kind, unpack(payload))
             self.send(wire.frame(FrameKind.CONFIRM, b""))
-        elif kind == FrameKind.BOARD:
+        elif kind == FrameKind.TABLE:
             assert self._link is not None
-            assert self.branches is not None
-            self.branches.use_board(self._link.descriptors.popleft(), *unpack(payload))
+            assert self.replicas is not None
+            self.replicas.use_table(self._link.descriptors.popleft(), *unpack(payload))
         elif kind in REQUEST_KINDS:
             assert self.session is not None
             self.session.on_frame(kind, payload)

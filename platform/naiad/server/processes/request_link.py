@@ -77,8 +77,8 @@ from naiad.server.processes.messages import (
     pack_before,
     unpack,
 )
-from naiad.server.processes.own_branches import OwnBranch
 from naiad.server.processes.own_ensembles import OwnEnsemble
+from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.region_use import split_regions
 
 __all__ = ["LARGEST_NUMBER", "HeldCounts", "KnownRoute", "RequestLink"]
@@ -183,12 +183,12 @@ class _CopiedRequest:
 class KnownRoute:
     """A route, its part of the segment, the templates of its requests by layout key, and what executes them here."""
 
-    __slots__ = ("branch", "part", "route", "templates")
+    __slots__ = ("part", "replica", "route", "templates")
 
-    def __init__(self, route: VersionRoute, part: InputPart | None, branch: OwnBranch | OwnEnsemble | None) -> None:
+    def __init__(self, route: VersionRoute, part: InputPart | None, replica: OwnReplica | OwnEnsemble | None) -> None:
         self.route = route
         self.part = part
-        self.branch = branch
+        self.replica = replica
         self.templates: dict[Hashable, _KnownTemplate] = {}
 
 
@@ -338,7 +338,7 @@ class RequestLink:
             known: Its route; None to find it.
 
         Raises:
-            NaiadError: See `EngineDoor.submit`.
+            NaiadError: See `EngineFacade.submit`.
         """
         number = next(self._numbers) & LARGEST_NUMBER
         request = opened.request

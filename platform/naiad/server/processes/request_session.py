@@ -41,7 +41,6 @@ from naiad.protocol.inference import (
     SubmittedRequest,
 )
 from naiad.protocol.request_plan import CheckedLayout
-from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.link import LONG_FRAME, Link, Payload
 from naiad.server.processes.messages import (
     COMPUTED,
@@ -73,6 +72,7 @@ from naiad.server.processes.messages import (
     unpack,
 )
 from naiad.server.processes.region_use import join_regions
+from naiad.server.processes.remote_trace import RemoteTrace
 from naiad.server.processes.traced_sink import TracedSink
 
 __all__ = ["REQUEST_KINDS", "GoneError", "OwnModels", "RequestSession"]
@@ -125,7 +125,7 @@ class OwnModels(Protocol):
     def submit(
         self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
     ) -> SubmittedRequest:
-        """See `EngineDoor.submit`. With *on_taken*, only an idle instance may take it, whose name that gets."""
+        """See `EngineFacade.submit`. With *on_taken*, only an idle instance may take it, whose name that gets."""
 
 
 class _OwnedTemplate:
@@ -477,7 +477,7 @@ class RequestSession:
         self, number: int, template: _OwnedTemplate, request: InferRequest, origin: Origin | None = None
     ) -> None:
         if self._next_trace is not None:
-            request.trace, self._next_trace = self._far_trace(number, self._next_trace), None
+            request.trace, self._next_trace = self._remote_trace(number, self._next_trace), None
         self._open[number] = None
         sink = self.sink_of(number)
         if origin is not None and origin.caller is not None:
@@ -523,10 +523,10 @@ class RequestSession:
     def _on_trace(self, payload: Payload) -> None:
         self._next_trace = bytes(payload)
 
-    def _far_trace(self, number: int, announced: bytes) -> FarTrace:
+    def _remote_trace(self, number: int, announced: bytes) -> RemoteTrace:
         """The trace of a request that the other process traces."""
         (has_context,) = TRACE.unpack_from(announced)
-        return FarTrace(number, announced[TRACE.size :] if has_context else None, self._send_computed)
+        return RemoteTrace(number, announced[TRACE.size :] if has_context else None, self._send_computed)
 
     def _send_computed(self, number: int, *times: int) -> None:
         if self._link is not None:

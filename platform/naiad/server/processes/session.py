@@ -34,7 +34,7 @@ from naiad.server.processes.request_session import REQUEST_KINDS, RequestSession
 
 logger = logging.getLogger("naiad.frontends")
 
-_DOOR = (
+_FACADE = (
     "server_metadata",
     "is_started",
     "is_live",
@@ -74,7 +74,7 @@ class _EngineModels:
     def submit(
         self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
     ) -> SubmittedRequest:
-        del load, on_taken  # for branches
+        del load, on_taken  # for replicas
         return self._engine.submit(request, sink)
 
 
@@ -83,9 +83,9 @@ class ProcessSession:
 
     Attributes:
         requests: Its requests to models here.
-        to_branches: Requests to its branches.
-        answered_count: Number of requests that it has answered by its own branches, as it reported last.
-        on_branch_message: Called with the kind and content of what it sends about its branches.
+        to_replicas: Requests to its replicas.
+        answered_count: Number of requests that it has answered by its own replicas, as it reported last.
+        on_replica_message: Called with the kind and content of what it sends about its replicas.
     """
 
     def __init__(
@@ -103,20 +103,20 @@ class ProcessSession:
             engine: The engine.
             memory: The memory that other processes share with guests.
             tracer: Traces requests of all processes.
-            services: What the process may call beside the engine's door, or in place of it, by name; "find_part" is for
+            services: What the process may call beside the engine's facade, or in its place, by name; "find_part" is for
                 its requests. It may be completed until the process listens.
             on_report: Called with what the process reports of itself.
-            on_gone: See `send_elsewhere` of `RequestLink`, for requests to its branches.
+            on_gone: See `send_elsewhere` of `RequestLink`, for requests to its replicas.
         """
         self.answered_count = 0
-        self.on_branch_message: Callable[[int, Any], None] = lambda *_: None
+        self.on_replica_message: Callable[[int, Any], None] = lambda *_: None
 
         def find_part(name: str, offset: int, byte_size: int) -> RegionPart:
             part: RegionPart = services["find_part"](name, offset, byte_size)
             return part
 
         self.requests = RequestSession(_EngineModels(engine), memory, tracer, find_part)
-        self.to_branches = RequestLink(send_elsewhere=on_gone)
+        self.to_replicas = RequestLink(send_elsewhere=on_gone)
         self._engine = engine
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
         self._taking: dict[int, asyncio.Future[Sequence[str]]] = {}
@@ -125,9 +125,9 @@ class ProcessSession:
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._services = services
-        self._door: dict[str, Service] = {name: getattr(engine, name) for name in _DOOR}
-        self._door["route"] = lambda name, version: self._route_to(self._engine.route(name, version), name, version)
-        self._door["find_route"] = self._find_route
+        self._facade: dict[str, Service] = {name: getattr(engine, name) for name in _FACADE}
+        self._facade["route"] = lambda name, version: self._route_to(self._engine.route(name, version), name, version)
+        self._facade["find_route"] = self._find_route
         self._tasks: set[asyncio.Task[None]] = set()
         self._handlers: dict[int, Callable[[Payload], None]] = {
             FrameKind.CALL: self._on_call,
@@ -135,8 +135,8 @@ class ProcessSession:
             FrameKind.CONFIRM: self._on_confirm,
             FrameKind.PONG: self._on_pong,
             FrameKind.USED_REGIONS: self._on_used_regions,
-            FrameKind.ORDERED: lambda payload: self.on_branch_message(FrameKind.ORDERED, unpack(payload)),
-            FrameKind.TELL_COORDINATOR: self._on_told,
+            FrameKind.ORDERED: lambda payload: self.on_replica_message(FrameKind.ORDERED, unpack(payload)),
+            FrameKind.NOTIFY_COORDINATOR: self._on_notice,
         }
         self.on_routes_changed = self.requests.on_routes_changed
         self.forget_segment = self.requests.forget_segment
@@ -145,7 +145,7 @@ class ProcessSession:
         """Use *link*, whose frames go to `on_frame`."""
         self._link = link
         self.requests.connect(link)
-        self.to_branches.connect(link)
+        self.to_replicas.connect(link)
 
     @property
     def received_count(self) -> int:
@@ -159,7 +159,7 @@ class ProcessSession:
             return
         handler = self._handlers.get(kind)
         if handler is None:
-            self.to_branches.on_frame(kind, payload)
+            self.to_replicas.on_frame(kind, payload)
             return
         try:
             handler(payload)
@@ -176,7 +176,7 @@ class ProcessSession:
         if link is not None:
             link.close()
         self.requests.close()
-        self.to_branches.close(error)
+        self.to_replicas.close(error)
         while self._unconfirmed:
             self._on_confirm(b"")
         for taken in self._taking.values():
@@ -247,7 +247,7 @@ class ProcessSession:
     def _on_call(self, payload: Payload) -> None:
         call: RemoteCall = unpack(payload)
         try:
-            service = self._services.get(call.method) or self._door[call.method]
+            service = self._services.get(call.method) or self._facade[call.method]
             value = service(*call.arguments, **call.keywords)
         except NaiadError as error:
             self._reply(call.number, None, error)
@@ -298,8 +298,8 @@ class ProcessSession:
             row=None if found.direct is None else found.direct.row,
         )
 
-    def _on_told(self, payload: Payload) -> None:
-        self.on_branch_message(FrameKind.TELL_COORDINATOR, unpack(payload))
+    def _on_notice(self, payload: Payload) -> None:
+        self.on_replica_message(FrameKind.NOTIFY_COORDINATOR, unpack(payload))
 
     def _on_process_report(self, payload: Payload) -> None:
         self._on_report(self, unpack(payload))

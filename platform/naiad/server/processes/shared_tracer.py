@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from naiad.engine.door import EngineDoor
+from naiad.engine.facade import EngineFacade
 from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 from naiad.server.processes.messages import TracedArrival
 from naiad.server.processes.remote_engine import RemoteEngine
@@ -30,7 +30,7 @@ class RemoteTracer:
 
     def submit(
         self,
-        engine: EngineDoor,  # noqa: ARG002 - the signature of `RequestTracer`
+        engine: EngineFacade,  # noqa: ARG002 - the signature of `RequestTracer`
         request: InferRequest,
         sink: Sink,
         protocol: str,

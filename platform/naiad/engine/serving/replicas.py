@@ -1,7 +1,7 @@
-"""Branches: the instances of a loaded version that run in other processes of the server.
+"""Replicas: the instances of a loaded version that run in other processes of the server.
 
 The version itself is in the coordinator, with its share of the instances. Each other process that has some of them runs
-a branch: a version of its own, of the same number, with its own queue. A request is answered where it arrives, or goes
+a replica: a version of its own, of the same number, with its own queue. A request is answered where it arrives, or goes
 once, when it arrives, to where there is less to do.
 """
 
@@ -26,12 +26,12 @@ from naiad.guests.worker import Worker
 from naiad.protocol.metadata import InstanceStatus, MemoryUse
 
 __all__ = [
-    "BranchCounts",
-    "BranchMaker",
-    "BranchOrder",
-    "BranchReport",
-    "Branches",
     "ProcessCounts",
+    "ReplicaCounts",
+    "ReplicaMaker",
+    "ReplicaOrder",
+    "ReplicaReport",
+    "Replicas",
     "Spreading",
 ]
 
@@ -39,14 +39,14 @@ _MOVE_SECONDS = 0.002
 """How often calls that wait are looked at: an instance of another process may be idle."""
 
 
-class BranchOrder(NamedTuple):
-    """What a process needs to run a branch; plain values that can be pickled.
+class ReplicaOrder(NamedTuple):
+    """What a process needs to run a replica; plain values that can be pickled.
 
     Attributes:
         number: Number of the version's load.
         config: Its effective configuration, as bytes of the message.
-        specs: How to start the guest of each of the branch's instances.
-        row: Where the loads of the version are on the board (`server.processes.load_board`).
+        specs: How to start the guest of each of the replica's instances.
+        row: Where the loads of the version are on the table (`server.processes.load_table`).
         steps: The steps of an ensemble, which has no instances; none for a model.
     """
 
@@ -61,8 +61,8 @@ class BranchOrder(NamedTuple):
     steps: tuple[EnsembleStep, ...] = ()
 
 
-class BranchCounts(NamedTuple):
-    """What a branch reports of itself.
+class ReplicaCounts(NamedTuple):
+    """What a replica reports of itself.
 
     Attributes:
         pending: Requests that wait for an instance.
@@ -78,40 +78,40 @@ class BranchCounts(NamedTuple):
     refused: str = ""
 
 
-class BranchReport(NamedTuple):
-    """What a process reports of one of its branches.
+class ReplicaReport(NamedTuple):
+    """What a process reports of one of its replicas.
 
     Attributes:
         is_asked: Whether its model defines `is_ready`.
         typical: How long `execute` usually takes there, in nanoseconds.
     """
 
-    counts: BranchCounts
+    counts: ReplicaCounts
     statuses: Sequence[InstanceStatus]
     is_asked: bool
     typical: int
 
 
 class ProcessCounts(NamedTuple):
-    """What a process with branches has counted.
+    """What a process with replicas has counted.
 
     Attributes:
-        received: Requests of its clients that it has answered, or sent to other branches.
+        received: Requests of its clients that it has answered, or sent to other replicas.
         calls: Calls of its guests that it has executed itself, by the names of the calling and the called model.
-        branches: What it reports of each branch, by the number of its load.
+        replicas: What it reports of each replica, by the number of its load.
     """
 
     received: int
     calls: Mapping[tuple[str, str], int]
-    branches: Mapping[int, BranchReport]
+    replicas: Mapping[int, ReplicaReport]
 
 
-class Branches(Protocol):
-    """All branches of one version, as the coordinator sees them.
+class Replicas(Protocol):
+    """All replicas of one version, as the coordinator sees them.
 
     Attributes:
-        take_back: Called with a request that its branch did not take.
-        log: The version's log, which gets what guests of branches log, too.
+        take_back: Called with a request that its replica did not take.
+        log: The version's log, which gets what guests of replicas log, too.
         row: Where processes note their loads for the version.
         is_decoupled: Whether the model may send any number of responses to a request.
         typical: How long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds.
@@ -128,7 +128,7 @@ class Branches(Protocol):
         """The numbers of the processes that have one."""
 
     async def start(self) -> None:
-        """Start the branches in all processes; raises the first failure when all have started or failed."""
+        """Start the replicas in all processes; raises the first failure when all have started or failed."""
 
     async def stop(self, timeout: float) -> None:
         """Let requests in flight finish within *timeout* seconds, then end all guests."""
@@ -138,16 +138,16 @@ class Branches(Protocol):
         """Number of requests that the other processes have."""
 
     def is_serving(self) -> bool:
-        """Whether an instance of a branch can serve now."""
+        """Whether an instance of a replica can serve now."""
 
     def are_all_serving(self) -> bool:
-        """Whether every instance of every branch can."""
+        """Whether every instance of every replica can."""
 
     def statuses(self) -> Sequence[InstanceStatus]:
         """The status of each of their instances."""
 
-    def counts(self) -> Sequence[BranchCounts]:
-        """What the branches had counted when they reported last, those of processes that have exited included."""
+    def counts(self) -> Sequence[ReplicaCounts]:
+        """What the replicas had counted when they reported last, those of processes that have exited included."""
 
     def queries(self) -> Sequence[Awaitable[bool]]:
         """Asks the models, where they define `is_ready`, whether one of them is *not* ready."""
@@ -159,33 +159,33 @@ class Branches(Protocol):
         """Tell other processes how many of the coordinator's instances can serve."""
 
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
-        """The process whose branch has less to do than *instances* with *in_flight* requests; None without one."""
+        """The process whose replica has less to do than *instances* with *in_flight* requests; None without one."""
 
     def idle_process(self) -> int | None:
-        """A process whose branch has an idle instance; None without one."""
+        """A process whose replica has an idle instance; None without one."""
 
     def send(self, process: int, opened: OpenRequest) -> None:
-        """Send a request to a branch. A branch without an idle instance does not take one that needs it: `take_back`.
+        """Send a request to a replica. A replica without an idle instance does not take one that needs it: `take_back`.
 
         What becomes of it is told to its sink: this raises nothing.
         """
 
     def workers(self) -> Collection[Worker] | None:
-        """The guests of all branches, for the detection of deadlocks; None while one is being started."""
+        """The guests of all replicas, for the detection of deadlocks; None while one is being started."""
 
 
-class BranchMaker(Protocol):
+class ReplicaMaker(Protocol):
     """The other processes of the server."""
 
     @property
     def processes(self) -> int:
         """Number of processes, the coordinator included."""
 
-    def make(self, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Branches:
-        """The branches of a version, not started.
+    def make(self, order: ReplicaOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Replicas:
+        """The replicas of a version, not started.
 
         Args:
-            order: What all branches have in common; without instances, and without a row.
+            order: What all replicas have in common; without instances, and without a row.
             model: The model's name.
             specs: How to start the guests of each process, by its number.
         """
@@ -250,53 +250,53 @@ class _WaitingCalls:
 
 
 class Spreading:
-    """Takes the requests of a version that has branches: submits each here, or sends it to a branch with less to do.
+    """Takes the requests of a version that has replicas: submits each here, or sends it to a replica with less to do.
 
     A call of a model goes to an idle instance alone, here or there. Where none is idle it waits here, and moves as soon
-    as one is: a call that waits in a branch would be missing where deadlocks are looked for.
+    as one is: a call that waits in a replica would be missing where deadlocks are looked for.
     """
 
     def __init__(
-        self, admission: Admission, tracker: RequestTracker, branches: Branches, count_serving: Callable[[], int]
+        self, admission: Admission, tracker: RequestTracker, replicas: Replicas, count_serving: Callable[[], int]
     ) -> None:
         """Spread the requests of one version, whose *tracker* dispatches them one by one."""
         self._admission = admission
         self._tracker = tracker
-        self._branches = branches
+        self._replicas = replicas
         self._count_serving = count_serving
         self._is_closed = False
-        self._waiting = _WaitingCalls(tracker, branches.idle_process, self._move)
-        branches.take_back = self._take_back
+        self._waiting = _WaitingCalls(tracker, replicas.idle_process, self._move)
+        replicas.take_back = self._take_back
 
     def submit(self, opened: OpenRequest) -> None:
         needs_idle = opened.needs_idle
-        is_taken = self._tracker.has_idle() if needs_idle else self._tracker.takes_at_once(self._branches.typical)
+        is_taken = self._tracker.has_idle() if needs_idle else self._tracker.takes_at_once(self._replicas.typical)
         if (not is_taken or self._admission.reason) and not self._is_closed and is_movable(opened):
-            process = self._branches.idle_process() if needs_idle else self._better_process()
+            process = self._replicas.idle_process() if needs_idle else self._better_process()
             if process is not None:
                 self._admission.require_valid(opened.request)
-                self._branches.send(process, opened)
+                self._replicas.send(process, opened)
                 return
         self._admission.submit(opened)
-        self._branches.note_load(len(self._tracker))
+        self._replicas.note_load(len(self._tracker))
         if needs_idle and self._waiting.queue and self._tracker.is_waiting(opened) and is_movable(opened):
             self._waiting.add(opened)
 
     def close(self) -> None:
-        """Send nothing to branches any more: they end."""
+        """Send nothing to replicas any more: they end."""
         self._is_closed = True
         self._waiting.close()
 
     def _better_process(self) -> int | None:
         instances = 0 if self._admission.reason else self._count_serving()
-        return self._branches.least_loaded(len(self._tracker), instances)
+        return self._replicas.least_loaded(len(self._tracker), instances)
 
     def _move(self, process: int, opened: OpenRequest) -> None:
         self._tracker.give_away(opened)
-        self._branches.send(process, opened)
+        self._replicas.send(process, opened)
 
     def _take_back(self, opened: OpenRequest) -> None:
-        """A branch is not idle any more: the request waits here."""
+        """A replica is not idle any more: the request waits here."""
         opened.needs_idle = True
         try:
             self._admission.start(opened)

@@ -7,40 +7,40 @@ from collections.abc import Iterator
 
 import pytest
 
-from naiad.server.processes.load_board import LoadBoard
+from naiad.server.processes.load_table import LoadTable
 
 
 @pytest.fixture
-def boards() -> Iterator[list[LoadBoard]]:
+def boards() -> Iterator[list[LoadTable]]:
     """The boards of three processes, over the same memory."""
-    first = LoadBoard.create(3)
-    made = [first, *(LoadBoard(os.dup(first.descriptor), 3, number) for number in (1, 2))]
+    first = LoadTable.create(3)
+    made = [first, *(LoadTable(os.dup(first.descriptor), 3, number) for number in (1, 2))]
     yield made
-    for board in made:
-        board.close()
+    for table in made:
+        table.close()
 
 
-def test_each_process_reads_the_loads_of_the_others(boards: list[LoadBoard]) -> None:
+def test_each_process_reads_the_loads_of_the_others(boards: list[LoadTable]) -> None:
     row = boards[0].take_row()
-    for board, requests in zip(boards, (4, 1, 0), strict=True):
-        board.note_instances(row, 1)
-        board.note_requests(row, requests)
+    for table, requests in zip(boards, (4, 1, 0), strict=True):
+        table.note_instances(row, 1)
+        table.note_requests(row, requests)
 
     assert boards[0].better_process(row, 4, 1) == 2
     assert boards[2].better_process(row, 0, 1) is None
-    assert [board.requests_elsewhere(row) for board in boards] == [1, 4, 5]
+    assert [table.requests_elsewhere(row) for table in boards] == [1, 4, 5]
 
 
-def test_requests_that_were_sent_count_before_they_are_read(boards: list[LoadBoard]) -> None:
+def test_requests_that_were_sent_count_before_they_are_read(boards: list[LoadTable]) -> None:
     row = boards[0].take_row()
-    for board in boards:
-        board.note_instances(row, 1)
+    for table in boards:
+        table.note_instances(row, 1)
 
     assert boards[0].better_process(row, 1, 1, {1: 1}) == 2
     assert boards[0].better_process(row, 1, 1, {1: 1, 2: 1}) is None
 
 
-def test_a_process_without_instances_gets_no_request(boards: list[LoadBoard]) -> None:
+def test_a_process_without_instances_gets_no_request(boards: list[LoadTable]) -> None:
     row = boards[0].take_row()
     boards[1].note_instances(row, 1)
     boards[0].clear(row, 1)
@@ -48,7 +48,7 @@ def test_a_process_without_instances_gets_no_request(boards: list[LoadBoard]) ->
     assert boards[0].better_process(row, 100, 1) is None
 
 
-def test_rows_are_empty_when_they_are_used_again(boards: list[LoadBoard]) -> None:
+def test_rows_are_empty_when_they_are_used_again(boards: list[LoadTable]) -> None:
     row = boards[0].take_row()
     boards[1].note_instances(row, 1)
     boards[1].note_requests(row, 7)

@@ -1,4 +1,4 @@
-"""The trace of a request that the coordinator has sent to a branch: it is kept there, and notes of it go back."""
+"""The trace of a request that the coordinator has sent to a replica: it is kept there, and notes of it go back."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from naiad.protocol.inference import InferRequest, Sink
 
-__all__ = ["FarTrace"]
+__all__ = ["RemoteTrace"]
 
 
-class FarTrace:
+class RemoteTrace:
     """Implements `naiad.protocol.inference.Trace` in the process that executes the request.
 
     The monotonic clock is the same in all processes, so the coordinator records the times as they are.

@@ -1,4 +1,4 @@
-"""The branches that this process runs by order of the coordinator, and the requests to them."""
+"""The replicas that this process runs by order of the coordinator, and the requests to them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
 from naiad.engine.ensembles.step import StepModels
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.open_request import OpenRequest
-from naiad.engine.serving.branches import BranchOrder, BranchReport, ProcessCounts
 from naiad.engine.serving.readiness import are_ready
+from naiad.engine.serving.replicas import ProcessCounts, ReplicaOrder, ReplicaReport
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.memory.link_memory import LinkMemory
-from naiad.server.processes.far_guests import GuestRelay, Routes
-from naiad.server.processes.load_board import LoadBoard
-from naiad.server.processes.messages import CallResult, FrameKind, RemoteCall, Told, error_fields, pack
+from naiad.server.processes.load_table import LoadTable
+from naiad.server.processes.messages import CallResult, FrameKind, Notice, RemoteCall, error_fields, pack
 from naiad.server.processes.own_ensembles import OwnEnsemble
+from naiad.server.processes.remote_guests import GuestRelay, Routes
 from naiad.server.processes.request_session import GoneError
 
-__all__ = ["OwnBranch", "OwnBranches"]
+__all__ = ["OwnReplica", "OwnReplicas"]
 
 logger = logging.getLogger("naiad.engine")
 
@@ -38,18 +38,18 @@ _ARRIVED_SECONDS = 0.01
 """A message that has arrived is handled by then, also if the loop has more to do than one turn takes in."""
 
 
-class OwnBranch:
-    """One branch, and the way of this process's requests to it.
+class OwnReplica:
+    """One replica, and the way of this process's requests to it.
 
     Attributes:
         version: The version that runs it.
     """
 
-    def __init__(self, version: ModelVersion, row: int, board: LoadBoard) -> None:
-        """The branch that *version* runs, which takes no requests yet; *row* is where its loads are on the board."""
+    def __init__(self, version: ModelVersion, row: int, table: LoadTable) -> None:
+        """The replica that *version* runs, which takes no requests yet; *row* is where its loads are on the table."""
         self.version = version
         self._row = row
-        self._board = board
+        self._table = table
         self._is_open = False
         self._instances = 0  # that can serve now
         version.observe_load(self.note_load)
@@ -67,11 +67,11 @@ class OwnBranch:
     def on_change(self) -> None:
         """An instance can serve again, or cannot any more."""
         self._instances = self.version.serving_count if self._is_open else 0
-        self._board.note_instances(self._row, self._instances)
+        self._table.note_instances(self._row, self._instances)
 
     def note_load(self, in_flight: int) -> None:
         """Have other processes know how many requests it has."""
-        self._board.note_requests(self._row, in_flight)
+        self._table.note_requests(self._row, in_flight)
 
     @property
     def is_open(self) -> bool:
@@ -92,27 +92,27 @@ class OwnBranch:
         """The process in which a request is better off than here; None for none."""
         version = self.version
         if not self._instances or version.reason:
-            found = self._board.better_process(self._row, 0, 0)
+            found = self._table.better_process(self._row, 0, 0)
             return COORDINATOR if found is None else found
         if version.takes_at_once():
             return None
-        return self._board.better_process(self._row, version.in_flight, self._instances)
+        return self._table.better_process(self._row, version.in_flight, self._instances)
 
     def submit(self, opened: OpenRequest) -> None:
         """Submit a request, which stays here.
 
         Raises:
-            NaiadError: See `EngineDoor.submit`.
+            NaiadError: See `EngineFacade.submit`.
         """
         version = self.version
         version.submit(opened)
-        self._board.note_requests(self._row, version.in_flight)
+        self._table.note_requests(self._row, version.in_flight)
 
     def submit_call(self, opened: OpenRequest, on_taken: Callable[[str], None]) -> None:
         """Submit a call of another process to an idle instance. *on_taken* gets the instance's name.
 
         Raises:
-            NaiadError: See `EngineDoor.submit`; `GoneError` if no instance is idle.
+            NaiadError: See `EngineFacade.submit`; `GoneError` if no instance is idle.
         """
         version = self.version
         if not version.has_idle():
@@ -121,11 +121,11 @@ class OwnBranch:
         self.note_load(version.in_flight)
         on_taken("" if opened.worker is None else opened.worker.spec.name)
 
-    def report(self) -> BranchReport:
+    def report(self) -> ReplicaReport:
         """What the coordinator is to know of it."""
         version = self.version
         workers = [each.worker for each in version.instances if each.worker is not None]
-        return BranchReport(
+        return ReplicaReport(
             version.counts(),
             version.statuses(),
             any(worker.readiness is not None for worker in workers),
@@ -133,16 +133,16 @@ class OwnBranch:
         )
 
 
-class OwnBranches:
-    """All branches of this process.
+class OwnReplicas:
+    """All replicas of this process.
 
     Attributes:
         options: The server's options; set before the first order.
         memory: The memory that guests here share with other processes; None to share none.
-        received: How many requests of this process's clients it has answered, or sent to other branches.
+        received: How many requests of this process's clients it has answered, or sent to other replicas.
         models: Where to find the models of ensembles' steps; set before the first order.
         is_exiting: Whether the server exits: clients' requests go to the coordinator, which rejects them.
-        on_closed: Called when a branch takes requests no more.
+        on_closed: Called when a replica takes requests no more.
     """
 
     options: ServerOptions
@@ -154,26 +154,26 @@ class OwnBranches:
         on_opened: Callable[[int], None],
         routes: Routes,
     ) -> None:
-        """No branches yet.
+        """No replicas yet.
 
         Args:
             send: Sends a frame to the coordinator.
-            on_opened: Called with the number of the load of a branch that takes requests, or has ended.
+            on_opened: Called with the number of the load of a replica that takes requests, or has ended.
             routes: See `GuestRelay`.
         """
         self.memory: LinkMemory | None = None
         self._send = send
         self._on_opened = on_opened
         self._loop = asyncio.get_running_loop()
-        self._board: LoadBoard | None = None
-        self._branches: dict[int, OwnBranch] = {}
+        self._table: LoadTable | None = None
+        self._replicas: dict[int, OwnReplica] = {}
         self._ensembles: dict[int, OwnEnsemble] = {}
         self.is_exiting = False
         self._starts: dict[int, asyncio.Task[None]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
         self.received = 0
         self.on_closed: Callable[[], None] = lambda: None
-        self._relay = GuestRelay(self._tell, routes)
+        self._relay = GuestRelay(self._notify, routes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[str, Callable[..., Any]] = {
             "start": self._start,
@@ -182,18 +182,18 @@ class OwnBranches:
             "report": self._report,
             "waits": self._report_waits,
         }
-        self._told: Mapping[str, Callable[..., None]] = {
+        self._on_notices: Mapping[str, Callable[..., None]] = {
             "exiting": self._close,
         }
         self._reporting = self._loop.create_task(self._report_periodically())
 
-    def use_board(self, descriptor: int, processes: int, own: int) -> None:
-        """Tell other processes on that board how much there is to do here."""
-        self._board = LoadBoard(descriptor, processes, own)
+    def use_table(self, descriptor: int, processes: int, own: int) -> None:
+        """Tell other processes on that table how much there is to do here."""
+        self._table = LoadTable(descriptor, processes, own)
 
-    def find(self, number: int) -> OwnBranch | None:
-        """The branch of the version with that number of its load, if this process has one."""
-        return self._branches.get(number)
+    def find(self, number: int) -> OwnReplica | None:
+        """The replica of the version with that number of its load, if this process has one."""
+        return self._replicas.get(number)
 
     def find_ensemble(self, number: int) -> OwnEnsemble | None:
         """The ensemble with that number of its load, if this process executes requests to it."""
@@ -201,39 +201,39 @@ class OwnBranches:
 
     @property
     def request_count(self) -> int:
-        """Number of requests of this process's branches and ensembles without their last response."""
+        """Number of requests of this process's replicas and ensembles without their last response."""
         ensembles = sum(ensemble.execution.in_flight for ensemble in self._ensembles.values())
-        return ensembles + sum(branch.version.in_flight for branch in self._branches.values())
+        return ensembles + sum(replica.version.in_flight for replica in self._replicas.values())
 
     def process_of(self, row: int | None) -> int:
-        """The process with the least to do for a version without a branch here; *row* as in `VersionRoute`."""
-        found = None if row is None or self._board is None else self._board.better_process(row, 0, 0)
+        """The process with the least to do for a version without a replica here; *row* as in `VersionRoute`."""
+        found = None if row is None or self._table is None else self._table.better_process(row, 0, 0)
         return COORDINATOR if found is None else found
 
     def note_sent(self, row: int, process: int) -> None:
-        """A request was sent to a branch of another process."""
-        if self._board is not None:
-            self._board.note_sent(row, process)
+        """A request was sent to a replica of another process."""
+        if self._table is not None:
+            self._table.note_sent(row, process)
 
     def maintain(self) -> None:
         """Return idle memory; called periodically."""
-        for branch in self._branches.values():
-            branch.version.maintain()
-            branch.note_load(branch.version.in_flight)
-            branch.on_change()
+        for replica in self._replicas.values():
+            replica.version.maintain()
+            replica.note_load(replica.version.in_flight)
+            replica.on_change()
 
     async def finish_requests(self, timeout: float) -> None:
-        """Let the requests of all branches finish within *timeout* seconds; cancelled ones are not waited for."""
-        await asyncio.gather(*(each.version.finish_requests(timeout) for each in self._branches.values()))
+        """Let the requests of all replicas finish within *timeout* seconds; cancelled ones are not waited for."""
+        await asyncio.gather(*(each.version.finish_requests(timeout) for each in self._replicas.values()))
 
     async def stop(self, timeout: float) -> None:
-        """End all branches within *timeout* seconds."""
+        """End all replicas within *timeout* seconds."""
         self._reporting.cancel()
         self._relay.close()
         deadline = self._loop.time() + timeout
         await asyncio.gather(*(self._stop(number, timeout) for number in list(self._ensembles)))  # their steps go on
         left = max(deadline - self._loop.time(), 0.0)
-        await asyncio.gather(*(self._stop(number, left) for number in {*self._branches, *self._starts}))
+        await asyncio.gather(*(self._stop(number, left) for number in {*self._replicas, *self._starts}))
 
     # -- orders ---------------------------------------------------------------------------------------------------
 
@@ -256,8 +256,8 @@ class OwnBranches:
             error = error_fields(unexpected_error(f"carry out '{order.method}'", problem))
         self._send(pack(FrameKind.ORDERED, CallResult(order.number, value, error)))
 
-    async def _start(self, order: BranchOrder) -> BranchReport:
-        """Start the instances of a branch, unless it ends meanwhile."""
+    async def _start(self, order: ReplicaOrder) -> ReplicaReport:
+        """Start the instances of a replica, unless it ends meanwhile."""
         if order.steps:
             return self._start_ensemble(order)
         task = self._starts[order.number] = self._loop.create_task(self._start_version(order))
@@ -265,12 +265,12 @@ class OwnBranches:
             await task
         finally:
             del self._starts[order.number]
-        branch = self._branches[order.number]
-        branch.open()
+        replica = self._replicas[order.number]
+        replica.open()
         self._on_opened(order.number)
-        return branch.report()
+        return replica.report()
 
-    async def _start_version(self, order: BranchOrder) -> None:
+    async def _start_version(self, order: ReplicaOrder) -> None:
         config = _config_of(order)
         inputs = None if self.memory is None else self.memory.add_inputs(config.name)
         specs = [replace(spec, link_memory=self.memory, inputs=inputs) for spec in order.specs]
@@ -279,48 +279,48 @@ class OwnBranches:
         )
         self._log_there(version)
         self._measure(version.totals, order, config)
-        assert self._board is not None
-        branch = OwnBranch(version, order.row, self._board)
+        assert self._table is not None
+        replica = OwnReplica(version, order.row, self._table)
         await version.start()
-        self._branches[order.number] = branch
-        version.on_change = lambda: self._on_change(branch)
+        self._replicas[order.number] = replica
+        version.on_change = lambda: self._on_change(replica)
 
-    def _start_ensemble(self, order: BranchOrder) -> BranchReport:
+    def _start_ensemble(self, order: ReplicaOrder) -> ReplicaReport:
         config = _config_of(order)
         graph = graph_of(config.message, order.steps)
         execution = EnsembleExecution(config, order.version, order.number, graph, self.models, lambda _: None)
         self._measure(execution.totals, order, config)
-        assert self._board is not None
-        ensemble = self._ensembles[order.number] = OwnEnsemble(execution, order.row, self._board)
+        assert self._table is not None
+        ensemble = self._ensembles[order.number] = OwnEnsemble(execution, order.row, self._table)
         self._on_opened(order.number)
         return ensemble.report()
 
-    def _measure(self, totals: Statistics, order: BranchOrder, config: ModelConfig) -> None:
+    def _measure(self, totals: Statistics, order: ReplicaOrder, config: ModelConfig) -> None:
         totals.namespace = order.namespace
         totals.measure(self.options.metrics.config, config)
         if self.options.http.ui:
             totals.count_latencies(config)
 
     def _log_there(self, version: ModelVersion) -> None:
-        """Have the coordinator log what the guests of a branch log: some of it once for all instances of a version."""
-        version.log.pass_on(partial(self._tell, "record", version.number), partial(self._tell, "output"))
+        """Have the coordinator log what the guests of a replica log: some of it once for all instances of a version."""
+        version.log.pass_on(partial(self._notify, "record", version.number), partial(self._notify, "output"))
 
-    def tell_lines(self, lines: Sequence[ServerLine]) -> None:
+    def notify_lines(self, lines: Sequence[ServerLine]) -> None:
         """Have the coordinator keep lines of this process's log, for the page."""
-        self._tell("lines", lines)
+        self._notify("lines", lines)
 
-    def _on_change(self, branch: OwnBranch) -> None:
-        branch.on_change()
+    def _on_change(self, replica: OwnReplica) -> None:
+        replica.on_change()
         self._send_reports()
 
     async def _stop(self, number: int, timeout: float) -> None:
         stopping = self._stops.get(number)
         if stopping is None:
-            stopping = self._stops[number] = self._loop.create_task(self._stop_branch(number, timeout))
+            stopping = self._stops[number] = self._loop.create_task(self._stop_replica(number, timeout))
             stopping.add_done_callback(lambda _: self._stops.pop(number))
         await asyncio.shield(stopping)
 
-    async def _stop_branch(self, number: int, timeout: float) -> None:
+    async def _stop_replica(self, number: int, timeout: float) -> None:
         if number in self._starts:
             starting = self._starts[number]
             starting.cancel()
@@ -328,14 +328,14 @@ class OwnBranches:
         if number in self._ensembles:
             await self._stop_ensemble(number, timeout)
             return
-        branch = self._branches.get(number)
-        if branch is None:
+        replica = self._replicas.get(number)
+        if replica is None:
             return
-        branch.close()
+        replica.close()
         self.on_closed()
-        await branch.version.stop(timeout)
+        await replica.version.stop(timeout)
         self._send_reports()
-        self._branches.pop(number, None)
+        self._replicas.pop(number, None)
         self._on_opened(number)
 
     async def _stop_ensemble(self, number: int, timeout: float) -> None:
@@ -347,8 +347,8 @@ class OwnBranches:
         self._on_opened(number)
 
     async def _check(self, number: int) -> bool:
-        branch = self._branches.get(number)
-        return branch is None or await are_ready([branch.version])
+        replica = self._replicas.get(number)
+        return replica is None or await are_ready([replica.version])
 
     async def _report(self) -> ProcessCounts:
         return self._reports()
@@ -359,46 +359,46 @@ class OwnBranches:
         self._relay.report_waits()
 
     def _reports(self) -> ProcessCounts:
-        reports = {number: branch.report() for number, branch in self._branches.items()}
+        reports = {number: replica.report() for number, replica in self._replicas.items()}
         reports.update({number: ensemble.report() for number, ensemble in self._ensembles.items()})
         return ProcessCounts(self.received, self._relay.made, reports)
 
     def _send_reports(self) -> None:
-        self._tell("reports", self._reports())
+        self._notify("reports", self._reports())
 
     async def _report_periodically(self) -> None:
         """Report what was counted, so that little is lost where this process is killed."""
         before: object = None
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            marks = [(each.version.totals.last, each.version.in_flight) for each in self._branches.values()]
+            marks = [(each.version.totals.last, each.version.in_flight) for each in self._replicas.values()]
             marks += [(each.execution.totals.last, each.execution.in_flight) for each in self._ensembles.values()]
             if marks != before:
                 before = marks
                 self._send_reports()
 
-    def _tell(self, name: str, *arguments: Any) -> None:
-        self._send(pack(FrameKind.TELL_COORDINATOR, Told(name, arguments)))
+    def _notify(self, name: str, *arguments: Any) -> None:
+        self._send(pack(FrameKind.NOTIFY_COORDINATOR, Notice(name, arguments)))
 
     # -- requests of the coordinator ------------------------------------------------------------------------------
 
-    def on_told(self, name: str, arguments: Sequence[Any]) -> None:
+    def on_notice(self, name: str, arguments: Sequence[Any]) -> None:
         """Handle what the coordinator has sent."""
-        handler = self._told.get(name)
+        handler = self._on_notices.get(name)
         if handler is not None:
             handler(*arguments)
         else:
-            self._relay.on_told(name, arguments)
+            self._relay.on_notice(name, arguments)
 
     def _close(self) -> None:
         self.is_exiting = True
         for ensemble in self._ensembles.values():
             ensemble.close()
-        for branch in self._branches.values():
-            branch.close()
+        for replica in self._replicas.values():
+            replica.close()
 
 
-def _config_of(order: BranchOrder) -> ModelConfig:
+def _config_of(order: ReplicaOrder) -> ModelConfig:
     message = pb.ModelConfig()
     message.ParseFromString(order.config)
     return freeze(message)

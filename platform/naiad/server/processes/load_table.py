@@ -15,14 +15,14 @@ from types import MappingProxyType
 
 from naiad.engine.lifecycle.sharing import is_better_elsewhere
 
-__all__ = ["LoadBoard"]
+__all__ = ["LoadTable"]
 
 _ROWS = 1 << 16
 _NUMBER = 4
 NOTHING_SENT: Mapping[int, int] = MappingProxyType({})
 
 
-class LoadBoard:
+class LoadTable:
     """The loads of all versions in all processes.
 
     Attributes:
@@ -31,7 +31,7 @@ class LoadBoard:
     """
 
     def __init__(self, descriptor: int, processes: int, own: int) -> None:
-        """Map a board.
+        """Map a table.
 
         Args:
             descriptor: See `create`; it is owned from now on.
@@ -46,8 +46,8 @@ class LoadBoard:
         self._free = list(range(_ROWS - 1, -1, -1))
 
     @classmethod
-    def create(cls, processes: int) -> LoadBoard:
-        """A new board, of the coordinator. Rows that are not in use take no memory."""
+    def create(cls, processes: int) -> LoadTable:
+        """A new table, of the coordinator. Rows that are not in use take no memory."""
         descriptor = os.memfd_create("naiad-loads")
         os.ftruncate(descriptor, 2 * _NUMBER * _ROWS * processes)
         return cls(descriptor, processes, 0)

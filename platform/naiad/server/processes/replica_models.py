@@ -1,4 +1,4 @@
-"""The branches of this process, as sessions with other processes need them."""
+"""The replicas of this process, as sessions with other processes need them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import Target
 from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
-from naiad.server.processes.own_branches import OwnBranch, OwnBranches
+from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
 from naiad.server.processes.request_session import GoneError
 
-__all__ = ["BranchModels"]
+__all__ = ["ReplicaModels"]
 
 
-class BranchModels:
+class ReplicaModels:
     """Implements `OwnModels`: a request goes to the load of a version that its process had in mind, and stays here."""
 
     is_exiting = False
-    """The coordinator knows: it rejects requests, and closes all branches."""
+    """The coordinator knows: it rejects requests, and closes all replicas."""
 
-    def __init__(self, branches: OwnBranches) -> None:
-        self._branches = branches
+    def __init__(self, replicas: OwnReplicas) -> None:
+        self._replicas = replicas
 
     def route(self, name: str, version: int, load: int) -> Target:
         return self.find_target(name, version, load)
@@ -31,16 +31,16 @@ class BranchModels:
     def submit(
         self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
     ) -> SubmittedRequest:
-        branch = self._find(request.model_name, load)
+        replica = self._find(request.model_name, load)
         opened = OpenRequest(request, sink, on_taken is not None)
         if on_taken is None:
-            branch.submit(opened)
+            replica.submit(opened)
         else:
-            branch.submit_call(opened, on_taken)
+            replica.submit_call(opened, on_taken)
         return opened
 
-    def _find(self, name: str, load: int) -> OwnBranch:
-        branch = self._branches.find(load)
-        if branch is None or not branch.is_open:
+    def _find(self, name: str, load: int) -> OwnReplica:
+        replica = self._replicas.find(load)
+        if replica is None or not replica.is_open:
             raise GoneError(f"model '{name}' was unloaded while the request was received; send it again")
-        return branch
+        return replica

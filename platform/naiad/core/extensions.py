@@ -19,11 +19,11 @@ from typing import Any
 
 from naiad.core.errors import MissingPackageError
 
-__all__ = ["WINGS", "Wing", "command_modules", "load_from_wing", "wing_of_command"]
+__all__ = ["EXTENSIONS", "Extension", "command_modules", "extension_of_command", "load_from_extension"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wing:
+class Extension:
     """A package beside `naiad`.
 
     Attributes:
@@ -39,27 +39,27 @@ class Wing:
         return find_spec(self.package) is not None
 
 
-WINGS = (
-    Wing("naiad_operations", ("doctor", "bench", "bundle", "push", "deploy", "ray", "top", "init")),
-    Wing("naiad_building", ("add", "remove", "lock", "env")),
-    Wing("naiad_llm"),
-    Wing("naiad_embedded"),
+EXTENSIONS = (
+    Extension("naiad_operations", ("doctor", "bench", "bundle", "push", "deploy", "ray", "top", "init")),
+    Extension("naiad_building", ("add", "remove", "lock", "env")),
+    Extension("naiad_llm"),
+    Extension("naiad_embedded"),
 )
 
 
 def command_modules() -> Iterator[Any]:
     """The modules `commands` of the packages that are there."""
-    for wing in WINGS:
-        if wing.commands and wing.is_installed:
-            yield import_module(f"{wing.package}.commands")
+    for extension in EXTENSIONS:
+        if extension.commands and extension.is_installed:
+            yield import_module(f"{extension.package}.commands")
 
 
-def wing_of_command(command: str) -> Wing | None:
+def extension_of_command(command: str) -> Extension | None:
     """The package that brings a sub-command of `naiad`; None for the server's own."""
-    return next((wing for wing in WINGS if command in wing.commands), None)
+    return next((extension for extension in EXTENSIONS if command in extension.commands), None)
 
 
-def load_from_wing(place: str, purpose: str) -> Any:
+def load_from_extension(place: str, purpose: str) -> Any:
     """Import what *place* names, as `package.module:name`; *purpose* is what cannot be done without it, for the error.
 
     Raises:
@@ -70,7 +70,7 @@ def load_from_wing(place: str, purpose: str) -> Any:
         return getattr(import_module(module), name)
     except ModuleNotFoundError as error:
         # One of these packages may need another one.
-        if error.name not in {wing.package for wing in WINGS}:
+        if error.name not in {extension.package for extension in EXTENSIONS}:
             raise
         raise MissingPackageError(
             f"cannot {purpose}: this installation of naiad lacks its package '{error.name}'; install naiad as a whole: "

@@ -1,4 +1,4 @@
-"""What the guests of branches ask of the server: their processes pass it on to the coordinator, and the answers back.
+"""What the guests of replicas ask of the server: their processes pass it on to the coordinator, and the answers back.
 
 So there is one registry of models' metrics, and one place that loads models.
 
@@ -24,16 +24,16 @@ from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, SubmittedRequest, Trace
-from naiad.server.processes.far_trace import FarTrace
 from naiad.server.processes.messages import ErrorFields, GuestCaller, error_fields, error_of
+from naiad.server.processes.remote_trace import RemoteTrace
 
-__all__ = ["FarGuests", "GuestRelay"]
+__all__ = ["GuestRelay", "RemoteGuests"]
 
 _LASTING_SECONDS = 0.05
 """A call that was open at two looks so far apart is reported. Most calls take less, and are never reported."""
 
 
-class Tell(Protocol):
+class Notify(Protocol):
     """Sends something to the process at the other end of the link."""
 
     def __call__(self, name: str, *arguments: Any) -> None:
@@ -94,16 +94,16 @@ class _Results:
 
 
 class GuestRelay:
-    """Implements `naiad.guests.worker.GuestServices` for the guests of a process's branches."""
+    """Implements `naiad.guests.worker.GuestServices` for the guests of a process's replicas."""
 
-    def __init__(self, tell: Tell, routes: Routes) -> None:
+    def __init__(self, notify: Notify, routes: Routes) -> None:
         """A relay.
 
         Args:
             tell: Sends to the coordinator.
             routes: Where calls go.
         """
-        self._tell = tell
+        self._notify = notify
         self._routes = routes
         self._own = ModelCalls()
         self._numbers = itertools.count(1)
@@ -122,7 +122,7 @@ class GuestRelay:
         """How many calls this process has executed itself, by the names of the calling and the called model."""
         return self._own.made
 
-    def on_told(self, name: str, arguments: Sequence[Any]) -> bool:
+    def on_notice(self, name: str, arguments: Sequence[Any]) -> bool:
         """Handle what the coordinator has sent for a guest; whether it was that."""
         if name != "reply":
             return False
@@ -163,7 +163,7 @@ class GuestRelay:
             traced_by=call.traced_by,
             headers=dict(worker.propagated()),
             propagated=None if caller is None else dict(caller.propagated),
-            traced=trace.number if isinstance(trace, FarTrace) and trace.context is not None else None,
+            traced=trace.number if isinstance(trace, RemoteTrace) and trace.context is not None else None,
         )
         calls = self._relayed.setdefault(worker, {})
         opened = OpenRequest(call.request, _Results(self, worker, call.number))
@@ -230,7 +230,7 @@ class GuestRelay:
         report = self._waits() if self._lasting else {}
         if report != self._reported:
             self._reported = report
-            self._tell("waits", report)
+            self._notify("waits", report)
 
     def _waits(self) -> Mapping[int, GuestWaits]:
         """By the numbers of the guests."""
@@ -258,10 +258,10 @@ class GuestRelay:
     # -- what else models ask for ---------------------------------------------------------------------------------
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
-        self._tell("guest_query", self._number(worker), number, what, dict(fields), worker.is_starting)
+        self._notify("guest_query", self._number(worker), number, what, dict(fields), worker.is_starting)
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        self._tell("guest_notified", self._number(worker), what, dict(fields))
+        self._notify("guest_notified", self._number(worker), what, dict(fields))
 
     def on_worker_exit(self, worker: Worker) -> None:
         self._own.on_worker_exit(worker)
@@ -269,7 +269,7 @@ class GuestRelay:
         number = self._known.pop(worker, None)
         if number is not None:
             del self._guests[number]
-            self._tell("guest_exit", number)
+            self._notify("guest_exit", number)
 
     def _number(self, worker: Worker) -> int:
         number = self._known.get(worker)
@@ -277,7 +277,7 @@ class GuestRelay:
             number = self._known[worker] = next(self._numbers)
             self._guests[number] = worker
             spec = worker.spec
-            self._tell("guest", number, spec.name, spec.load.model_name, spec.load_number)
+            self._notify("guest", number, spec.name, spec.load.model_name, spec.load_number)
         return number
 
     def _on_reply(self, guest: int, number: int, error: ErrorFields | None, text: str) -> None:
@@ -297,19 +297,19 @@ def _needs_coordinator(call: ModelCall, caller: InferRequest | None) -> bool:
     if request.device is not None or call.uses_device or request.correlation_id:
         return True
     trace = None if caller is None else caller.trace
-    return isinstance(trace, FarTrace) and trace.context is not None
+    return isinstance(trace, RemoteTrace) and trace.context is not None
 
 
-class _FarLoad(NamedTuple):
+class _RemoteLoad(NamedTuple):
     model_name: str
 
 
-class _FarSpec(NamedTuple):
+class _RemoteSpec(NamedTuple):
     name: str
-    load: _FarLoad
+    load: _RemoteLoad
 
 
-class FarGuest:
+class RemoteGuest:
     """A guest of another process, with what the coordinator's services use of a `Worker`.
 
     Attributes:
@@ -323,15 +323,15 @@ class FarGuest:
 
     gpus = None
 
-    def __init__(self, tell: Tell, number: int, name: str, model: str, load: int) -> None:
+    def __init__(self, notify: Notify, number: int, name: str, model: str, load: int) -> None:
         self.load_number = load
         self.batches: Sequence[None] = ()
-        self.spec = _FarSpec(name, _FarLoad(model))
+        self.spec = _RemoteSpec(name, _RemoteLoad(model))
         self.is_starting = False
         self.headers: Mapping[str, str] = {}
         self.caller: InferRequest | None = None
         self.results: dict[int, Sink] = {}  # by the numbers of its calls
-        self._tell = tell
+        self._notify = notify
         self._number = number
 
     def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Worker` has it
@@ -339,7 +339,7 @@ class FarGuest:
         sink.send(response, final)
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
-        self._tell("reply", self._number, number, None if error is None else error_fields(error), text)
+        self._notify("reply", self._number, number, None if error is None else error_fields(error), text)
 
     def propagated(self) -> Mapping[str, str]:
         """See `Worker`; as it was at the guest's last call."""
@@ -353,7 +353,7 @@ class FarGuest:
         """Nothing: tensors in GPU memory do not pass between processes of the server."""
 
 
-class _FarCall:
+class _CallOfGuest:
     """Implements `SubmittedRequest`: a call of a guest of another process."""
 
     def __init__(self, services: ModelServices, worker: Worker, number: int) -> None:
@@ -373,13 +373,13 @@ class _FarCall:
         self._services.on_results_consumed(self._worker, self._number, count)
 
 
-class FarGuests:
-    """The guests of one process's branches, as the coordinator sees them."""
+class RemoteGuests:
+    """The guests of one process's replicas, as the coordinator sees them."""
 
     def __init__(
         self,
         services: ModelServices,
-        tell: Tell,
+        notify: Notify,
         find_trace: Callable[[int], Trace | None],
     ) -> None:
         """No guests yet.
@@ -390,10 +390,10 @@ class FarGuests:
             find_trace: Finds the trace of a request that was sent to the process, by its number on the link.
         """
         self._services = services
-        self._tell = tell
+        self._notify = notify
         self._find_trace = find_trace
-        self._guests: dict[int, FarGuest] = {}
-        self._by_instance: dict[tuple[int, str], FarGuest] = {}  # the latest guest of each, by load and instance
+        self._guests: dict[int, RemoteGuest] = {}
+        self._by_instance: dict[tuple[int, str], RemoteGuest] = {}  # the latest guest of each, by load and instance
         self._waiting: frozenset[int] = frozenset()
 
     @property
@@ -401,65 +401,65 @@ class FarGuests:
         """Whether the process has reported last that guests wait."""
         return bool(self._waiting)
 
-    def on_told(self, name: str, arguments: Sequence[Any]) -> bool:
+    def on_notice(self, name: str, arguments: Sequence[Any]) -> bool:
         """Handle what the process has sent for a guest; whether it was that."""
         if name == "waits":
             self._on_waits(*arguments)
             return True
         if name == "guest":
             number, instance, model, load = arguments
-            made = self._guests[number] = FarGuest(self._tell, number, instance, model, load)
+            made = self._guests[number] = RemoteGuest(self._notify, number, instance, model, load)
             self._by_instance[load, instance] = made
             return True
         if not name.startswith("guest_"):
             return False
         guest, *rest = arguments
-        far = self._guests[guest]
-        worker = cast("Worker", far)  # it has what the services use of one
+        remote = self._guests[guest]
+        worker = cast("Worker", remote)  # it has what the services use of one
         services = self._services
         if name == "guest_query":
-            *query, far.is_starting = rest
+            *query, remote.is_starting = rest
             services.on_query(worker, *query)
         elif name == "guest_notified":
             services.on_notification(worker, *rest)
         elif name == "guest_exit":
             del self._guests[guest]
-            if self._by_instance.get((far.load_number, far.spec.name)) is far:
-                del self._by_instance[far.load_number, far.spec.name]
+            if self._by_instance.get((remote.load_number, remote.spec.name)) is remote:
+                del self._by_instance[remote.load_number, remote.spec.name]
             services.on_worker_exit(worker)
         return True
 
     def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> SubmittedRequest | None:
         """Submit a call of a guest; None if the guest has exited meanwhile."""
-        far = self._guests.get(caller.guest)
-        if far is None:
+        remote = self._guests.get(caller.guest)
+        if remote is None:
             sink.send(None, True)
             return None
         trace = None if caller.traced is None else self._find_trace(caller.traced)
         propagated = caller.propagated
-        far.headers = caller.headers
-        far.caller = None if propagated is None else InferRequest("", -1, (), propagated=propagated, trace=trace)
-        far.results[caller.number] = sink
-        worker = cast("Worker", far)  # it has what the services use of one
+        remote.headers = caller.headers
+        remote.caller = None if propagated is None else InferRequest("", -1, (), propagated=propagated, trace=trace)
+        remote.results[caller.number] = sink
+        worker = cast("Worker", remote)  # it has what the services use of one
         self._services.on_call(
             worker,
             ModelCall(
                 caller.number, request, caller.is_decoupled, caller.is_blocking, caller.is_awaited, caller.traced_by
             ),
         )
-        return _FarCall(self._services, worker, caller.number)
+        return _CallOfGuest(self._services, worker, caller.number)
 
     def _on_waits(self, report: Mapping[int, GuestWaits]) -> None:
         """The process has reported what its guests wait for now; what it reported before has ended."""
         changes: dict[Worker, Mapping[int, Events] | None] = {}
         for number in {*self._waiting, *report}:
-            far, waits = self._guests.get(number), report.get(number)
-            if far is not None:
-                far.batches = (None,) if waits is not None and waits.is_executing else ()
+            remote, waits = self._guests.get(number), report.get(number)
+            if remote is not None:
+                remote.batches = (None,) if waits is not None and waits.is_executing else ()
                 calls = None
                 if waits is not None:
                     calls = {call: self._workers(events) for call, events in waits.calls.items()}
-                changes[cast("Worker", far)] = calls
+                changes[cast("Worker", remote)] = calls
         self._waiting = frozenset(report)
         self._services.calls.on_waits_reported(changes)
 
@@ -480,11 +480,11 @@ class FarGuests:
     def of(self, load: int, instance: str) -> Worker:
         """The guest of an instance, to look for deadlocks; one that has asked for nothing waits for nothing."""
         known = self._by_instance.get((load, instance))
-        return cast("Worker", known or FarGuest(self._tell, 0, instance, "", load))
+        return cast("Worker", known or RemoteGuest(self._notify, 0, instance, "", load))
 
     def close(self) -> None:
         """The process has exited, and its guests with it."""
         guests, self._guests = list(self._guests.values()), {}
         self._by_instance.clear()
-        for far in guests:
-            self._services.on_worker_exit(cast("Worker", far))
+        for remote in guests:
+            self._services.on_worker_exit(cast("Worker", remote))

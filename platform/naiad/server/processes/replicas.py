@@ -1,6 +1,6 @@
-"""The branches of all versions, as the coordinator sees them: started, counted and ended in the other processes.
+"""The replicas of all versions, as the coordinator sees them: started, counted and ended in the other processes.
 
-A process that has exited is replaced by another one, which gets all branches of the one before.
+A process that has exited is replaced by another one, which gets all replicas of the one before.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from naiad.core.logs import ServerLine, log_guest_line
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.open_request import OpenRequest
-from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport, ProcessCounts
+from naiad.engine.serving.replicas import ProcessCounts, ReplicaCounts, ReplicaOrder, ReplicaReport
 from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.metadata import InstanceStatus, ModelMetadata
-from naiad.server.processes.far_guests import FarGuests
-from naiad.server.processes.load_board import LoadBoard
-from naiad.server.processes.messages import CallResult, FrameKind, Origin, RemoteCall, Told, VersionRoute, error_of
+from naiad.server.processes.load_table import LoadTable
+from naiad.server.processes.messages import CallResult, FrameKind, Notice, Origin, RemoteCall, VersionRoute, error_of
 from naiad.server.processes.peer import exited_error
+from naiad.server.processes.remote_guests import RemoteGuests
 from naiad.server.processes.request_link import RequestLink
 from naiad.server.processes.session import ProcessSession
 
-__all__ = ["BranchProcesses"]
+__all__ = ["ReplicaProcesses"]
 
 logger = logging.getLogger("naiad.engine")
 
@@ -48,7 +48,7 @@ class _ProcessEndedError(Exception):
     """The process has exited before it did what it was to do."""
 
 
-class _BranchProcess:
+class _ReplicaProcess:
     """A process that runs.
 
     Attributes:
@@ -61,8 +61,8 @@ class _BranchProcess:
 
     def __init__(self, session: ProcessSession, services: ModelServices) -> None:
         self.session = session
-        session.to_branches.find_guest = self.find_guest
-        self.guests = FarGuests(services, self.tell, session.to_branches.trace_of)
+        session.to_replicas.find_guest = self.find_guest
+        self.guests = RemoteGuests(services, self.notify, session.to_replicas.trace_of)
         session.requests.on_call = self.guests.on_call
         self.orders: dict[int, asyncio.Future[Any]] = {}
         self.gathering: asyncio.Future[Any] | None = None
@@ -71,12 +71,12 @@ class _BranchProcess:
     def find_guest(self, load: int, instance: str) -> Worker:
         return self.guests.of(load, instance)
 
-    def tell(self, name: str, *arguments: Any) -> None:
-        self.session.send_soon(FrameKind.TELL_PROCESS, Told(name, arguments))
+    def notify(self, name: str, *arguments: Any) -> None:
+        self.session.send_soon(FrameKind.NOTIFY_PROCESS, Notice(name, arguments))
 
 
-class _Branch:
-    """One branch.
+class _Replica:
+    """One replica.
 
     Attributes:
         specs: How to start its guests.
@@ -88,8 +88,8 @@ class _Branch:
 
     def __init__(self, specs: tuple[LaunchSpec, ...]) -> None:
         self.specs = specs
-        self.report: BranchReport | None = None
-        self.before: BranchCounts | None = None
+        self.report: ReplicaReport | None = None
+        self.before: ReplicaCounts | None = None
         self.restarts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.starting: asyncio.Task[None] | None = None
 
@@ -98,12 +98,12 @@ class _Branch:
         report, self.report = self.report, None
         if report is not None:
             counted, before = report.counts.statistics, self.before
-            self.before = BranchCounts(counted if before is None else before.statistics.with_counts_of([counted]))
+            self.before = ReplicaCounts(counted if before is None else before.statistics.with_counts_of([counted]))
             for status in report.statuses:
                 self.restarts[status.name].update(status.restarts)
                 self.restarts[status.name][_PROCESS_EXIT] += 1
 
-    def counts(self) -> list[BranchCounts]:
+    def counts(self) -> list[ReplicaCounts]:
         """What it has counted in all processes."""
         return [each for each in (self.before, None if self.report is None else self.report.counts) if each is not None]
 
@@ -114,40 +114,40 @@ def _plain(specs: Sequence[LaunchSpec], number: int) -> tuple[LaunchSpec, ...]:
     return tuple([replace(spec, server_id=server_id(), load_number=number) for spec in plain])
 
 
-class VersionBranches:
-    """Implements `naiad.engine.serving.branches.Branches`."""
+class VersionReplicas:
+    """Implements `naiad.engine.serving.replicas.Replicas`."""
 
     log: VersionLog
     take_back: Callable[[OpenRequest], None]
 
     def __init__(
-        self, processes: BranchProcesses, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]
+        self, processes: ReplicaProcesses, order: ReplicaOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]
     ) -> None:
         self._processes = processes
         self._order = order
         self._of = model, order.version
         self.row = order.row
         self.is_decoupled = False
-        self._board = processes.board
-        self._branches = {number: _Branch(_plain(own, order.number)) for number, own in specs.items()}
+        self._table = processes.table
+        self._replicas = {number: _Replica(_plain(own, order.number)) for number, own in specs.items()}
         self.is_open = False
         self.typical = 0
 
     async def start(self) -> None:
         self.is_open = True
-        await finish_all([self._start_in(number) for number in self._branches], except_for=(_ProcessEndedError,))
+        await finish_all([self._start_in(number) for number in self._replicas], except_for=(_ProcessEndedError,))
 
     async def _start_in(self, number: int) -> None:
-        branch = self._branches[number]
-        branch.report = await self._processes.order(number, "start", self._order._replace(specs=branch.specs))
+        replica = self._replicas[number]
+        replica.report = await self._processes.order(number, "start", self._order._replace(specs=replica.specs))
 
     def on_process(self, number: int) -> None:
-        """A process serves in place of one that has exited: have it run the branch, as soon as it can."""
-        branch = self._branches.get(number)
-        if branch is not None and self.is_open and branch.starting is None:
-            branch.starting = asyncio.get_running_loop().create_task(self._start_again(number, branch))
+        """A process serves in place of one that has exited: have it run the replica, as soon as it can."""
+        replica = self._replicas.get(number)
+        if replica is not None and self.is_open and replica.starting is None:
+            replica.starting = asyncio.get_running_loop().create_task(self._start_again(number, replica))
 
-    async def _start_again(self, number: int, branch: _Branch) -> None:
+    async def _start_again(self, number: int, replica: _Replica) -> None:
         pause = _FIRST_PAUSE
         try:
             while self.is_open:
@@ -162,21 +162,21 @@ class VersionBranches:
                 else:
                     return
         finally:
-            branch.starting = None
+            replica.starting = None
 
     def on_process_end(self, number: int) -> None:
-        """A process has exited, and the branch with it."""
-        self._board.clear(self._order.row, number)
-        if number in self._branches:
-            self._branches[number].on_process_end()
+        """A process has exited, and the replica with it."""
+        self._table.clear(self._order.row, number)
+        if number in self._replicas:
+            self._replicas[number].on_process_end()
 
     async def stop(self, timeout: float) -> None:
         self.note_instances(0)  # before the other processes end theirs: nothing is sent here any more
         self.is_open = False
-        for branch in self._branches.values():
-            if branch.starting is not None:
-                branch.starting.cancel()
-        await asyncio.gather(*(self._stop_in(number, timeout) for number in self._branches))
+        for replica in self._replicas.values():
+            if replica.starting is not None:
+                replica.starting.cancel()
+        await asyncio.gather(*(self._stop_in(number, timeout) for number in self._replicas))
         self._processes.forget(self._order.number, self._order.row)
 
     async def _stop_in(self, number: int, timeout: float) -> None:
@@ -189,22 +189,22 @@ class VersionBranches:
 
     # -- state ----------------------------------------------------------------------------------------------------
 
-    def on_report(self, number: int, report: BranchReport) -> None:
-        """A process has reported its branch."""
-        branch = self._branches.get(number)
-        if branch is not None:
-            branch.report = report
-            reports = [each.report for each in self._branches.values() if each.report is not None]
+    def on_report(self, number: int, report: ReplicaReport) -> None:
+        """A process has reported its replica."""
+        replica = self._replicas.get(number)
+        if replica is not None:
+            replica.report = report
+            reports = [each.report for each in self._replicas.values() if each.report is not None]
             self.typical = max((each.typical for each in reports), default=0)
 
     @property
     def processes(self) -> Collection[int]:
-        return self._branches.keys()
+        return self._replicas.keys()
 
     @property
     def in_flight(self) -> int:
         is_alive = self._processes.has_version(self._order.number)
-        return self._board.requests_elsewhere(self._order.row) if is_alive else 0
+        return self._table.requests_elsewhere(self._order.row) if is_alive else 0
 
     def is_serving(self) -> bool:
         return any(status.state == "ready" for status in self._known())
@@ -213,21 +213,21 @@ class VersionBranches:
         return all(status.state == "ready" for status in self.statuses())
 
     def _known(self) -> list[InstanceStatus]:
-        reports = [branch.report for branch in self._branches.values() if branch.report is not None]
+        reports = [replica.report for replica in self._replicas.values() if replica.report is not None]
         return [status for report in reports for status in report.statuses]
 
     def statuses(self) -> Sequence[InstanceStatus]:
         found = []
-        for branch in self._branches.values():
-            if branch.report is not None:
-                for status in branch.report.statuses:
-                    restarts = branch.restarts[status.name] + Counter(status.restarts)
+        for replica in self._replicas.values():
+            if replica.report is not None:
+                for status in replica.report.statuses:
+                    restarts = replica.restarts[status.name] + Counter(status.restarts)
                     found.append(replace(status, restarts=dict(restarts)))
                 continue
-            found += [self._missing(spec.name, branch) for spec in branch.specs]
+            found += [self._missing(spec.name, replica) for spec in replica.specs]
         return found
 
-    def _missing(self, name: str, branch: _Branch) -> InstanceStatus:
+    def _missing(self, name: str, replica: _Replica) -> InstanceStatus:
         return InstanceStatus(
             model=self._of[0],
             namespace=self._order.namespace,
@@ -235,19 +235,19 @@ class VersionBranches:
             name=name,
             pid=0,
             state="restarting",
-            restarts=dict(branch.restarts[name]),
+            restarts=dict(replica.restarts[name]),
             input_byte_size=0,
             borrowed_outputs=0,
         )
 
-    def counts(self) -> Sequence[BranchCounts]:
-        return [counts for branch in self._branches.values() for counts in branch.counts()]
+    def counts(self) -> Sequence[ReplicaCounts]:
+        return [counts for replica in self._replicas.values() for counts in replica.counts()]
 
     def queries(self) -> Sequence[Awaitable[bool]]:
         return [
             self._is_not_ready(number)
-            for number, branch in self._branches.items()
-            if branch.report is not None and branch.report.is_asked
+            for number, replica in self._replicas.items()
+            if replica.report is not None and replica.report.is_asked
         ]
 
     async def _is_not_ready(self, number: int) -> bool:
@@ -260,21 +260,21 @@ class VersionBranches:
 
     def note_load(self, in_flight: int) -> None:
         if self.is_open:  # the row may be another version's afterwards
-            self._board.note_requests(self._order.row, in_flight)
+            self._table.note_requests(self._order.row, in_flight)
 
     def note_instances(self, count: int) -> None:
         if self.is_open:
-            self._board.note_instances(self._order.row, count)
+            self._table.note_instances(self._order.row, count)
 
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
-        return self._board.better_process(self._order.row, in_flight, instances, self._counts())
+        return self._table.better_process(self._order.row, in_flight, instances, self._counts())
 
     def idle_process(self) -> int | None:
-        return self._board.idle_process(self._order.row, self._counts())
+        return self._table.idle_process(self._order.row, self._counts())
 
     def _counts(self) -> Mapping[int, int]:
         """How many requests were sent to each process, and have no last response."""
-        return self._processes.sent_counts(self._order.number, self._branches)
+        return self._processes.sent_counts(self._order.number, self._replicas)
 
     def send(self, process: int, opened: OpenRequest) -> None:
         link = self._processes.requests_to(process)
@@ -293,7 +293,7 @@ class VersionBranches:
         return VersionRoute(self._order.number, self.is_decoupled, metadata, {}, None)
 
     def on_refused(self, opened: OpenRequest) -> None:
-        """A branch has not taken a request: it ends, or has no idle instance any more for a call."""
+        """A replica has not taken a request: it ends, or has no idle instance any more for a call."""
         if opened.is_cancelled:
             opened.fail(NaiadError("Request was cancelled", code=Code.CANCELLED), self._of)
             return
@@ -302,21 +302,21 @@ class VersionBranches:
 
     def workers(self) -> Collection[Worker] | None:
         found = []
-        for number, branch in self._branches.items():
-            for spec in branch.specs:
+        for number, replica in self._replicas.items():
+            for spec in replica.specs:
                 guest = self._processes.guest_of(number, self._order.number, spec.name)
-                if guest is None or branch.report is None:
+                if guest is None or replica.report is None:
                     return None
                 found.append(guest)
         return found
 
 
-class BranchProcesses:
-    """The processes that run branches; implements `naiad.engine.serving.branches.BranchMaker`.
+class ReplicaProcesses:
+    """The processes that run replicas; implements `naiad.engine.serving.replicas.ReplicaMaker`.
 
     Attributes:
-        processes: See `BranchMaker`.
-        board: The loads of all versions in all processes.
+        processes: See `ReplicaMaker`.
+        table: The loads of all versions in all processes.
         services: What models may use of the server; set before the first process is connected.
         keep_lines: Called with the lines that the other processes log, if a page shows them.
     """
@@ -326,17 +326,17 @@ class BranchProcesses:
     def __init__(self, processes: int) -> None:
         """No processes yet; *processes* is their number, the coordinator included."""
         self.processes = processes
-        self.board = LoadBoard.create(processes)
+        self.table = LoadTable.create(processes)
         self.keep_lines: Callable[[Sequence[ServerLine]], None] = lambda _: None
-        self._running: dict[int, _BranchProcess] = {}
-        self._versions: dict[int, VersionBranches] = {}
+        self._running: dict[int, _ReplicaProcess] = {}
+        self._versions: dict[int, VersionReplicas] = {}
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def make(self, order: BranchOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> VersionBranches:
+    def make(self, order: ReplicaOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> VersionReplicas:
         assert COORDINATOR not in specs
-        order = order._replace(row=self.board.take_row())
-        made = self._versions[order.number] = VersionBranches(self, order, model, specs)
+        order = order._replace(row=self.table.take_row())
+        made = self._versions[order.number] = VersionReplicas(self, order, model, specs)
         return made
 
     def has_version(self, number: int) -> bool:
@@ -346,15 +346,15 @@ class BranchProcesses:
     def forget(self, number: int, row: int) -> None:
         """A version has ended in all processes."""
         if self._versions.pop(number, None) is not None:
-            self.board.free_row(row)
+            self.table.free_row(row)
 
     # -- processes ------------------------------------------------------------------------------------------------
 
     def connect(self, number: int, session: ProcessSession) -> None:
         """A process runs; it has its configuration."""
-        process = self._running[number] = _BranchProcess(session, self.services)
-        session.on_branch_message = lambda kind, message: self._on_message(number, process, kind, message)
-        session.send_descriptor(FrameKind.BOARD, (self.processes, number), self.board.descriptor)
+        process = self._running[number] = _ReplicaProcess(session, self.services)
+        session.on_replica_message = lambda kind, message: self._on_message(number, process, kind, message)
+        session.send_descriptor(FrameKind.TABLE, (self.processes, number), self.table.descriptor)
         for version in list(self._versions.values()):
             version.on_process(number)
 
@@ -393,17 +393,17 @@ class BranchProcesses:
         return result.value
 
     def requests_to(self, number: int) -> RequestLink | None:
-        """The requests to branches of a process; None if it does not run."""
+        """The requests to replicas of a process; None if it does not run."""
         process = self._running.get(number)
-        return None if process is None else process.session.to_branches
+        return None if process is None else process.session.to_replicas
 
     def sent_counts(self, load: int, processes: Iterable[int]) -> Mapping[int, int]:
         """How many requests to a version each of *processes* has that were sent there."""
         running = self._running
-        return {number: running[number].session.to_branches.count_of(load) for number in processes if number in running}
+        return {number: running[number].session.to_replicas.count_of(load) for number in processes if number in running}
 
     def take_back(self, opened: OpenRequest, load: int) -> None:
-        """A process has not taken a request to its branch of a version."""
+        """A process has not taken a request to its replica of a version."""
         version = self._versions.get(load)
         if version is None:
             opened.fail(NotReadyError(f"model '{opened.request.model_name}' was unloaded; send the request again"))
@@ -415,17 +415,17 @@ class BranchProcesses:
         process = self._running.get(number)
         return None if process is None else process.guests.of(load, instance)
 
-    def close_branches(self) -> None:
-        """Have branches take no further requests: the server exits, and rejects them."""
+    def close_replicas(self) -> None:
+        """Have replicas take no further requests: the server exits, and rejects them."""
         for process in self._running.values():
-            process.tell("exiting")
+            process.notify("exiting")
 
     async def gather(self) -> None:
         """Have all processes report what they have counted; slow ones keep what they reported last."""
         if self._versions and self._running:
             await asyncio.gather(*(self._gather_from(*each) for each in list(self._running.items())))
 
-    async def _gather_from(self, number: int, process: _BranchProcess) -> None:
+    async def _gather_from(self, number: int, process: _ReplicaProcess) -> None:
         if process.gathering is None or process.gathering.done():
             process.gathering = asyncio.ensure_future(self.order(number, "report"))
         gathering = process.gathering
@@ -433,12 +433,12 @@ class BranchProcesses:
         if done and gathering.exception() is None:
             self._on_reports(number, process, gathering.result())
 
-    def _on_reports(self, number: int, process: _BranchProcess, counts: ProcessCounts) -> None:
+    def _on_reports(self, number: int, process: _ReplicaProcess, counts: ProcessCounts) -> None:
         process.session.answered_count = counts.received
         self.services.calls.made.update(counts.calls)
         self.services.calls.made.subtract(process.calls)
         process.calls = counts.calls
-        for version, report in counts.branches.items():
+        for version, report in counts.replicas.items():
             if version in self._versions:
                 self._versions[version].on_report(number, report)
 
@@ -454,7 +454,7 @@ class BranchProcesses:
         await asyncio.gather(*(self.order(number, "waits") for number in asked), return_exceptions=True)
         then()
 
-    def _on_message(self, number: int, process: _BranchProcess, kind: int, message: Any) -> None:
+    def _on_message(self, number: int, process: _ReplicaProcess, kind: int, message: Any) -> None:
         if kind == FrameKind.ORDERED:
             order = process.orders.get(message.number)
             if order is not None and not order.done():
@@ -472,8 +472,8 @@ class BranchProcesses:
         elif name == "reports":
             self._on_reports(number, process, *arguments)
         else:
-            process.guests.on_told(name, arguments)
+            process.guests.on_notice(name, arguments)
 
     def close(self) -> None:
         """No process runs any more."""
-        self.board.close()
+        self.table.close()

@@ -1,4 +1,4 @@
-"""A version's branches: what each process is told, also if it exits meanwhile."""
+"""A version's replicas: what each process is told, also if it exits meanwhile."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from support.waiting import until_async
 
 from naiad.core.errors import ModelError
 from naiad.engine.lifecycle.restart import RestartPolicy
-from naiad.engine.serving.branches import BranchCounts, BranchOrder, BranchReport
+from naiad.engine.serving.replicas import ReplicaCounts, ReplicaOrder, ReplicaReport
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec
 from naiad.protocol.metadata import InstanceStatus
-from naiad.server.processes import branches as branches_module
-from naiad.server.processes.branches import VersionBranches, _ProcessEndedError
-from naiad.server.processes.load_board import LoadBoard
+from naiad.server.processes import replicas as replicas_module
+from naiad.server.processes.load_table import LoadTable
+from naiad.server.processes.replicas import VersionReplicas, _ProcessEndedError
 
 LOAD = 9
-ORDER = BranchOrder(LOAD, 1, "", b"before", (), RestartPolicy(), ())
+ORDER = ReplicaOrder(LOAD, 1, "", b"before", (), RestartPolicy(), ())
 
 
-def report(successes: int = 0, *names: str) -> BranchReport:
+def report(successes: int = 0, *names: str) -> ReplicaReport:
     counted = Statistics()
     for _ in range(successes):
         counted.on_success(1, 0, 0, 0, 0, 0)
@@ -43,7 +43,7 @@ def report(successes: int = 0, *names: str) -> BranchReport:
         )
         for name in names
     ]
-    return BranchReport(BranchCounts(counted), statuses, is_asked=False, typical=0)
+    return ReplicaReport(ReplicaCounts(counted), statuses, is_asked=False, typical=0)
 
 
 class Processes:
@@ -56,7 +56,7 @@ class Processes:
     """
 
     def __init__(self) -> None:
-        self.board = LoadBoard.create(4)
+        self.table = LoadTable.create(4)
         self.told: list[tuple[Any, ...]] = []
         self.answers: dict[tuple[int, str], Any] = {}
         self.held: set[tuple[int, str]] = set()
@@ -83,87 +83,87 @@ def specs(*names: str) -> list[LaunchSpec]:
     return [launch_spec(name) for name in names]
 
 
-async def started(processes: Processes) -> VersionBranches:
-    branches = VersionBranches(processes, ORDER, "m", {1: specs("m_1"), 2: specs("m_2")})  # type: ignore[arg-type]
-    await branches.start()
+async def started(processes: Processes) -> VersionReplicas:
+    replicas = VersionReplicas(processes, ORDER, "m", {1: specs("m_1"), 2: specs("m_2")})  # type: ignore[arg-type]
+    await replicas.start()
     processes.take()
-    return branches
+    return replicas
 
 
-def run(test: Callable[[Processes, VersionBranches], Awaitable[None]]) -> None:
-    async def with_branches() -> None:
+def run(test: Callable[[Processes, VersionReplicas], Awaitable[None]]) -> None:
+    async def with_replicas() -> None:
         processes = Processes()
         try:
             await asyncio.wait_for(test(processes, await started(processes)), 30)
         finally:
-            processes.board.close()
+            processes.table.close()
 
-    asyncio.run(with_branches())
+    asyncio.run(with_replicas())
 
 
-def test_the_next_process_starts_the_branch_of_one_that_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(branches_module, "_FIRST_PAUSE", 0.0)
+def test_the_next_process_starts_the_replica_of_one_that_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas_module, "_FIRST_PAUSE", 0.0)
 
-    async def test(processes: Processes, branches: VersionBranches) -> None:
-        branches.on_process_end(1)
-        assert [status.state for status in branches.statuses()] == ["restarting"]
-        assert not branches.are_all_serving()
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        replicas.on_process_end(1)
+        assert [status.state for status in replicas.statuses()] == ["restarting"]
+        assert not replicas.are_all_serving()
         processes.answers[1, "start"] = ModelError("no luck at first")
-        branches.on_process(1)
-        await until_async(lambda: len(branches.statuses()) == 0)
+        replicas.on_process(1)
+        await until_async(lambda: len(replicas.statuses()) == 0)
         assert processes.take() == [(1, "start", "m_1")] * 2
 
     run(test)
 
 
 def test_a_process_that_exits_again_is_followed_by_one_more() -> None:
-    async def test(processes: Processes, branches: VersionBranches) -> None:
-        branches.on_process_end(2)
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        replicas.on_process_end(2)
         processes.answers[2, "start"] = _ProcessEndedError("it has exited")
-        branches.on_process(2)
-        await until_async(lambda: processes.told and branches._branches[2].starting is None)
+        replicas.on_process(2)
+        await until_async(lambda: processes.told and replicas._replicas[2].starting is None)
         assert processes.take() == [(2, "start", "m_2")]
-        branches.on_process(2)
-        await until_async(branches.are_all_serving)
+        replicas.on_process(2)
+        await until_async(replicas.are_all_serving)
         assert processes.take() == [(2, "start", "m_2")]
 
     run(test)
 
 
-def successes(branches: VersionBranches) -> int:
-    total = Statistics().with_counts_of(each.statistics for each in branches.counts())
+def successes(replicas: VersionReplicas) -> int:
+    total = Statistics().with_counts_of(each.statistics for each in replicas.counts())
     return total.value("m", "1", 0, (), 0).success.count
 
 
-def test_what_a_branch_has_counted_stays_when_its_process_exits() -> None:
-    async def test(processes: Processes, branches: VersionBranches) -> None:
-        branches.on_report(1, report(5, "m_1"))
-        branches.on_report(2, report(7, "m_2"))
-        branches.on_process_end(2)
-        assert successes(branches) == 12
-        branches.on_process(2)
+def test_what_a_replica_has_counted_stays_when_its_process_exits() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        replicas.on_report(1, report(5, "m_1"))
+        replicas.on_report(2, report(7, "m_2"))
+        replicas.on_process_end(2)
+        assert successes(replicas) == 12
+        replicas.on_process(2)
         await until_async(lambda: (2, "start", "m_2") in processes.told)
-        branches.on_report(2, report(1, "m_2"))
-        assert successes(branches) == 13
-        branches.on_process_end(2)
-        assert successes(branches) == 13
-        (status,) = (each for each in branches.statuses() if each.name == "m_2")
+        replicas.on_report(2, report(1, "m_2"))
+        assert successes(replicas) == 13
+        replicas.on_process_end(2)
+        assert successes(replicas) == 13
+        (status,) = (each for each in replicas.statuses() if each.name == "m_2")
         assert status.restarts == {"process exit": 2}
 
     run(test)
 
 
-def test_an_unload_ends_a_branch_that_is_being_started_again() -> None:
-    async def test(processes: Processes, branches: VersionBranches) -> None:
-        branches.on_process_end(1)
+def test_an_unload_ends_a_replica_that_is_being_started_again() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        replicas.on_process_end(1)
         processes.held.add((1, "start"))
-        branches.on_process(1)
+        replicas.on_process(1)
         await until_async(lambda: processes.told)
         processes.take()
-        await branches.stop(5)
+        await replicas.stop(5)
         assert processes.take() == [(0, "forget"), (1, "stop"), (2, "stop")]
-        await until_async(lambda: branches._branches[1].starting is None)
-        branches.on_process(1)
+        await until_async(lambda: replicas._replicas[1].starting is None)
+        replicas.on_process(1)
         await asyncio.sleep(0)
         assert processes.take() == []
 

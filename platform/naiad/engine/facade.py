@@ -14,7 +14,7 @@ from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, 
 from naiad.protocol.model_names import LATEST
 
 
-class EngineDoor(Protocol):
+class EngineFacade(Protocol):
     """What frontends can do with the engine. Every method raises `NaiadError` with the reference's message."""
 
     def server_metadata(self) -> ServerMetadata:

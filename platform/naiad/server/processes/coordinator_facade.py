@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from naiad.engine.engine import Engine
 from naiad.protocol.inference import Buffer, InferRequest, Sink, SubmittedRequest
 
-__all__ = ["CoordinatorDoor"]
+__all__ = ["CoordinatorFacade"]
 
 
-class CoordinatorDoor:
-    """Implements `naiad.engine.door.EngineDoor`: that of the engine, where other processes know of each change.
+class CoordinatorFacade:
+    """Implements `naiad.engine.facade.EngineFacade`: that of the engine, where other processes know of each change.
 
     Attributes:
         received_count: How many requests came by it.
     """
 
     def __init__(self, engine: Engine, wait_sent: Callable[[], Awaitable[None]]) -> None:
-        """The door of *engine*; *wait_sent* waits until other processes can know what they were told."""
+        """The facade of *engine*; *wait_sent* waits until other processes can know what they were told."""
         self.received_count = 0
         self._engine = engine
         self._wait_sent = wait_sent

@@ -30,7 +30,7 @@ PID = "__import__('os').getpid()"
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("branches") / "models"
+    return tmp_path_factory.mktemp("replicas") / "models"
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ import pytest
 from examples.running import read_example
 from support.server import ServerProcess
 
-from naiad.core.wings import WINGS
+from naiad.core.extensions import EXTENSIONS
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {wing.package for wing in WINGS}
+PACKAGES = {extension.package for extension in EXTENSIONS}
 EXAMPLES = ("add_sub", "bls_async", "decoupled_repeat", "ensemble", "stateful_sequence")
 """Those that show the most kinds of models."""
 LACKING = (
@@ -91,12 +91,14 @@ def test_the_overview_lists_the_commands_that_are_there(alone: Path) -> None:
     assert listed == ["serve", "run", "explain", "pull", "verify", "completion"], found.stderr
 
 
-@pytest.mark.parametrize("wing", [wing for wing in WINGS if wing.commands], ids=lambda wing: wing.package)
-def test_commands_of_a_missing_package_say_what_to_install_and_the_others_work(wing, tmp_path: Path) -> None:
-    tree = copy_without(tmp_path / "tree", wing.package)
-    commands = [name for each in WINGS for name in each.commands]
-    lacking = set(wing.commands)
-    if wing.package == "naiad_building":  # an archive of a server packs environments
+@pytest.mark.parametrize(
+    "extension", [extension for extension in EXTENSIONS if extension.commands], ids=lambda extension: extension.package
+)
+def test_commands_of_a_missing_package_say_what_to_install_and_the_others_work(extension, tmp_path: Path) -> None:
+    tree = copy_without(tmp_path / "tree", extension.package)
+    commands = [name for each in EXTENSIONS for name in each.commands]
+    lacking = set(extension.commands)
+    if extension.package == "naiad_building":  # an archive of a server packs environments
         lacking |= {"bundle", "push"}
 
     asked = run(interpreter(tree, HELP), *commands)
@@ -105,7 +107,7 @@ def test_commands_of_a_missing_package_say_what_to_install_and_the_others_work(w
     for name in commands:
         code, out, err = found[name]
         if name in lacking:
-            assert (code, out, err) == (1, "", f"cannot run `naiad {name}`: {LACKING.format(wing.package)}\n")
+            assert (code, out, err) == (1, "", f"cannot run `naiad {name}`: {LACKING.format(extension.package)}\n")
         else:
             assert (code, err) == (0, ""), name
             assert out
