@@ -190,6 +190,15 @@ def test_a_first_page_without_a_place_for_picture_and_ways_is_named():
         MAKE_SITE["home"]("# naiad\n\nServes models.\n")
 
 
+def test_code_in_tables_is_not_broken_at_hyphens():
+    unbroken = MAKE_SITE["unbroken"]
+    row = '<td style="text-align: left;"><code>serve --http-port=8000 x</code> a-b</td>'
+    assert unbroken(f"<p><code>a-b</code></p>{row}") == (
+        '<p><code>a-b</code></p><td style="text-align: left;"><code>serve <span class="word">--http-port=8000</span> x</code>'
+        " a-b</td>"
+    )
+
+
 def test_a_state_without_a_place_in_the_picture_is_named():
     with pytest.raises(MAKE_SITE["SiteError"], match="no place for PAUSED; add one to _PLACES"):
         MAKE_SITE["state_picture"]("stateDiagram-v2\n    READY --> PAUSED\n")

@@ -6,6 +6,7 @@ Accept-Encoding (SRV src/data_compressor.h, src/http_server.cc).
 
 from __future__ import annotations
 
+import functools
 import re
 import zlib
 from collections.abc import Iterable
@@ -46,6 +47,8 @@ def begin_decompression(body: Buffer, coding: bytes, limit: int) -> Decompressio
     return Decompression(body, name, limit)
 
 
+# Clients send one of a few values with every request. Of values made up to fill it, it keeps 64 heads at most.
+@functools.lru_cache(maxsize=64)
 def preferred_coding(accepted: bytes) -> str:
     """The coding for a response: the supported one with the highest quality in Accept-Encoding, else identity."""
     best, best_quality = "identity", 0.0
