@@ -200,6 +200,19 @@ def test_a_request_that_comes_back_to_a_version_that_cannot_serve_gets_the_reaso
     run(test)
 
 
+def test_a_request_that_comes_back_and_fails_unexpectedly_is_answered() -> None:
+    async def test(spread: Spread) -> None:
+        spread.admission.start = lambda _: 1 // 0  # type: ignore[assignment,return-value]
+        spread.replicas.take_back(spread.opened("a"))
+        ((response, final),) = spread.answers
+        assert response is not None
+        assert final
+        assert response.error is not None
+        assert "ZeroDivisionError" in response.error.message
+
+    run(test)
+
+
 def test_nothing_moves_once_the_version_ends() -> None:
     async def test(spread: Spread) -> None:
         spread.submit("a")

@@ -8,11 +8,12 @@ once, when it arrives, to where there is less to do.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from naiad.core.errors import NaiadError
+from naiad.core.errors import NaiadError, unexpected_error
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.ensembles.graph import EnsembleStep
@@ -34,6 +35,8 @@ __all__ = [
     "Replicas",
     "Spreading",
 ]
+
+logger = logging.getLogger("naiad.engine")
 
 _MOVE_SECONDS = 0.002
 """How often calls that wait are looked at: an instance of another process may be idle."""
@@ -302,6 +305,9 @@ class Spreading:
             self._admission.start(opened)
         except NaiadError as error:
             opened.fail(error)
+        except Exception as error:
+            logger.exception("cannot take a request to '%s' back", opened.request.model_name)
+            opened.fail(unexpected_error(f"submit the request to '{opened.request.model_name}'", error))
         else:
             self._waiting.add(opened)
 

@@ -546,11 +546,7 @@ class RequestLink:
             self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(opened.key, count)))
 
     def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
-        """See `Holder`: only the other process knows whether an instance has it, so it is cancelled there."""
-        if self._has(opened):
-            self.cancel(opened)
-            self._remove(opened.key)
-            opened.fail(error)
+        """Nothing: see `is_waiting`."""
 
     def is_waiting(self, opened: OpenRequest) -> bool:  # noqa: ARG002 - see `Holder`
         """False: calls alone are asked, and an idle instance has them, or they come back."""
