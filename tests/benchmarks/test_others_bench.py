@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bench.others import __main__ as others
-from bench.others.contestants import ADD_SUB, CONTESTANTS, JOBS, Contestant, Place
+from bench.others.contestants import ADD_SUB, BINARY, CONTESTANTS, FOREST, IN_JSON, JOBS, SUMS, Contestant, Place
 from bench.results import Results
 from bench.scaling.load import Request
 
@@ -24,11 +24,30 @@ def contestant(*command: str) -> Contestant:
 
 
 @pytest.mark.parametrize("each", CONTESTANTS, ids=lambda each: each.name)
-def test_each_server_is_asked_in_json(each):
-    for job in JOBS:
+def test_each_server_is_asked_for_its_jobs(each):
+    for job in each.jobs:
         request = each.request(job)
-        assert json.loads(request.body)
-        assert job in request.path
+        assert (ADD_SUB if job in SUMS else job) in request.path
+        if job in (*IN_JSON, FOREST):
+            assert json.loads(request.body)
+        else:
+            head = int(request.headers["Inference-Header-Content-Length"])
+            assert len(json.loads(request.body[:head])["inputs"]) == 2
+            assert len(request.body) - head == 2 * 4 * SUMS[job]
+
+
+def test_naiad_does_every_job_and_each_sum_has_its_ratios_to_the_floor_and_triton():
+    ours, floor, triton = CONTESTANTS[:3]
+    assert tuple(ours.jobs) == JOBS
+    results = Results()
+    for each, cpu in ((ours, 300.0), (floor, 200.0), (triton, 600.0)):
+        results.add("binary, 1 client", each.name, {"requests/s": 1.0, "p50": 1.0, "cpu": cpu})
+    options = argparse.Namespace(rounds=3, seconds=5.0, jobs=[BINARY])
+    made = others.section(
+        [ours, floor, triton], dict.fromkeys((ours.name, floor.name, triton.name), ""), results, options
+    )
+    assert "| naiad / floor |  | 1.00 x | 1.00 x | 1.50 x | - | - | - |" in made
+    assert "| naiad / triton |  | 1.00 x | 1.00 x | 0.50 x | - | - | - |" in made
 
 
 def test_the_section_has_a_row_for_each_server_and_dashes_for_what_was_not_measured():

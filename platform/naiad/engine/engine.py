@@ -461,10 +461,7 @@ class Engine:
                 "explicit model load / unload is not allowed with --model-control-mode=demand: requests load models"
             )
         if not self._settings.is_explicit:
-            raise NotReadyError(
-                "explicit model load / unload is not allowed if polling is enabled; start the server with "
-                "--model-control-mode=explicit"
-            )
+            raise NotReadyError("explicit model load / unload is not allowed if polling is enabled")  # Triton's text
 
     def _reject_new_sequences(self, request: InferRequest) -> None:
         if not self._is_finishing:
