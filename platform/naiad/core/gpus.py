@@ -17,7 +17,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeAlias
 
 __all__ = [
@@ -28,16 +27,12 @@ __all__ = [
     "find_gpus",
     "gpu_memory_of_processes",
     "gpu_uuid",
-    "may_have_gpus",
     "visible_gpus",
 ]
 
 _log = logging.getLogger("naiad.gpus")
 
 _LIBRARY = "libnvidia-ml.so.1"
-_DRIVER = "libcuda.so.1"
-_DEVICES = ("/dev/nvidiactl", "/dev/nvhost-ctrl-gpu", "/dev/nvgpu", "/dev/dxg")
-"""Of the driver of PCI cards, of two generations of Jetson's, and of WSL's."""
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UUID_BYTES = 96
 _RAW_UUID_BYTES = 16
@@ -281,16 +276,6 @@ def find_gpus() -> tuple[Gpu, ...]:
     Asked once in a process: it takes tens of milliseconds, and several threads load models.
     """
     return _loaded()[1]
-
-
-def may_have_gpus() -> bool:
-    """Whether models and clients may have tensors in GPU memory.
-
-    NVML alone does not tell: containers may lack it beside a driver, and so do machines whose GPU is part of the chip.
-    """
-    folders = [Path(folder) for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
-    places = [*map(Path, _DEVICES), *(folder / _DRIVER for folder in folders)]
-    return bool(find_gpus()) or any(place.exists() for place in places)
 
 
 def gpu_uuid(device_id: int) -> bytes | None:

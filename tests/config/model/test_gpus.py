@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from naiad.config.model.model_config import freeze, instance_groups, instance_names
 from naiad.config.model.normalise import normalise_instance_groups
 from naiad.config.model.text import parse_text
 from naiad.config.model.validate import validate_instance_groups
-from naiad.core import gpus
 from naiad.core.errors import ConfigError
 from naiad.core.gpus import Gpu, GpuLibrary, visible_gpus
 
@@ -234,19 +231,3 @@ def test_a_missing_gpu_is_refused_with_the_existing_ones(device):
         f"instance group m_0 of model m specifies invalid or unsupported gpu id {device}. GPUs with at least the minimum "
         "required CUDA compute compatibility of 6.000000 are: 0 1"
     )
-
-
-def test_a_driver_without_its_management_library_is_a_gpu_that_may_be_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpus, "find_gpus", lambda: ())
-    monkeypatch.setattr(gpus, "_DEVICES", (str(tmp_path / "nvidiactl"),))
-    monkeypatch.setenv("LD_LIBRARY_PATH", f":{tmp_path / 'driver'}")
-    assert not gpus.may_have_gpus()
-    (tmp_path / "driver").mkdir()
-    (tmp_path / "driver" / "libcuda.so.1").touch()
-    assert gpus.may_have_gpus()
-    monkeypatch.delenv("LD_LIBRARY_PATH")
-    assert not gpus.may_have_gpus()
-    (tmp_path / "nvidiactl").touch()
-    assert gpus.may_have_gpus()

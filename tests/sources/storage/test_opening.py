@@ -14,7 +14,7 @@ import pytest
 from naiad.core.errors import Code, StorageError
 from naiad.core.extras import install_command
 from naiad.sources.storage.credentials import driver_options
-from naiad.sources.storage.locations import has_scheme, parse_location
+from naiad.sources.storage.locations import parse_location
 from naiad.sources.storage.opening import open_storage, translate_storage_errors
 
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret"}
@@ -53,16 +53,6 @@ def test_a_uri_names_a_driver_and_a_path(uri: str, protocol: str, path: str, opt
 def test_an_invalid_uri_or_one_without_a_bucket_is_refused(uri: str, said: str) -> None:
     with pytest.raises(StorageError, match=said):
         parse_location(uri)
-
-
-def test_a_path_has_no_scheme() -> None:
-    assert [has_scheme(text) for text in ("/models", "models", "c:/x", "s3://b", "memory://m")] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-    ]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from typing import Protocol
 
 from naiad_stub.messages import CloseBridge, OpenBridge, UseBridge, pack
 from naiad_stub.segment import ALIGNMENT, Segment, create_memory
-from naiad_stub.wire import BRIDGE_OFFSETS, BRIDGE_SHIFT
+from naiad_stub.wire import BRIDGE_SHIFT
 
 from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer, InputPlace
@@ -283,11 +283,6 @@ def owner_of(data: Buffer) -> Bridge | GuestBridges | None:
     base = getattr(data.obj, "base", None)
     owner = getattr(base.obj, "owner", None) if isinstance(base, memoryview) else None
     return owner if isinstance(owner, Bridge | GuestBridges) else None
-
-
-def block_of(block: int) -> tuple[int, int]:
-    """The number of a block's bridge, 0 for the guest's own segment, and its offset there."""
-    return block >> BRIDGE_SHIFT, block & BRIDGE_OFFSETS
 
 
 def address_of(data: memoryview) -> int:

@@ -87,12 +87,6 @@ class ArtifactStore:
         """The folder of an artifact's model repository; it has the models that were fetched."""
         return self._root / "repositories" / _digits(artifact.digest)
 
-    def has_model(self, artifact: Artifact, model: str) -> bool:
-        """Whether everything that a model needs is in the repository."""
-        repository = self.repository(artifact)
-        with self._errors(f"{artifact.reference}"):
-            return all((repository / layer.folder).exists() for layer in artifact.layers_of(model))
-
     def fetch(
         self, client: RegistryClient, artifact: Artifact, layers: Iterable[ArtifactLayer], label: str = ""
     ) -> bool:

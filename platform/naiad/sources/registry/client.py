@@ -210,13 +210,6 @@ class RegistryClient:
 
     # -- receiving blobs --------------------------------------------------------------------------------------------
 
-    def read_blob(self, digest: str, size: int, what: str) -> bytes:
-        """The content of a small blob."""
-        data = b"".join(self.stream_blob(digest, size, what))
-        if sha256_of(data) != digest:
-            raise self._mismatch(digest, sha256_of(data), what)
-        return data
-
     def check_blob(self, digest: str, size: int, what: str, advance: Advance) -> None:
         """Read a blob and compare its digest, without storing it."""
         actual = hashlib.sha256()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from naiad.config.model.environment_source import redact
 from naiad.core.errors import StorageError
 
-__all__ = ["Location", "has_scheme", "parse_location"]
+__all__ = ["Location", "parse_location"]
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _S3_SERVER = re.compile(r"(?:(?P<scheme>https?)://)?(?P<server>[^:/]+:\d+)(?:/(?P<path>.*))?")
@@ -36,11 +36,6 @@ class Location:
     protocol: str
     path: str
     options: Mapping[str, str] = field(default_factory=dict)
-
-
-def has_scheme(text: str) -> bool:
-    """Whether *text* is a URI rather than a path."""
-    return _SCHEME.match(text) is not None
 
 
 def parse_location(uri: str) -> Location:
