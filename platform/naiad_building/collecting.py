@@ -89,6 +89,14 @@ class _MemberCollector:
             data = Path(source).read_bytes() if target in _WRITTEN else None
             self._add_file(target, facts, source=None if data is not None else Path(source), data=data)
 
+    def add_bytes(self, source: str, content: bytes, target: str) -> None:
+        """Add a file with rewritten content, which is often unchanged. Called by conda-pack's `Packer`."""
+        path = Path(source)
+        if path.read_bytes() == content:
+            self._add_file(target, path.stat(), source=path)
+        else:
+            self._add_file(target, path.stat(), data=content)
+
     def _add_file(
         self, target: str, facts: os.stat_result, *, source: Path | None = None, data: bytes | None = None
     ) -> None:

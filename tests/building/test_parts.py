@@ -27,7 +27,7 @@ def collector() -> collecting._MemberCollector:
     return collecting._MemberCollector()
 
 
-def test_members_are_links_and_files(tmp_path: Path, collector: collecting._MemberCollector) -> None:
+def test_members_are_links_files_and_rewritten_files(tmp_path: Path, collector: collecting._MemberCollector) -> None:
     file, link = tmp_path / "file", tmp_path / "link"
     file.write_text("text")
     file.chmod(0o755)
@@ -36,10 +36,14 @@ def test_members_are_links_and_files(tmp_path: Path, collector: collecting._Memb
 
     for name in ("file", "link", "folder"):
         collector.add(str(tmp_path / name), name)
+    collector.add_bytes(str(file), b"text", "same")
+    collector.add_bytes(str(file), b"other", "changed")
 
     assert collector.members == {
         "file": OutputMember(name="file", source=file, executable=True),
         "link": OutputMember(name="link", link="file"),
+        "same": OutputMember(name="same", source=file, executable=True),
+        "changed": OutputMember(name="changed", data=b"other", executable=True),
     }
 
 

@@ -208,6 +208,7 @@ class RequestTracker:
         self._pending.pop(pending.key, None)
 
     def start(self, pending: OpenRequest, layout: CheckedLayout) -> None:
+        # As `track`, which would be a call per request more.
         pending.key = key = next(self._keys)
         pending.holder = self
         pending.batch_size, pending.packed = layout.batch_size, layout.packed

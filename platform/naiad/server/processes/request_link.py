@@ -81,11 +81,11 @@ from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.region_use import split_regions
 
-__all__ = ["LARGEST_NUMBER", "HeldCounts", "KnownRoute", "RequestLink"]
+__all__ = ["HeldCounts", "KnownRoute", "RequestLink"]
 
 logger = logging.getLogger("naiad.frontends")
 
-LARGEST_NUMBER = 0xFFFFFFFF
+_LARGEST_NUMBER = 0xFFFFFFFF
 """Of a request."""
 _MAX_TEMPLATES = 4096
 _MAX_TEMPLATE_BYTES = 1 << 20
@@ -340,7 +340,7 @@ class RequestLink:
         Raises:
             NaiadError: See `EngineFacade.submit`.
         """
-        number = next(self._numbers) & LARGEST_NUMBER
+        number = next(self._numbers) & _LARGEST_NUMBER
         request = opened.request
         opened.key, opened.holder, opened.instance = number, self, ""
         self._submitted += 1
