@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from attacks.heartbeat import LongestGap
+from attacks.probe import resident
 from support.server import PROCESSES_VARIABLE, ServerProcess
 
 _SHARE_NS = 100_000_000
@@ -68,8 +70,9 @@ class Observation:
         answers: Number of probes that were answered.
         longest_ns: The most processor time of an event loop's thread between two turns of the loop, in nanoseconds.
         starved_ns: The most between two answers to the probe.
-        memory_before: Resident memory of the server's processes before the attack, in bytes.
-        memory_peak: The most it was during the attack, by the kernel's own account.
+        memory_before: Resident memory of the server's processes before the attack, in bytes; shared pages count once.
+        memory_peak: The most it was during the attack: of one process by the kernel's own account, of several as the
+            probe saw it.
         memory_after: What it is at the end.
         problem: Why the probe ended early; empty if it did not.
     """
@@ -101,8 +104,9 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
     seen = Observation()
     reported = len(server.log)
     pids = [process.pid for process in server.serving()]
-    seen.memory_before = _memory(pids, "VmRSS")
-    _reset_peak(pids)
+    seen.memory_before = resident(*pids)
+    for pid in pids:  # let the kernel measure VmHWM from now on (proc(5), clear_refs)
+        Path(f"/proc/{pid}/clear_refs").write_text("5")
     # Isolated and without site-packages: the probe is to start fast, and to need nothing.
     command = [sys.executable, "-I", "-S", str(_PROBE), str(server.http_port), *map(str, pids)]
     gap = LongestGap(server.work / _REPORT, pids)
@@ -120,7 +124,8 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
         report = json.loads(probe.stdout.readline())
     seen.starved_ns, seen.answers, seen.problem = report["longest_ns"], report["answers"], report["problem"]
     seen.longest_ns = gap.read()
-    seen.memory_peak, seen.memory_after = _memory(pids, "VmHWM"), _memory(pids, "VmRSS")
+    seen.memory_peak = report["memory"] if len(pids) > 1 else _highest(*pids)
+    seen.memory_after = resident(*pids)
     print(  # shown when the test fails, and with `pytest -s`
         f"{seen.answers} probes, at most {seen.longest_ns / 1e6:.1f} ms of processor time in a turn of the loop and "
         f"{seen.starved_ns / 1e6:.1f} ms between answers, memory "
@@ -130,19 +135,9 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
     assert "Traceback" not in server.log[reported:]
 
 
-def _memory(pids: Sequence[int], field: str) -> int:
-    return sum(_memory_of(pid, field) for pid in pids)
-
-
-def _memory_of(pid: int, field: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0]) << 10
-    raise AssertionError(f"/proc/{pid}/status has no {field}: has the server ended?")
-
-
-def _reset_peak(pids: Sequence[int]) -> None:
-    """Let the kernel measure VmHWM from now on (proc(5), clear_refs)."""
-    for pid in pids:
-        Path(f"/proc/{pid}/clear_refs").write_text("5")
+def _highest(pid: int) -> int:
+    """The most resident memory that a process had since that was reset."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found, f"/proc/{pid}/status has no VmHWM: has the server ended?"
+    return int(found[1]) << 10
