@@ -10,8 +10,7 @@ import click
 
 __all__ = ["Paint"]
 
-_NO_COLOR = "NO_COLOR"
-"""With any value but an empty one, nobody wants colors (https://no-color.org)."""
+_NO_COLOR = "NO_COLOR"  # with any value but an empty one, nobody wants colors (https://no-color.org)
 
 
 class Paint:

@@ -54,28 +54,21 @@ __all__ = [
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
-"""128 + SIGINT, as shells report it."""
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 EXIT_OUTPUT_CLOSED = 141
 """128 + SIGPIPE, as shells report a program that wrote to a pipe whose reader, such as `head`, has ended."""
 _TRITONSERVER = "tritonserver"
 _HELP_COLUMN = 52
-_WIDE = 132
-"""Columns that hold each flag in one line; also what programs such as `grep` get."""
+_WIDE = 132  # columns that hold each flag in one line; also what programs such as `grep` get
 _NARROW_HELP_COLUMN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """A parsed command line.
+    """A parsed command line."""
 
-    Attributes:
-        own: Texts of the command's own flags, by flag name, in the order given.
-        server: The server's flags with their texts, in the order given.
-    """
-
-    own: Mapping[str, Sequence[str]]
-    server: Sequence[tuple[Flag, str]]
+    own: Mapping[str, Sequence[str]]  # texts of the command's own flags, by flag name, in the order given
+    server: Sequence[tuple[Flag, str]]  # the server's flags with their texts, in the order given
     positional: Sequence[str]
     is_help_requested: bool
 

@@ -23,8 +23,7 @@ _ORDER = (
     *("init", "env"),
     *("serve", "run", "explain", "doctor", "bench", "tune", "bundle", "push", "pull", "verify", "deploy", "ray"),
     *("add", "remove", "lock", "top", "completion"),
-)
-"""The order of the overview, whichever packages bring the commands."""
+)  # the order of the overview, whichever packages bring the commands
 
 
 _ELSEWHERE = {
@@ -34,8 +33,7 @@ _ELSEWHERE = {
     "status": "`naiad top` shows what a running server does",
     "ps": "`naiad top` shows what a running server does",
     "logs": "a server writes its log to stderr, or to the file that --log-file names",
-}
-"""What does the work of commands that other programs have, and that naiad lacks."""
+}  # what does the work of commands that other programs have, and that naiad lacks
 
 
 class _AllCommands(click.Group):

@@ -25,8 +25,7 @@ __all__ = ["SHELLS", "TRITONSERVER", "TRITONSERVER_VARIABLE", "CompletedFlagComm
 
 SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "naiad"
-_VARIABLE = "_NAIAD_COMPLETE"
-"""The variable by which click's scripts ask for completions."""
+_VARIABLE = "_NAIAD_COMPLETE"  # the variable by which click's scripts ask for completions
 TRITONSERVER, TRITONSERVER_VARIABLE = "tritonserver", "_TRITONSERVER_COMPLETE"
 """The same for Triton's program, whose command lines are those of `naiad serve`."""
 _URL = "--url"

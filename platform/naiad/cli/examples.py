@@ -152,8 +152,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "naiad env why numpy tables.tar.zst",
         "naiad env why numpy .venv",
     ),
-}
-"""By the words of the command behind `naiad`."""
+}  # by the words of the command behind `naiad`
 
 
 def examples_text(command: str) -> str:

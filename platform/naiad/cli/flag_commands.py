@@ -17,19 +17,13 @@ __all__ = ["FlagCommand", "all_flag_commands", "find_flag_command"]
 
 @dataclass(frozen=True, slots=True)
 class FlagCommand:
-    """A sub-command that accepts all flags of the server.
+    """A sub-command that accepts all flags of the server."""
 
-    Attributes:
-        place: Module and function, as `module:function`; the function maps arguments to an exit code.
-        arguments: What follows the command's name in usage texts.
-        choices: Values that the first argument may have; empty for any value.
-        takes_served_model: Whether the first argument is a model of a running server, whose address is `--url`.
-    """
-
-    place: str
-    arguments: str
+    place: str  # module and function, as `module:function`; the function maps arguments to an exit code
+    arguments: str  # what follows the command's name in usage texts
     summary: str
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()  # values that the first argument may have; empty for any value
+    # Whether the first argument is a model of a running server, whose address is `--url`.
     takes_served_model: bool = False
 
     def load(self, name: str) -> Callable[[Sequence[str]], int]:

@@ -27,8 +27,7 @@ __all__ = [
 
 DEFAULT_URL = "http://localhost:8000"
 _SECONDS = 10.0
-_LONGEST_TEXT = 200
-"""Longest text of an error answer that is printed: others are pages for browsers."""
+_LONGEST_TEXT = 200  # longest text of an error answer that is printed: others are pages for browsers
 
 
 class UnreachableServerError(NaiadError):

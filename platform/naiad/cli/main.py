@@ -19,8 +19,7 @@ from types import FrameType
 
 __all__ = ["main", "main_tritonserver"]
 
-_SIGNALLED = 128
-"""A shell adds the signal's number to this for the status of a program that a signal ended."""
+_SIGNALLED = 128  # a shell adds the signal's number to this for the status of a program that a signal ended
 
 
 def main_tritonserver(arguments: Sequence[str] | None = None) -> int:

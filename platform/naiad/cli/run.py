@@ -73,25 +73,19 @@ _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
 _NO_TIME_LIMIT_SECONDS = 1_000_000
 _SHOWN_ELEMENTS = 24
 _NS_PER_MS = 1e6
-_ROUNDED_SECOND_MS = 999.5
-"""What rounds to a second with three digits."""
+_ROUNDED_SECOND_MS = 999.5  # what rounds to a second with three digits
 _BF16_SHIFT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunArguments:
-    """What the command line asks for.
-
-    Attributes:
-        version: The version, -1 for the highest.
-        debugger: `pdb`, `debugpy` or `debugpy:PORT`; empty for none.
-    """
+    """What the command line asks for."""
 
     directory: Path
     inputs: tuple[str, ...]
-    version: int
+    version: int  # the version, -1 for the highest
     as_json: bool
-    debugger: str
+    debugger: str  # `pdb`, `debugpy` or `debugpy:PORT`; empty for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,18 +237,13 @@ def _reject_missing_inputs(metadata: ModelMetadata) -> None:
 
 
 class _ResponseSink:
-    """The engine's sink for the responses of one request.
-
-    Attributes:
-        ended: Done after the last response.
-        total_ns: Nanoseconds between the request and the latest response.
-    """
+    """The engine's sink for the responses of one request."""
 
     def __init__(self) -> None:
         self.responses: list[_PrintedResponse] = []
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # done after the last response
         self.submitted: SubmittedRequest | None = None
-        self.total_ns = 0
+        self.total_ns = 0  # nanoseconds between the request and the latest response
         self._loop = asyncio.get_running_loop()
         self._started = time.monotonic_ns()
 

@@ -28,13 +28,11 @@ __all__ = ["example_of", "input_tensor", "read_request"]
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
-_LARGEST_TENSOR_BYTES = 1 << 40
-"""Effectively no limit: the caller's own input is not hostile."""
+_LARGEST_TENSOR_BYTES = 1 << 40  # effectively no limit: the caller's own input is not hostile
 _STDIN = "-"
 _MOST_EXAMPLE_ELEMENTS = 16
 _EXAMPLES: Mapping[str, object] = {"BYTES": "text", "BOOL": True}
-_SHOWN_CHARACTERS = 60
-"""How much of a wrong value an error repeats."""
+_SHOWN_CHARACTERS = 60  # how much of a wrong value an error repeats
 
 
 _SHOWN = 80

@@ -47,11 +47,7 @@ class WorkCancelledError(BaseException):
 
 
 class _Cancellation:
-    """Whether a call was cancelled, and what to call then. Thread-safe.
-
-    Attributes:
-        loop: The loop of the caller.
-    """
+    """Whether a call was cancelled, and what to call then. Thread-safe."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop

@@ -27,8 +27,7 @@ _KEEPER = Path(__file__).with_name("_process_keeper.py")
 _READ_BYTES = 1 << 16
 _KEPT_BYTES = 4 << 20
 
-_END_SECONDS = 5.0
-"""How long ending what a program has started may take: a process that the kernel holds does not end."""
+_END_SECONDS = 5.0  # how long ending what a program has started may take: a process that the kernel holds does not end
 
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """Threads of numpy would only reserve memory."""

@@ -10,9 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-monotonic: Callable[[], float] = time.monotonic
-"""Monotonic time in seconds."""
+monotonic: Callable[[], float] = time.monotonic  # seconds
 monotonic_ns: Callable[[], int] = time.monotonic_ns
-"""The same in nanoseconds."""
 perf_counter: Callable[[], float] = time.perf_counter
 """Seconds, for what may last only so long within one turn of the event loop."""

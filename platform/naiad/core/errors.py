@@ -29,11 +29,7 @@ class Code(enum.Enum):
 
 
 class NaiadError(Exception):
-    """Base class of all errors that naiad raises deliberately.
-
-    Attributes:
-        message: Text for the person who can fix the cause.
-    """
+    """Base class of all errors that naiad raises deliberately."""
 
     default_code = Code.INTERNAL
 
@@ -110,11 +106,7 @@ class ConfigError(NaiadError):
 
 
 class ParameterError(ConfigError):
-    """A parameter of a model's configuration is invalid.
-
-    Attributes:
-        parameter: Its name, by which it is found in the file.
-    """
+    """A parameter of a model's configuration is invalid."""
 
     def __init__(self, message: str, *, parameter: str = "", code: Code | None = None) -> None:
         super().__init__(message, code=code)
@@ -134,14 +126,10 @@ class OptionError(NaiadError):
 
 
 class ResolutionError(NaiadError):
-    """The backend, code, artifacts or environment of a model cannot be found.
-
-    Attributes:
-        decided: The decisions before the failure (`naiad.models.resolution.decision.Decision`).
-    """
+    """The backend, code, artifacts or environment of a model cannot be found."""
 
     default_code = Code.INVALID_ARG
-    decided: Sequence[object] = ()
+    decided: Sequence[object] = ()  # the decisions before the failure (`naiad.models.resolution.decision.Decision`)
 
 
 class RepositoryError(NaiadError):
@@ -181,32 +169,20 @@ class ProtocolError(NaiadError):
 
 
 class GuestExitedError(NaiadError):
-    """A guest process exited while a request or the server needed it.
-
-    Attributes:
-        exit_status: Return code as in `subprocess` (negative: the signal), or None while unknown.
-        last_lines: The last lines the guest wrote to stderr.
-        problem: What happened, in one sentence: the message without these lines.
-        label: The cause as a label of metrics, where the exit status does not say it; else empty.
-    """
+    """A guest process exited while a request or the server needed it."""
 
     def __init__(
         self, message: str, *, exit_status: int | None = None, last_lines: tuple[str, ...] = (), problem: str = ""
     ) -> None:
         super().__init__(message)
-        self.exit_status = exit_status
+        self.exit_status = exit_status  # return code as in `subprocess` (negative: the signal), or None while unknown
         self.last_lines = last_lines
-        self.problem = problem or message
-        self.label = ""
+        self.problem = problem or message  # what happened, in one sentence: the message without these lines
+        self.label = ""  # the cause as a label of metrics, where the exit status does not say it; else empty
 
 
 class ModelError(NaiadError):
-    """The model's code raised an exception, or returned an error response.
-
-    Attributes:
-        traceback_text: The guest's traceback; empty for an error response.
-        is_model_response: Whether the model returned the error as its response to a request.
-    """
+    """The model's code raised an exception, or returned an error response."""
 
     def __init__(
         self, message: str, *, code: Code | None = None, traceback_text: str = "", is_model_response: bool = False

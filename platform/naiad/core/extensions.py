@@ -24,14 +24,9 @@ __all__ = ["EXTENSIONS", "Extension", "command_modules", "extension_of_command",
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """A package beside `naiad`.
+    """A package beside `naiad`."""
 
-    Attributes:
-        package: Its name. Its module `commands`, if it has commands, has `FLAG_COMMANDS` and `click_commands`.
-        commands: The sub-commands of `naiad` that it brings.
-    """
-
-    package: str
+    package: str  # Its name. Its module `commands`, if it has commands, has `FLAG_COMMANDS` and `click_commands`.
     commands: tuple[str, ...] = ()
 
     @property

@@ -8,13 +8,11 @@ from pathlib import Path
 
 __all__ = ["HEAD_BYTES", "explain_content", "explain_file", "find_unfetched"]
 
-HEAD_BYTES = 512
-"""So much of a file is enough."""
+HEAD_BYTES = 512  # so much of a file is enough
 _LFS = b"version https://git-lfs.github.com/spec/"
 _HTML = (b"<!doctype html", b"<html")
 _MARK = b"\xef\xbb\xbf"
-_MAX_ENTRIES = 10_000
-"""So many entries of a directory are looked at, which takes well below a second."""
+_MAX_ENTRIES = 10_000  # so many entries of a directory are looked at, which takes well below a second
 _PAGES = frozenset({".htm", ".html", ".jinja", ".j2", ".md", ".tmpl", ".xhtml"})
 """Files that may begin as an HTML page does."""
 _HIDDEN = "."

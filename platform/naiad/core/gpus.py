@@ -44,8 +44,7 @@ _CUDA_OF_SEVERAL_MIG_DEVICES = 12080
 instances, and whole GPUs beside them. With older drivers it uses one MIG device and nothing else."""
 _KINDS = _WHOLE, _PART = "GPU-", "MIG-"
 _ORDINAL = re.compile(r"\+?(\d+)", re.ASCII)
-_MEASURE_SECONDS = 1.0
-"""Least time between two measurements: a call of NVML may take milliseconds."""
+_MEASURE_SECONDS = 1.0  # least time between two measurements: a call of NVML may take milliseconds
 
 
 class _Memory(ctypes.Structure):
@@ -71,20 +70,14 @@ Measurement: TypeAlias = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU, or a MIG device: a part of a GPU that acts as a separate device.
-
-    Attributes:
-        is_divided: Whether the GPU is in MIG mode: CUDA uses its MIG devices in place of it.
-        parent: UUID of a MIG device's GPU; empty for a GPU.
-        instance: The numbers of a MIG device's GPU instance and compute instance.
-    """
+    """A GPU, or a MIG device: a part of a GPU that acts as a separate device."""
 
     uuid: str
     handle: Any = field(default=None, compare=False, repr=False)
-    is_divided: bool = False
+    is_divided: bool = False  # whether the GPU is in MIG mode: CUDA uses its MIG devices in place of it
     parts: tuple[Gpu, ...] = ()
-    parent: str = ""
-    instance: tuple[int, int] = (0, 0)
+    parent: str = ""  # UUID of a MIG device's GPU; empty for a GPU
+    instance: tuple[int, int] = (0, 0)  # the numbers of a MIG device's GPU instance and compute instance
 
 
 class GpuLibrary:

@@ -23,21 +23,16 @@ from typing import Protocol, TextIO
 
 __all__ = ["Destination", "DirectWriter", "FileDestination", "LogWriter", "QueuedWriter", "StreamDestination"]
 
-_MAX_QUEUED = 8 << 20
-"""Bytes of lines that may wait: about 50,000 lines, or several seconds of a very busy log."""
-_RESERVE = 1 << 20
-"""Further bytes for warnings and errors, which are the last lines that should be missing."""
+_MAX_QUEUED = 8 << 20  # bytes of lines that may wait: about 50,000 lines, or several seconds of a very busy log
+_RESERVE = 1 << 20  # further bytes for warnings and errors, which are the last lines that should be missing
 _MAX_WRITE = 16 << 10
 """Bytes of lines in one write: a quarter of what a pipe of Linux holds, so that a slow reader is seen to read."""
-_CLOSE_SECONDS = 10.0
-"""How long `close` waits for a slow reader."""
-_STALL_SECONDS = 2.0
-"""How long `close` and `flush` wait for a reader that takes nothing."""
+_CLOSE_SECONDS = 10.0  # how long `close` waits for a slow reader
+_STALL_SECONDS = 2.0  # how long `close` and `flush` wait for a reader that takes nothing
 
 _NEWLINE = 0x0A
 
-Report = Callable[[str], bytes]
-"""Makes a line of the log from a text that the writer itself has to say."""
+Report = Callable[[str], bytes]  # makes a line of the log from a text that the writer itself has to say
 
 
 class Destination(Protocol):

@@ -56,8 +56,7 @@ _KEPT_LINES = 200
 _KEPT_SERVER_LINES = 2000
 _KEPT_CHARACTERS = 2000
 _KEPT_BYTES = 16 << 20
-_LINE_OVERHEAD = 200
-"""About what a line takes beside its text."""
+_LINE_OVERHEAD = 200  # about what a line takes beside its text
 _PASS_ON_SECONDS = 0.05
 """Time between two deliveries of lines to another process: a busy log is passed on in few messages."""
 _NEVER = logging.CRITICAL + 1
@@ -68,11 +67,7 @@ GUEST_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: loggin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """Levels, format and destination of the log: a file to append to, else stderr.
-
-    Attributes:
-        file: Append to this file instead of stderr.
-    """
+    """Levels, format and destination of the log: a file to append to, else stderr."""
 
     verbose: int = 0
     info: bool = True
@@ -80,7 +75,7 @@ class LogSettings:
     error: bool = True
     iso8601: bool = False
     escape: bool = True
-    file: Path | None = None
+    file: Path | None = None  # append to this file instead of stderr
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +92,14 @@ class GuestName:
 
 
 class ActiveLog:
-    """A configured log; closing it restores the previous configuration of `logging`.
-
-    Attributes:
-        is_verbose: Whether debug messages are logged; faster than `Logger.isEnabledFor`, for use in every request.
-    """
+    """A configured log; closing it restores the previous configuration of `logging`."""
 
     def __init__(self, handler: _LineHandler, settings: LogSettings, *, of_libraries: bool = True) -> None:
         self._handler = handler
         # Warnings of libraries reach the root logger. Inside another program they are left to that program.
         self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
+        # Whether debug messages are logged; faster than `Logger.isEnabledFor`, for use in every request.
         self.is_verbose = False
         self._kept: list[logging.Handler] = []
         _open_logs.add(self)
@@ -225,31 +217,21 @@ _open_logs = _OpenLogs()
 
 
 class ServerLine(NamedTuple):
-    """A line that the server itself wrote, in whichever of its processes.
-
-    Attributes:
-        text: Its text, cut after 2000 characters.
-    """
+    """A line that the server itself wrote, in whichever of its processes."""
 
     time: float
     level: str
-    text: str
+    text: str  # its text, cut after 2000 characters
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line of the log, as `RecentLines` keeps it.
-
-    Attributes:
-        number: Its number among all lines of this process.
-        source: The instance that wrote it; empty for the server itself.
-        text: Its text, cut after 2000 characters.
-    """
+    """One line of the log, as `RecentLines` keeps it."""
 
     number: int
     time: float
     level: str
-    source: str
+    source: str  # the instance that wrote it; empty for the server itself
     text: str
 
 
@@ -360,8 +342,7 @@ class _LinesInPassing(logging.Handler):
 # the order in which a line is shown. Names and output of models may have any of them.
 _MORE_CONTROLS = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 _CONTROLS = re.compile(f"[{_MORE_CONTROLS}]")
-_CONTROLS_OF_BLOCKS = re.compile(f"[\0-\x08\x0b-\x1f{_MORE_CONTROLS}]")
-"""In a text of several lines."""
+_CONTROLS_OF_BLOCKS = re.compile(f"[\0-\x08\x0b-\x1f{_MORE_CONTROLS}]")  # in a text of several lines
 
 
 def _escaped(text: str, controls: re.Pattern[str]) -> str:

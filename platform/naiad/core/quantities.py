@@ -15,8 +15,7 @@ _SIZES = {
     **{f"{letter}{ending}": 1000**power for power, letter in enumerate("kmgt", 1) for ending in ("", "b")},
     **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
 }
-_STEP = 999.5
-"""From this on three digits show the next unit: 999.6 would be printed as 1e+03."""
+_STEP = 999.5  # from this on three digits show the next unit: 999.6 would be printed as 1e+03
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 

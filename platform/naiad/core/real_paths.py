@@ -13,8 +13,7 @@ from pathlib import Path
 
 __all__ = ["lasting_path", "real_path"]
 
-_MAX_LINKS = 40
-"""As the kernel's."""
+_MAX_LINKS = 40  # as the kernel's
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:

@@ -42,8 +42,7 @@ __all__ = [
     "sign_message",
 ]
 
-SIGNATURE_SUFFIX = ".sig"
-"""Suffix of the signature file, appended to the archive's name."""
+SIGNATURE_SUFFIX = ".sig"  # suffix of the signature file, appended to the archive's name
 
 _FORMAT = "naiad-signature-1"
 # The prefix binds a signature to this purpose: it cannot be reused for another kind of document.

@@ -20,8 +20,7 @@ PROPAGATED_HEADERS = ("traceparent", "tracestate", CALL_CHAIN)
 They are the trace of the request (W3C Trace Context), and the servers that it came through (`backends/remote`).
 """
 
-_MAX_NAMES = 1024
-"""Header names whose match with the pattern is remembered."""
+_MAX_NAMES = 1024  # header names whose match with the pattern is remembered
 _RESERVED = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output", "headers"}
 )
@@ -29,27 +28,18 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The restrictions of one frontend, and the headers it forwards.
-
-    Attributes:
-        restrictions: Header and value that each restricted part of the protocol requires.
-        forward: Pattern for the names of headers that become request parameters; None to forward nothing.
-    """
+    """The restrictions of one frontend, and the headers it forwards."""
 
     restrictions: Restrictions = field(default_factory=dict)
+    # Pattern for the names of headers that become request parameters; None to forward nothing.
     forward: re.Pattern[str] | None = None
 
 
 class Denial(NamedTuple):
-    """Why a call may not use a restricted part of a protocol.
-
-    Attributes:
-        text: The reason, for the client.
-        wrong_secret: The wrong secret that the client sent, as `RefusalLog` names it; "" if it sent none.
-    """
+    """Why a call may not use a restricted part of a protocol."""
 
     text: str
-    wrong_secret: str
+    wrong_secret: str  # the wrong secret that the client sent, as `RefusalLog` names it; "" if it sent none
 
 
 def restriction_denial(what: str, header: str, given: Sequence[str | bytes], expected: bytes) -> str:

@@ -17,11 +17,9 @@ from naiad.core.heap import FREED_APART, discard_on_thread
 
 __all__ = ["BodyBuffer", "BodyBuffers"]
 
-_FIRST = 1 << 18
-"""Bytes of a new buffer. Larger ones could get huge pages, so that one byte would cost 2 MiB."""
+_FIRST = 1 << 18  # Bytes of a new buffer. Larger ones could get huge pages, so that one byte would cost 2 MiB.
 _GROWTH = 4
-_POOLED = 64 << 20
-"""Bytes of all kept buffers together."""
+_POOLED = 64 << 20  # bytes of all kept buffers together
 _IDLE_TICKS = 10
 _FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
@@ -35,19 +33,14 @@ class _Mapped(mmap.mmap):
 
 
 class BodyBuffer:
-    """A buffer that grows.
-
-    Attributes:
-        map: The memory.
-        touched: Bytes that were written to by this body or an earlier one, and so use memory.
-    """
+    """A buffer that grows."""
 
     __slots__ = ("_limit", "_view", "map", "touched")
 
     def __init__(self, mapped: mmap.mmap, touched: int, limit: int) -> None:
         """A buffer that will not need more than *limit* bytes."""
         self.map = mapped
-        self.touched = touched
+        self.touched = touched  # bytes that were written to by this body or an earlier one, and so use memory
         self._limit = limit
         self._view = memoryview(mapped)
 

@@ -8,8 +8,7 @@ from naiad.frontends.request_budget import COLLECTING, Charge, RequestBudget
 
 __all__ = ["CollectedBytes"]
 
-_FEW = 1 << 16
-"""Bytes that are not counted, as those of short bodies: the limit on connections bounds them."""
+_FEW = 1 << 16  # bytes that are not counted, as those of short bodies: the limit on connections bounds them
 
 
 class CollectedBytes:

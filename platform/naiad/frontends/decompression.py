@@ -21,16 +21,11 @@ from naiad.protocol.inference import Buffer
 
 __all__ = ["SHORT_INPUT", "SHORT_OUTPUT", "STEP_SIZE", "Decompression", "DecompressionTask", "DecompressionThreads"]
 
-STEP_SIZE = 2 << 20
-"""Bytes that one step produces: about 5 ms, and few hand-overs between threads."""
-SHORT_INPUT = 1 << 16
-"""Bytes of a body up to which its first step may run on the event loop."""
-SHORT_OUTPUT = 1 << 19
-"""Bytes that this step may produce: about 1 ms."""
-_PART_SIZE = 1 << 18
-"""Bytes that are produced at a time. Copying them holds the interpreter's lock."""
-_INPUT_SIZE = 1 << 16
-"""Bytes given to zlib at a time. It returns a copy of what it did not use."""
+STEP_SIZE = 2 << 20  # bytes that one step produces: about 5 ms, and few hand-overs between threads
+SHORT_INPUT = 1 << 16  # bytes of a body up to which its first step may run on the event loop
+SHORT_OUTPUT = 1 << 19  # bytes that this step may produce: about 1 ms
+_PART_SIZE = 1 << 18  # Bytes that are produced at a time. Copying them holds the interpreter's lock.
+_INPUT_SIZE = 1 << 16  # Bytes given to zlib at a time. It returns a copy of what it did not use.
 _GROWTH = 8
 _MAX_RATIO = 100
 _RATIO_FREE = 64 << 20
@@ -216,11 +211,7 @@ class DecompressionTask:
 
 
 class DecompressionThreads:
-    """The threads of one server.
-
-    Attributes:
-        is_closed: Whether the server stops: what is not complete will not be.
-    """
+    """The threads of one server."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -229,17 +220,13 @@ class DecompressionThreads:
 
     def start(
         self,
-        body: Stepped,
+        body: Stepped,  # the work; no other code may use it meanwhile
+        # Called after each step with the bytes so far; returns False to stop until `resume`.
         on_step: Callable[[int], bool],
         on_done: Callable[[bytearray], None],
         on_failed: Callable[[Exception], None],
     ) -> DecompressionTask:
-        """Do the steps of *body*. All callbacks are called on the event loop.
-
-        Args:
-            body: The work; no other code may use it meanwhile.
-            on_step: Called after each step with the bytes so far; returns False to stop until `resume`.
-        """
+        """Do the steps of *body*. All callbacks are called on the event loop."""
         task = DecompressionTask(self, body, on_step, on_done, on_failed)
         task.submit_step()
         return task

@@ -26,21 +26,15 @@ class Resumable(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Extensions:
-    """State of the protocol's extensions, one object for all frontends of a server.
-
-    Attributes:
-        model_metrics: The models' own metrics; each iteration gives the current ones.
-        background: Runs what would hold the event loop for too long. The server closes it.
-        memory: Budget and buffers of long bodies and messages.
-        refusals: Logs requests that are refused because of who sends them.
-        region_readings: What reads long inputs from regions; the first one reads, the others wait for it.
-    """
+    """State of the protocol's extensions, one object for all frontends of a server."""
 
     regions: RegionRegistry = field(default_factory=ClientRegions)
     log: ServerLog = field(default_factory=NullLog)
     tracer: RequestTracer = field(default_factory=Tracer)
-    model_metrics: Iterable[ModelMetricFamily] = ()
+    model_metrics: Iterable[ModelMetricFamily] = ()  # the models' own metrics; each iteration gives the current ones
+    # Runs what would hold the event loop for too long. The server closes it.
     background: Background = field(default_factory=Background)
     memory: RequestMemory = field(default_factory=RequestMemory)
-    refusals: RefusalLog = field(default_factory=RefusalLog)
+    refusals: RefusalLog = field(default_factory=RefusalLog)  # logs requests that are refused because of who sends them
+    # What reads long inputs from regions; the first one reads, the others wait for it.
     region_readings: deque[Resumable] = field(default_factory=deque)

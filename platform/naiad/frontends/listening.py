@@ -17,8 +17,7 @@ from naiad.frontends.tls import listening_options
 _SO_ATTACH_FILTER = 26  # Linux; the module `socket` has no name for it
 _HANDSHAKE_SECONDS = 0.02
 """Time for handshakes in progress to end: a round trip to clients in the same data centre takes below a millisecond."""
-_TLS_SECONDS = 1.0
-"""Time for the TLS handshakes of connections that waited in the backlog."""
+_TLS_SECONDS = 1.0  # time for the TLS handshakes of connections that waited in the backlog
 _DROP_SYN = b"".join(
     struct.pack("=HBBI", *instruction)
     for instruction in (
@@ -28,18 +27,13 @@ _DROP_SYN = b"".join(
         (0x06, 0, 0, 0),  # drop the packet
         (0x06, 0, 0, 0xFFFFFFFF),  # keep it
     )
-)
-"""A program of classic BPF that drops the first packet of new connections. It begins at the TCP header."""
+)  # A program of classic BPF that drops the first packet of new connections. It begins at the TCP header.
 
 
 class Acceptor(Protocol):
-    """Accepts the connections of one listener, in place of its server; those of several processes share them.
+    """Accepts the connections of one listener, in place of its server; those of several processes share them."""
 
-    Attributes:
-        has_port: Whether this process has the listening sockets.
-    """
-
-    has_port: bool
+    has_port: bool  # whether this process has the listening sockets
 
     def begin(
         self,

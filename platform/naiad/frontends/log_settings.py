@@ -13,8 +13,7 @@ from typing import Any, Protocol
 from naiad.core.errors import InvalidRequestError, NotReadyError, UnsupportedRequestError
 from naiad.core.logs import LogSettings
 
-FORMATS = {"default": False, "ISO8601": True}
-"""Whether times are in ISO 8601, by the name of the log format."""
+FORMATS = {"default": False, "ISO8601": True}  # whether times are in ISO 8601, by the name of the log format
 
 _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
 _MAX_VERBOSE_LEVEL = (1 << 32) - 1
@@ -23,8 +22,7 @@ _MAX_VERBOSE_LEVEL = (1 << 32) - 1
 class ServerLog(Protocol):
     """The server's log."""
 
-    is_verbose: bool
-    """Whether any debug messages are logged."""
+    is_verbose: bool  # whether any debug messages are logged
 
     @property
     def settings(self) -> LogSettings:
@@ -89,8 +87,7 @@ TYPES: dict[str, type[bool | int | str]] = {
     "log_verbose_level": int,
     "log_format": str,
     "log_file": str,
-}
-"""The type of each setting."""
+}  # the type of each setting
 
 
 def check_format(name: str) -> None:

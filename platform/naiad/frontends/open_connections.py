@@ -17,10 +17,8 @@ logger = logging.getLogger("naiad.connections")
 _MAX_REFUSED = 32
 """Refused connections that may be open at the same time, to be told why. Beyond it, they are closed at once. Fewer than
 `_SPARE_FILES`, which they are taken from."""
-_LOG_SECONDS = 60
-"""Time between two lines of the log about refused connections."""
-_SPARE_FILES = 128
-"""Open files that the server keeps for everything but connections, at least: guests, models, logs."""
+_LOG_SECONDS = 60  # time between two lines of the log about refused connections
+_SPARE_FILES = 128  # open files that the server keeps for everything but connections, at least: guests, models, logs
 
 C = TypeVar("C")
 
@@ -38,22 +36,17 @@ class ConnectionCount:
 
     Attributes:
         refusing: Number of those.
-        refused: Number of connections that were refused, by reason: `total` or `address`.
-        timed_out: Number of connections that were closed because of a time limit, by its name.
     """
 
     def __init__(
         self,
-        total: int = 0,
-        per_address: int = 0,
+        total: int = 0,  # how many may be open; 0 for any number
+        per_address: int = 0,  # how many of one client address may be open; 0 for any number
     ) -> None:
-        """No connections yet.
-
-        Args:
-            total: How many may be open; 0 for any number.
-            per_address: How many of one client address may be open; 0 for any number.
-        """
+        """No connections yet."""
+        # Number of connections that were refused, by reason: `total` or `address`.
         self.refused: Counter[str] = Counter()
+        # Number of connections that were closed because of a time limit, by its name.
         self.timed_out: Counter[str] = Counter()
         self._total = total
         self._per_address = per_address

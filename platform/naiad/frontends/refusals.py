@@ -11,8 +11,7 @@ __all__ = ["RefusalLog", "client_address", "server_address"]
 
 logger = logging.getLogger("naiad.access")
 
-_LOG_SECONDS = 10.0
-"""Time between two lines about refusals of one kind: clients decide how many there are."""
+_LOG_SECONDS = 10.0  # time between two lines about refusals of one kind: clients decide how many there are
 
 
 class RefusalLog:

@@ -26,10 +26,8 @@ from naiad.protocol.request_plan import offsets_of
 
 __all__ = ["RegionReading", "complete_inputs"]
 
-_READ_AT_ONCE = 1 << 20
-"""Bytes that are read in one piece: 0.2 to 0.4 ms."""
-_RESERVED_FROM = 128 << 10
-"""Bytes of inputs from which they are read into the segment of an instance, as of bodies."""
+_READ_AT_ONCE = 1 << 20  # bytes that are read in one piece: 0.2 to 0.4 ms
+_RESERVED_FROM = 128 << 10  # bytes of inputs from which they are read into the segment of an instance, as of bodies
 
 
 Start: TypeAlias = Callable[[Callable[[None], None], Callable[[Exception], None]], Cancellable]
@@ -38,18 +36,14 @@ Start: TypeAlias = Callable[[Callable[[None], None], Callable[[Exception], None]
 
 def complete_inputs(
     request: InferRequest,
-    requested: RequestedOutputs | None,
+    requested: RequestedOutputs | None,  # which of its inputs are in regions
     engine: EngineFacade,
     extensions: Extensions,
+    # Does work that takes long: called with what starts it, and with what follows it.
     later: Callable[[Start, Callable[[None], None]], None],
     submit: Callable[[], None],
 ) -> None:
-    """Submit a request, after its inputs in shared memory are read, and its strings are counted if they are many.
-
-    Args:
-        requested: Which of its inputs are in regions.
-        later: Does work that takes long: called with what starts it, and with what follows it.
-    """
+    """Submit a request, after its inputs in shared memory are read, and its strings are counted if they are many."""
 
     def count_strings(_: None = None) -> None:
         if has_long_strings(request):

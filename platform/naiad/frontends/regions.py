@@ -33,11 +33,9 @@ from naiad.protocol.device_bytes import DeviceBytes, Exporter
 from naiad.protocol.inference import Buffer
 
 SHARED_MEMORY_IS_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-WRITTEN_AT_ONCE = 1 << 20
-"""Bytes of an output that are written to a region without a pause: 0.2 to 0.4 ms."""
+WRITTEN_AT_ONCE = 1 << 20  # bytes of an output that are written to a region without a pause: 0.2 to 0.4 ms
 
-CUDA_HANDLE_BYTES = 64
-"""Bytes of CUDA's `cudaIpcMemHandle_t`."""
+CUDA_HANDLE_BYTES = 64  # bytes of CUDA's `cudaIpcMemHandle_t`
 
 _INVALID_CUDA = "failed to register shared memory region: invalid args"
 _RESERVED = "triton_python_backend_shm_region_"
@@ -63,19 +61,13 @@ class _Descriptor:
 
 @dataclass(slots=True, kw_only=True)
 class Region:
-    """A registered region.
-
-    Attributes:
-        key: Its name in the system, as `shm_open` takes it.
-        offset: Where it begins in the system's object.
-        uses: Number of parts of it that requests use.
-    """
+    """A registered region."""
 
     name: str
-    key: str
-    offset: int
+    key: str  # its name in the system, as `shm_open` takes it
+    offset: int  # where it begins in the system's object
     byte_size: int
-    uses: int = 0
+    uses: int = 0  # number of parts of it that requests use
     _file: _Descriptor
 
     def part(self, offset: int, byte_size: int) -> RegionPart:
@@ -123,21 +115,15 @@ class Region:
 
 @dataclass(slots=True, kw_only=True)
 class CudaRegion:
-    """A registered region of a GPU's memory.
-
-    Attributes:
-        handle: CUDA's handle of the memory.
-        exporter: The region, for guests that open it.
-        uses: Number of parts of it that requests use.
-    """
+    """A registered region of a GPU's memory."""
 
     name: str
     device_id: int
     byte_size: int
     uuid: bytes
-    handle: bytes
-    exporter: Exporter
-    uses: int = 0
+    handle: bytes  # CUDA's handle of the memory
+    exporter: Exporter  # the region, for guests that open it
+    uses: int = 0  # number of parts of it that requests use
 
     def part(self, offset: int, byte_size: int) -> RegionPart:
         """A part of the region, which is in use until the part is released."""

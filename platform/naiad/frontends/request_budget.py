@@ -41,8 +41,7 @@ __all__ = [
     "too_long_for_budget",
 ]
 
-TICK_SECONDS = 0.5
-"""How often `on_tick` is to be called while a body is stopped."""
+TICK_SECONDS = 0.5  # how often `on_tick` is to be called while a body is stopped
 
 _SOFT_SHARE = 7 / 8
 _PATIENT_TICKS = 20
@@ -50,8 +49,7 @@ _PATIENT_TICKS = 20
 freed when they respond."""
 _STUCK_TICKS = 2
 """The same while incomplete bodies hold most of it: they wait for each other, or their clients send nothing."""
-_FEW_SHARE = 1 / 16
-"""What all others may hold while a body is read beyond the soft limit."""
+_FEW_SHARE = 1 / 16  # what all others may hold while a body is read beyond the soft limit
 _LEAST_READ = 1 << 14
 """Bytes that may be read in any case: a read into an empty buffer would look like the end of the connection."""
 _UNLIMITED = 1 << 62
@@ -59,13 +57,9 @@ _UNLIMITED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class ChargeKind:
-    """What is counted, for the reason of a refusal.
+    """What is counted, for the reason of a refusal."""
 
-    Attributes:
-        action: What cannot be done.
-    """
-
-    action: str
+    action: str  # what cannot be done
     smaller: str
 
     def too_long(self, limit: int) -> str:
@@ -140,39 +134,27 @@ class Charge:
 
 
 class RequestBudget:
-    """Counts the bytes of bodies and messages, and decides which of them are read and which refused.
-
-    Attributes:
-        limit: Bytes of all of them together.
-        soft_limit: Where reading stops.
-        in_use: Bytes that they hold now.
-        peak: The most that they held since `take_peak`.
-        refused: How many were refused since the start.
-        unread: Responses that wait for their clients, which *in_use* includes.
-        dropped: How many of these were dropped since the start: `full`, as there was no room; `slow`, as their client
-            read too slowly; `time`, as it did so for the time that a call may take.
-    """
+    """Counts the bytes of bodies and messages, and decides which of them are read and which refused."""
 
     def __init__(
         self,
         limit: int = _UNLIMITED,
+        # Called when a body is stopped: `on_tick` must be called from now on, until it returns False.
         on_stopped: Callable[[], None] = lambda: None,
+        # Called when the first bytes count: `on_tick` must be called until nothing is in use.
         on_used: Callable[[], None] = lambda: None,
+        # Called with each response that is dropped, as *dropped* counts it.
         on_dropped: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """An unused budget.
-
-        Args:
-            on_stopped: Called when a body is stopped: `on_tick` must be called from now on, until it returns False.
-            on_used: Called when the first bytes count: `on_tick` must be called until nothing is in use.
-            on_dropped: Called with each response that is dropped, as *dropped* counts it.
-        """
-        self.limit = limit
-        self.soft_limit = int(limit * _SOFT_SHARE)
-        self.in_use = 0
-        self.peak = 0
-        self.refused = 0
-        self.unread = UnreadTable()
+        """An unused budget."""
+        self.limit = limit  # bytes of all of them together
+        self.soft_limit = int(limit * _SOFT_SHARE)  # where reading stops
+        self.in_use = 0  # bytes that they hold now
+        self.peak = 0  # the most that they held since `take_peak`
+        self.refused = 0  # how many were refused since the start
+        self.unread = UnreadTable()  # responses that wait for their clients, which *in_use* includes
+        # How many of these were dropped since the start: `full`, as there was no room; `slow`, as their client read too
+        # slowly; `time`, as it did so for the time that a call may take.
         self.dropped: Counter[str] = Counter()
         self._on_dropped = on_dropped
         self._on_stopped = on_stopped

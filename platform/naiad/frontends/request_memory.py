@@ -20,17 +20,14 @@ __all__ = ["RequestMemory"]
 logger = logging.getLogger("naiad.connections")
 
 _UNLIMITED = 1 << 62
-_LOG_SECONDS = 60
-"""Time between two lines of the log about dropped responses."""
+_LOG_SECONDS = 60  # time between two lines of the log about dropped responses
 _IN_USE = "requests in flight and unread responses use the {limit} bytes of --memory-limit-requests"
 _DROPPED = {
     "full": f"cannot send a response: {_IN_USE}",
     "slow": f"disconnected a client that reads its response too slowly: {_IN_USE}",
     "time": "ended a call whose client reads its response too slowly (--client-timeout)",
-}
-"""How the log says why a response was dropped."""
-_TRIMMED_FROM = 32 << 20
-"""Bytes in use from which the heap is trimmed after they are gone."""
+}  # how the log says why a response was dropped
+_TRIMMED_FROM = 32 << 20  # bytes in use from which the heap is trimmed after they are gone
 
 
 class Loop(Protocol):

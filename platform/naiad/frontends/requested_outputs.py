@@ -25,37 +25,30 @@ if TYPE_CHECKING:
 _CLASSIFIABLE = frozenset({Datatype.FP32, Datatype.FP64}) | {
     datatype for datatype in Datatype if datatype.name.startswith(("INT", "UINT"))
 }
-_MAX_ELEMENTS = 1_000_000
-"""Largest output that is sorted."""
-_LONG_OUTPUT = 64 << 10
-"""Bytes of an output from which its classes take longer than some milliseconds."""
+_MAX_ELEMENTS = 1_000_000  # largest output that is sorted
+_LONG_OUTPUT = 64 << 10  # bytes of an output from which its classes take longer than some milliseconds
 _TEXTS_PER_STEP = 2000
 """Classes that one step makes, about a millisecond's worth; other work is counted in classes, too."""
 _ROW_COST = 10
-_SELECTED_FROM = 4096
-"""Elements from which the greatest ones are selected before they are sorted."""
+_SELECTED_FROM = 4096  # elements from which the greatest ones are selected before they are sorted
 
 
 @dataclass(slots=True)
 class RequestedOutputs:
-    """The special forms that one request asks for. An object without any is false.
+    """The special forms that one request asks for. An object without any is false."""
 
-    Attributes:
-        classes: Number of classes to return instead of the values, by name of the output.
-        regions: Where to write outputs instead of sending them, by name.
-        has_region_inputs: Whether inputs are in regions: their data is a `RegionPart`, which is yet to be read.
-        read: The regions that inputs were read from; they are in use until the request ends.
-        labels: Class names of the outputs that have a label file.
-        is_batched: Whether the first dimension of each output is the batch.
-    """
-
+    # Number of classes to return instead of the values, by name of the output.
     classes: dict[str, int] = field(default_factory=dict)
+    # Where to write outputs instead of sending them, by name.
     regions: dict[str, RegionPart] = field(default_factory=dict)
+    # Whether inputs are in regions: their data is a `RegionPart`, which is yet to be read.
     has_region_inputs: bool = False
+    # The regions that inputs were read from; they are in use until the request ends.
     read: list[RegionPart] = field(default_factory=list)
     charge: Charge | None = None
+    # Class names of the outputs that have a label file.
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    is_batched: bool = False
+    is_batched: bool = False  # whether the first dimension of each output is the batch
 
     def __bool__(self) -> bool:
         return bool(self.classes or self.regions or self.has_region_inputs)

@@ -12,21 +12,15 @@ from dataclasses import dataclass
 from naiad.core.errors import InvalidRequestError
 from naiad.protocol.metadata import ModelMetadata
 
-MAX_DIMENSIONS = 32
-"""Dimensions of a tensor: as many as numpy supports."""
+MAX_DIMENSIONS = 32  # dimensions of a tensor: as many as numpy supports
 
 
 @dataclass(frozen=True, slots=True)
 class TensorLimits:
-    """The tensors of one model, as far as requests are limited by them.
+    """The tensors of one model, as far as requests are limited by them."""
 
-    Attributes:
-        inputs: How many inputs the model has; None to leave the check to the engine.
-        outputs: Names of its outputs; None to leave the check to the engine.
-    """
-
-    inputs: int | None = None
-    outputs: frozenset[str] | None = None
+    inputs: int | None = None  # how many inputs the model has; None to leave the check to the engine
+    outputs: frozenset[str] | None = None  # names of its outputs; None to leave the check to the engine
 
     def check_inputs(self, count: int, model_name: str, request_id: object = None) -> None:
         """Reject a request with more inputs than its model has."""

@@ -22,8 +22,7 @@ of data, GPRS, has twice as much."""
 _SWEEPS_PER_LIMIT = 10
 _MAX_SWEEP_SECONDS = 5.0
 _MIN_SWEEP_SECONDS = 0.05
-_SLICE = 256
-"""Connections that are checked in one piece, which takes less than a millisecond."""
+_SLICE = 256  # connections that are checked in one piece, which takes less than a millisecond
 
 C = TypeVar("C")
 
@@ -90,18 +89,13 @@ class TimeoutSweep(Generic[C]):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        turns: LoopTurns,
+        turns: LoopTurns,  # resumes a sweep of many connections, so that it does not keep the loop
         connections: Iterable[C],
+        # Ends a connection that has exceeded a limit; called with the time by the loop's clock.
         check: Callable[[C, float], None],
-        seconds: float,
+        seconds: float,  # time between two sweeps; 0 to do nothing
     ) -> None:
-        """A sweep that has not started; see `start`.
-
-        Args:
-            turns: Resumes a sweep of many connections, so that it does not keep the loop.
-            check: Ends a connection that has exceeded a limit; called with the time by the loop's clock.
-            seconds: Time between two sweeps; 0 to do nothing.
-        """
+        """A sweep that has not started; see `start`."""
         self._loop = loop
         self._turns = turns
         self._connections = connections

@@ -21,12 +21,9 @@ whether they were sent would cost every request."""
 _SEEN_TICKS = 4
 """Ticks over which a rate is measured. Acknowledgements of a slow path arrive in bursts, so that a single tick of
 half a second may have none."""
-_ENTRIES = 4
-"""Entries of earlier sizes that are kept for each response, before they are removed."""
-_PATIENT_TICKS = 120
-"""Ticks in which a client must be able to read what waits for it: a minute."""
-_ASKED_AT_ONCE = 4096
-"""Clients that are asked in one tick: each takes a microsecond, most of it for the kernel's queue."""
+_ENTRIES = 4  # entries of earlier sizes that are kept for each response, before they are removed
+_PATIENT_TICKS = 120  # ticks in which a client must be able to read what waits for it: a minute
+_ASKED_AT_ONCE = 4096  # clients that are asked in one tick: each takes a microsecond, most of it for the kernel's queue
 
 
 class Reader(Protocol):
@@ -43,16 +40,14 @@ class UnreadResponse:
     """The bytes that are kept for one client, as `RequestBudget` counts them.
 
     Attributes:
-        size: How many.
         checked: What that was when there was last a look for room.
-        rate: Bytes that the client reads in a tick; -1 while too little was seen.
     """
 
     __slots__ = ("_resize", "_seen", "_seen_at", "checked", "rate", "reader", "size")
 
     def __init__(self, reader: Reader, resize: Callable[[UnreadResponse, int], None]) -> None:
-        self.size = self.checked = 0
-        self.rate = -1.0
+        self.size = self.checked = 0  # how many
+        self.rate = -1.0  # bytes that the client reads in a tick; -1 while too little was seen
         self.reader = reader
         self._resize = resize
         self._seen = 0

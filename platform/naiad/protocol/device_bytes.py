@@ -19,32 +19,25 @@ from naiad_stub.wire import CLIENT_MEMORY
 
 __all__ = ["DeviceBytes", "DeviceUse", "Exporter", "Importer", "WrittenBytes", "as_data", "device_bytes", "on_device"]
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-"""As in `protocol.inference`, which imports this module."""
+Buffer: TypeAlias = bytes | bytearray | memoryview  # as in `protocol.inference`, which imports this module
 
 _numbers = itertools.count(1)
 _serials = itertools.count(1)
 
 
 class Importer:
-    """A guest that reads GPU memory of others.
-
-    Attributes:
-        ended: Numbers of exporters that have ended whose memory the guest may have open, not yet sent to it.
-    """
+    """A guest that reads GPU memory of others."""
 
     def __init__(self) -> None:
+        # Numbers of exporters that have ended whose memory the guest may have open, not yet sent to it.
         self.ended: list[int] = []
 
 
 class Exporter:
-    """A guest, or a registered region of a client, whose GPU memory guests open.
-
-    Attributes:
-        number: Its number among all exporters that there ever were.
-    """
+    """A guest, or a registered region of a client, whose GPU memory guests open."""
 
     def __init__(self, *, is_client: bool = False) -> None:
+        # Its number among all exporters that there ever were.
         self.number = next(_numbers) | (CLIENT_MEMORY if is_client else 0)
         self._importers: weakref.WeakSet[Importer] = weakref.WeakSet()
 
@@ -60,23 +53,17 @@ class Exporter:
 
 
 class DeviceBytes:
-    """The bytes of one tensor in GPU memory.
-
-    Attributes:
-        handle: The driver's handle of the allocation, in which the bytes begin at *offset*.
-        owner: Keeps the memory in use.
-        serial: Tells it from all others: handles are used again for other tensors.
-    """
+    """The bytes of one tensor in GPU memory."""
 
     __slots__ = ("__weakref__", "_size", "exporter", "handle", "offset", "owner", "serial", "uuid")
 
     def __init__(self, uuid: bytes, handle: bytes, offset: int, size: int, exporter: Exporter, owner: object) -> None:
         self.uuid = uuid
-        self.handle = handle
+        self.handle = handle  # the driver's handle of the allocation, in which the bytes begin at *offset*
         self.offset = offset
         self.exporter = exporter
-        self.owner = owner
-        self.serial = next(_serials)
+        self.owner = owner  # keeps the memory in use
+        self.serial = next(_serials)  # tells it from all others: handles are used again for other tensors
         self._size = size
 
     def __len__(self) -> int:
@@ -101,20 +88,13 @@ class WrittenBytes:
 
 @dataclass(slots=True, kw_only=True)
 class DeviceUse:
-    """What a request has to do with GPU memory.
+    """What a request has to do with GPU memory."""
 
-    Attributes:
-        has_inputs: Some inputs are there: their data is a `DeviceBytes`.
-        keeps_outputs: The sink takes all outputs there.
-        kept: Outputs that it takes there, by name.
-        places: Where outputs are to be written, by name.
-        readers: UUIDs of the GPUs whose memory the readers of its outputs can use; None if that is not known.
-    """
-
-    has_inputs: bool = False
-    keeps_outputs: bool = False
-    kept: frozenset[str] = frozenset()
-    places: Mapping[str, DeviceBytes] = field(default_factory=dict)
+    has_inputs: bool = False  # some inputs are there: their data is a `DeviceBytes`
+    keeps_outputs: bool = False  # the sink takes all outputs there
+    kept: frozenset[str] = frozenset()  # outputs that it takes there, by name
+    places: Mapping[str, DeviceBytes] = field(default_factory=dict)  # where outputs are to be written, by name
+    # UUIDs of the GPUs whose memory the readers of its outputs can use; None if that is not known.
     readers: frozenset[bytes] | None = None
 
     def settled(self, output: str, data: Buffer) -> Buffer | None:

@@ -20,16 +20,13 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 Parameter: TypeAlias = bool | int | float | str
 
-DEVICE_INPUTS = 1
-DEVICE_OUTPUTS = 2
-"""What `Target.device` says."""
+DEVICE_INPUTS, DEVICE_OUTPUTS = 1, 2  # what `Target.device` says
 
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-CALL_CHAIN = "naiad-call-chain"
+CALL_CHAIN = "naiad-call-chain"  # header with the servers that a request came through; see `backends/remote`
 FORWARDED_HEADERS = "naiad-forwarded-headers"
 """Key of `InferRequest.propagated` with the names of parameters that were made from headers, separated by commas."""
-"""Header with the servers that a request came through, in lower case; see `backends/remote`."""
 
 
 def _no_parameters() -> Mapping[str, Parameter]:
@@ -46,32 +43,22 @@ SEQUENCE_END = 2
 
 
 class StringScan(NamedTuple):
-    """How far the elements of a BYTES tensor could be counted (`naiad.protocol.strings`).
+    """How far the elements of a BYTES tensor could be counted (`naiad.protocol.strings`)."""
 
-    Attributes:
-        elements: Number of complete elements, at most the limit that was given.
-        position: Where they end; the tensor's size in bytes if nothing follows them.
-    """
-
-    elements: int
-    position: int
+    elements: int  # number of complete elements, at most the limit that was given
+    position: int  # where they end; the tensor's size in bytes if nothing follows them
 
 
 @dataclass(slots=True)
 class InputTensor:
-    """One input as the client sent it; the engine checks it against the model.
-
-    Attributes:
-        shape: Dimensions, batch dimension included.
-        data: The elements; where possible a view of the received body.
-        strings: The elements of BYTES as they were counted up to the number that the shape has, where that was
-            done before the request is checked; otherwise None.
-    """
+    """One input as the client sent it; the engine checks it against the model."""
 
     name: str
     datatype: Datatype
-    shape: tuple[int, ...]
-    data: Buffer
+    shape: tuple[int, ...]  # dimensions, batch dimension included
+    data: Buffer  # the elements; where possible a view of the received body
+    # The elements of BYTES as they were counted up to the number that the shape has, where that was done before the
+    # request is checked; otherwise None.
     strings: StringScan | None = None
 
 
@@ -97,95 +84,70 @@ class Trace(Protocol):
 
 @dataclass(slots=True)
 class InputPlace:
-    """Where the inputs of a request are in memory that the model's guests map; they stay there while this exists.
+    """Where the inputs of a request are in memory that the model's guests map; they stay there while this exists."""
 
-    Attributes:
-        segment: The number of the memory (`SharedInputs.number`).
-        start: Where the first input begins in it.
-        data: The bytes of all inputs, laid out as the guests expect them.
-    """
-
-    segment: int
-    start: int
-    data: memoryview
+    segment: int  # the number of the memory (`SharedInputs.number`)
+    start: int  # where the first input begins in it
+    data: memoryview  # the bytes of all inputs, laid out as the guests expect them
 
 
 @dataclass(slots=True)
 class InferRequest:
-    """One inference request.
-
-    Attributes:
-        model_version: Version; -1 for the latest, the highest that is ready.
-        request_id: The client's id; empty if it sent none.
-        requested_outputs: Names of outputs to return; empty means all.
-        parameters: Parameters for the model, without the reserved ones.
-        correlation_id: Sequence id, an unsigned integer or a string; 0 and "" mean none.
-        priority: Priority level, 0 for the model's default.
-        timeout_us: Timeout in microseconds, 0 for none.
-        layout_key: Equal for requests that differ in nothing that a check against a plan looks at, so that what the
-            check of one of them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of
-            request they recognise.
-        place: Where its inputs are in memory that the model's guests map; None if they must be copied.
-        propagated: Headers of the client's request that the requests caused by it carry on: its trace context and its
-            chain of servers. Models find them in the context of the request's trace.
-        reader: Number of the load (`Target.number`) to whose guests all its outputs go, and to nothing else: these
-            guests may read and write them where they are. 0 if they may go elsewhere,
-            -1 if its inputs are always copied as well.
-    """
+    """One inference request."""
 
     model_name: str
-    model_version: int
+    model_version: int  # version; -1 for the latest, the highest that is ready
     inputs: Sequence[InputTensor]
-    request_id: str = ""
-    requested_outputs: Sequence[str] = ()
+    request_id: str = ""  # the client's id; empty if it sent none
+    requested_outputs: Sequence[str] = ()  # names of outputs to return; empty means all
+    # Parameters for the model, without the reserved ones.
     parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
-    correlation_id: int | str = 0
+    correlation_id: int | str = 0  # sequence id, an unsigned integer or a string; 0 and "" mean none
     flags: int = 0
-    priority: int = 0
-    timeout_us: int = 0
+    priority: int = 0  # priority level, 0 for the model's default
+    timeout_us: int = 0  # timeout in microseconds, 0 for none
+    # Equal for requests that differ in nothing that a check against a plan looks at, so that what the check of one of
+    # them found holds for all; None if unknown. Frontends use a fresh `object()` for each form of request they
+    # recognise.
     layout_key: Hashable | None = None
     trace: Trace | None = None
+    # Where its inputs are in memory that the model's guests map; None if they must be copied.
     place: InputPlace | None = None
+    # Headers of the client's request that the requests caused by it carry on: its trace context and its chain of
+    # servers. Models find them in the context of the request's trace.
     propagated: Mapping[str, str] = field(default_factory=_no_headers)
     device: DeviceUse | None = None
+    # Number of the load (`Target.number`) to whose guests all its outputs go, and to nothing else: these guests may
+    # read and write them where they are. 0 if they may go elsewhere, -1 if its inputs are always copied as well.
     reader: int = 0
 
 
 @dataclass(slots=True)
 class OutputTensor:
-    """One output.
-
-    Attributes:
-        datatype: Datatype as the model produced it (the reference does not check it against the configuration).
-        shape: Dimensions, batch dimension included.
-        data: The elements. A memoryview may be borrowed memory of a guest's segment: it stays valid as long as
-            the view, or a slice of it, is referenced; after that the memory is returned to the guest.
-    """
+    """One output."""
 
     name: str
-    datatype: Datatype
-    shape: tuple[int, ...]
+    datatype: Datatype  # datatype as the model produced it (the reference does not check it against the configuration)
+    shape: tuple[int, ...]  # dimensions, batch dimension included
+    # The elements. A memoryview may be borrowed memory of a guest's segment: it stays valid as long as the view, or a
+    # slice of it, is referenced; after that the memory is returned to the guest.
     data: Buffer
 
 
 @dataclass(slots=True)
 class InferResponse:
-    """One response to a request; a request may have any number of them.
-
-    Attributes:
-        error: Set where this response is an error; outputs are empty then.
-        layout: The same object for all responses whose outputs differ in their bytes alone; None if unknown.
-        is_on_device: Whether some outputs are in GPU memory: then their data is a `DeviceBytes`. Only in responses to
-            requests that allow it, or say where outputs are to be written (`InferRequest.device`).
-    """
+    """One response to a request; a request may have any number of them."""
 
     model_name: str
     model_version: int
     request_id: str = ""
     outputs: Sequence[OutputTensor] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
-    error: NaiadError | None = None
+    error: NaiadError | None = None  # set where this response is an error; outputs are empty then
+    # The same object for all responses whose outputs differ in their bytes alone; None if unknown.
     layout: object = None
+    # Whether some outputs are in GPU memory: then their data is a `DeviceBytes`. Only in responses to requests that
+    # allow it, or say where outputs are to be written (`InferRequest.device`).
     is_on_device: bool = False
 
 

@@ -20,8 +20,7 @@ EXTENSIONS = (
     "statistics",
     "trace",
     "logging",
-)
-"""The extension names of `GET /v2`, in the reference's order (core: src/tritonserver.cc)."""
+)  # the extension names of `GET /v2`, in the reference's order (core: src/tritonserver.cc)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,31 +34,22 @@ class ServerMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMetadata:
-    """Name, KServe datatype and shape of an input or output; a leading -1 is the batch dimension.
-
-    Attributes:
-        labels: Class names of an output's elements; empty for most.
-        required: Whether it is an input that every request must have.
-    """
+    """Name, KServe datatype and shape of an input or output; a leading -1 is the batch dimension."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    labels: tuple[str, ...] = ()
-    required: bool = False
+    labels: tuple[str, ...] = ()  # class names of an output's elements; empty for most
+    required: bool = False  # whether it is an input that every request must have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetadata:
-    """Inputs and outputs of a model.
-
-    Attributes:
-        platform: `platform` of the configuration, or its `backend` where that is empty.
-    """
+    """Inputs and outputs of a model."""
 
     name: str
     versions: tuple[str, ...]
-    platform: str
+    platform: str  # `platform` of the configuration, or its `backend` where that is empty
     inputs: tuple[TensorMetadata, ...]
     outputs: tuple[TensorMetadata, ...]
 
@@ -74,19 +64,14 @@ def with_labels(metadata: ModelMetadata, labels: Mapping[str, tuple[str, ...]]) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandStatus:
-    """Models that are loaded on demand, for metrics.
+    """Models that are loaded on demand, for metrics."""
 
-    Attributes:
-        states: State of each such model, by its key: dormant, loading, loaded, failed.
-        limit: Bytes that all guests may use together; 0 for any.
-        evictions: How often a model was unloaded, by the model's key and the cause: idle, or memory.
-    """
-
-    states: Mapping[str, str]
+    states: Mapping[str, str]  # state of each such model, by its key: dormant, loading, loaded, failed
     sizes: Mapping[str, int]
-    limit: int
+    limit: int  # bytes that all guests may use together; 0 for any
     loads: Mapping[str, int]
     failures: Mapping[str, int]
+    # How often a model was unloaded, by the model's key and the cause: idle, or memory.
     evictions: Mapping[tuple[str, str], int]
 
 
@@ -130,14 +115,10 @@ class SummaryValue:
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """A histogram: for each ascending bound, how many values were at most that, and above the bound before.
-
-    Attributes:
-        counts: One more than *bounds*; the last counts the values above all bounds.
-    """
+    """A histogram: for each ascending bound, how many values were at most that, and above the bound before."""
 
     bounds: tuple[float, ...]
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # one more than *bounds*; the last counts the values above all bounds
     sum: int
 
 
@@ -153,34 +134,23 @@ class BatchStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseStatistics:
-    """Responses of a decoupled model at one position among the responses to their request.
+    """Responses of a decoupled model at one position among the responses to their request."""
 
-    Attributes:
-        compute_infer: Time until the model sent them, counted from the response before or the start of `execute`.
-        success: Sum of both times, of responses without an error.
-        fail: Sum of both times, of errors.
-        empty_response: Requests that ended here without a response.
-    """
-
+    # Time until the model sent them, counted from the response before or the start of `execute`.
     compute_infer: Duration
     compute_output: Duration
-    success: Duration
-    fail: Duration
-    empty_response: Duration
+    success: Duration  # sum of both times, of responses without an error
+    fail: Duration  # sum of both times, of errors
+    empty_response: Duration  # requests that ended here without a response
     cancel: Duration
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """Memory that a guest reported.
+    """Memory that a guest reported."""
 
-    Attributes:
-        type: CPU, CPU_PINNED or GPU.
-        id: Number of the memory among those of its type; of a GPU, its number in that guest.
-    """
-
-    type: str
-    id: int
+    type: str  # CPU, CPU_PINNED or GPU
+    id: int  # number of the memory among those of its type; of a GPU, its number in that guest
     byte_size: int
 
 
@@ -199,59 +169,47 @@ class ModelCondition(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatistics:
-    """Statistics of one model version (extension_statistics).
-
-    Attributes:
-        last_inference: Milliseconds since the epoch of the last inference, 0 before the first one.
-        inference_count: Rows inferred, over all batches.
-        success: Successful requests, from submission to response.
-        failures: Failed requests by reason, where it is known.
-        namespace: Its namespace; empty where namespaces are disabled.
-        tags: Labels that its configuration adds to its metrics.
-        error_responses: Requests to which the model responded with an error; they count as successes.
-        summaries: Quantiles of durations in microseconds, by part of the request; empty unless enabled.
-        first_responses: Milliseconds to the first response of each request; None unless enabled.
-        responses: Per position of a response in its request, with that position; decoupled models, and native
-            backends that report responses.
-        latencies: Successful requests by their duration in microseconds, rounded; empty unless enabled.
-        first_latencies: The same until the first response; decoupled models only.
-        refusals: Requests that were refused on arrival, by reason; they are in no other count.
-        stalled: Of which instances `execute` makes no progress, as a sentence; empty for none.
-        refused: Which requests it refuses now because they ended its processes, as a sentence; empty for none.
-    """
+    """Statistics of one model version (extension_statistics)."""
 
     name: str
     version: str
-    last_inference: int = 0
-    inference_count: int = 0
+    last_inference: int = 0  # milliseconds since the epoch of the last inference, 0 before the first one
+    inference_count: int = 0  # rows inferred, over all batches
     execution_count: int = 0
-    success: Duration = Duration()
+    success: Duration = Duration()  # successful requests, from submission to response
     fail: Duration = Duration()
-    failures: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = field(default_factory=dict)  # failed requests by reason, where it is known
     queue: Duration = Duration()
     compute_input: Duration = Duration()
     compute_infer: Duration = Duration()
     compute_output: Duration = Duration()
-    namespace: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
+    namespace: str = ""  # its namespace; empty where namespaces are disabled
+    tags: Mapping[str, str] = field(default_factory=dict)  # labels that its configuration adds to its metrics
     is_cached: bool = False
-    error_responses: int = 0
+    error_responses: int = 0  # requests to which the model responded with an error; they count as successes
     pending_count: int = 0
     load_seconds: float = 0.0
+    # Quantiles of durations in microseconds, by part of the request; empty unless enabled.
     summaries: Mapping[str, SummaryValue] = field(default_factory=dict)
+    # Milliseconds to the first response of each request; None unless enabled.
     first_responses: HistogramValue | None = None
     cache_hit: Duration = Duration()
     cache_miss: Duration = Duration()
     batch_stats: tuple[BatchStatistics, ...] = field(default=())
+    # Per position of a response in its request, with that position; decoupled models, and native backends that report
+    # responses.
     responses: Iterable[tuple[int, ResponseStatistics]] = ()
     memory_usage: tuple[MemoryUse, ...] = ()
     running_count: int = 0
+    # Successful requests by their duration in microseconds, rounded; empty unless enabled.
     latencies: Mapping[int, int] = field(default_factory=dict)
+    # The same until the first response; decoupled models only.
     first_latencies: Mapping[int, int] = field(default_factory=dict)
+    # Requests that were refused on arrival, by reason; they are in no other count.
     refusals: Mapping[str, int] = field(default_factory=dict)
     condition: ModelCondition = ModelCondition.READY
-    stalled: str = ""
-    refused: str = ""
+    stalled: str = ""  # of which instances `execute` makes no progress, as a sentence; empty for none
+    refused: str = ""  # which requests it refuses now because they ended its processes, as a sentence; empty for none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,26 +228,15 @@ class CacheStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceStatus:
-    """One instance of a model version.
-
-    Attributes:
-        namespace: Its namespace; empty where namespaces are disabled.
-        version: Its version as a string.
-        pid: Process id of its guest; 0 while it has none.
-        state: "ready", "hung", "restarting" or "given up".
-        restarts: How often its guest was replaced, by the exit status of the one before.
-        input_byte_size: Bytes of its input segment that hold requests now.
-        borrowed_outputs: Blocks of its output segment that responses in flight borrow.
-        stalled_seconds: For how long its `execute` has made no progress; 0 below a minute.
-    """
+    """One instance of a model version."""
 
     model: str
-    namespace: str = ""
-    version: str
+    namespace: str = ""  # its namespace; empty where namespaces are disabled
+    version: str  # its version as a string
     name: str
-    pid: int
-    state: str = "ready"
-    restarts: Mapping[str, int]
-    input_byte_size: int
-    borrowed_outputs: int
-    stalled_seconds: float = 0.0
+    pid: int  # process id of its guest; 0 while it has none
+    state: str = "ready"  # "ready", "hung", "restarting" or "given up"
+    restarts: Mapping[str, int]  # how often its guest was replaced, by the exit status of the one before
+    input_byte_size: int  # bytes of its input segment that hold requests now
+    borrowed_outputs: int  # blocks of its output segment that responses in flight borrow
+    stalled_seconds: float = 0.0  # for how long its `execute` has made no progress; 0 below a minute

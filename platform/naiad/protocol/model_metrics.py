@@ -6,8 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-Labels: TypeAlias = tuple[tuple[str, str], ...]
-"""Names and values of a metric's labels, sorted by name."""
+Labels: TypeAlias = tuple[tuple[str, str], ...]  # names and values of a metric's labels, sorted by name
 
 
 class MetricKind(enum.Enum):
@@ -20,31 +19,22 @@ class MetricKind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class ModelMetric:
-    """One series, or all series of one histogram.
-
-    Attributes:
-        value: Value of a counter or gauge; the sum of a histogram's observations.
-        counts: A histogram's observations between two bounds each; one more than *buckets*.
-        holders: Number of guests' families that refer to it.
-    """
+    """One series, or all series of one histogram."""
 
     labels: Labels
-    value: float = 0.0
+    value: float = 0.0  # value of a counter or gauge; the sum of a histogram's observations
     buckets: tuple[float, ...] = ()
+    # A histogram's observations between two bounds each; one more than *buckets*.
     counts: list[int] = field(default_factory=list)
-    holders: int = 0
+    holders: int = 0  # number of guests' families that refer to it
 
 
 @dataclass(slots=True, eq=False)
 class ModelMetricFamily:
-    """All metrics of one name.
-
-    Attributes:
-        holders: Number of guests' families that are this one.
-    """
+    """All metrics of one name."""
 
     name: str
     description: str
     kind: MetricKind
     metrics: dict[Labels, ModelMetric] = field(default_factory=dict)
-    holders: int = 0
+    holders: int = 0  # number of guests' families that are this one

@@ -36,8 +36,7 @@ from naiad.protocol.strings import scan_strings
 
 _ID_LIMIT = 0xFFFE  # the message to the guest has 16 bits for the length
 _CORRELATION_ID_LIMIT = 128
-_LENGTH_SIZE = 4
-"""Bytes of the length before each element of BYTES."""
+_LENGTH_SIZE = 4  # bytes of the length before each element of BYTES
 _BATCH_NOTE = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
     "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
@@ -46,21 +45,15 @@ _BATCH_NOTE = (
 
 
 class InputRule(NamedTuple):
-    """What one input must look like.
-
-    Attributes:
-        dims: Its dimensions without the batch dimension; -1 is variable.
-        element_size: Bytes of one element; 0 for BYTES, whose elements have any length.
-        reshape: Dimensions the model sees instead of `dims`; None if they are the same.
-    """
+    """What one input must look like."""
 
     name: str
     datatype: Datatype
-    dims: tuple[int, ...]
-    element_size: int
+    dims: tuple[int, ...]  # its dimensions without the batch dimension; -1 is variable
+    element_size: int  # bytes of one element; 0 for BYTES, whose elements have any length
     has_wildcard: bool = False
     is_optional: bool = False
-    reshape: tuple[int, ...] | None = None
+    reshape: tuple[int, ...] | None = None  # dimensions the model sees instead of `dims`; None if they are the same
 
 
 class OutputRule(NamedTuple):
@@ -78,32 +71,20 @@ class OutputRule(NamedTuple):
 
 
 class PackedInputs(NamedTuple):
-    """The inputs of one request as the message to the guest describes them.
+    """The inputs of one request as the message to the guest describes them."""
 
-    Attributes:
-        layout: The packed layout (`naiad_stub.layout`), with the positions of the requested outputs.
-        offsets: Where each input begins, counted from the start of the request's block.
-        byte_size: Bytes from the start of the first input to the end of the last.
-    """
-
-    layout: bytes
-    offsets: tuple[int, ...]
-    byte_size: int
+    layout: bytes  # the packed layout (`naiad_stub.layout`), with the positions of the requested outputs
+    offsets: tuple[int, ...]  # where each input begins, counted from the start of the request's block
+    byte_size: int  # bytes from the start of the first input to the end of the last
 
 
 class CheckedLayout(NamedTuple):
-    """What the check of a request found, apart from its tensors' bytes.
+    """What the check of a request found, apart from its tensors' bytes."""
 
-    Attributes:
-        generation: Generation of the plan it was checked against.
-        batch_size: 1 for a model without batching.
-        is_repeatable: Whether requests that differ in their tensors' bytes alone have this layout, too.
-        packed: None where the inputs that the guest gets are not the request's (see `RequestPlan.packs_inputs`).
-    """
-
-    generation: int
-    batch_size: int
-    is_repeatable: bool
+    generation: int  # generation of the plan it was checked against
+    batch_size: int  # 1 for a model without batching
+    is_repeatable: bool  # whether requests that differ in their tensors' bytes alone have this layout, too
+    # None where the inputs that the guest gets are not the request's (see `RequestPlan.packs_inputs`).
     packed: PackedInputs | None
 
 
@@ -116,31 +97,26 @@ class CheckedRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPlan:
-    """The compiled form of what one loaded version accepts and returns.
-
-    Attributes:
-        generation: Number of this load among all loads of all versions; 0 for a plan that serves no requests.
-        max_batch_size: Largest batch size; 0 for a model without batching, whose shapes have no batch dimension.
-        rules: What each input of a request must look like, by name, in the configuration's order.
-        outputs: Outputs that a request may name. A request that names none gets all of them.
-        input_names: All tensors that the guest may be given, in the order of their positions in messages. Beside the
-            inputs: controls and states of sequences, and tensors that only warm-up samples have.
-        output_names: All tensors that the guest may return, in the order of their positions in messages.
-        output_rules: What outputs should look like, by name. Responses that contradict it are delivered, as in the
-            reference; the log has a warning.
-        packs_inputs: Whether the check packs the inputs. False where the guest is given other inputs than the
-            request's: an ensemble has no guest, and a sequence batcher adds controls and states.
-    """
+    """The compiled form of what one loaded version accepts and returns."""
 
     model_name: str
     model_version: int
-    generation: int = 0
-    max_batch_size: int = 0
+    generation: int = 0  # number of this load among all loads of all versions; 0 for a plan that serves no requests
+    max_batch_size: int = 0  # largest batch size; 0 for a model without batching, whose shapes have no batch dimension
+    # What each input of a request must look like, by name, in the configuration's order.
     rules: Mapping[str, InputRule] = field(default_factory=dict)
+    # Outputs that a request may name. A request that names none gets all of them.
     outputs: frozenset[str] = frozenset()
+    # All tensors that the guest may be given, in the order of their positions in messages. Beside the inputs: controls
+    # and states of sequences, and tensors that only warm-up samples have.
     input_names: tuple[str, ...] = ()
+    # All tensors that the guest may return, in the order of their positions in messages.
     output_names: tuple[str, ...] = ()
+    # What outputs should look like, by name. Responses that contradict it are delivered, as in the reference; the log
+    # has a warning.
     output_rules: Mapping[str, OutputRule] = field(default_factory=dict)
+    # Whether the check packs the inputs. False where the guest is given other inputs than the request's: an ensemble
+    # has no guest, and a sequence batcher adds controls and states.
     packs_inputs: bool = False
     input_positions: Mapping[str, int] = field(init=False)
     output_positions: Mapping[str, int] = field(init=False)

@@ -60,8 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("naiad.app")
 
 _FAILED = 1
-_LAUNCH_SECONDS = 0.3
-"""How long the imports of the listeners leave the processor to the launch of guests."""
+_LAUNCH_SECONDS = 0.3  # how long the imports of the listeners leave the processor to the launch of guests
 _WITHOUT_EFFECT_REASON = (
     "the host uses anonymous segments that grow with use, a socket for messages, and no pool of threads for calls; the "
     "parameter memory_limit of a model limits its memory"
@@ -79,30 +78,18 @@ class Supervisor(Protocol):
 
 
 class OpenPorts(NamedTuple):
-    """The open ports of a server, of all its processes.
+    """The open ports of a server, of all its processes."""
 
-    Attributes:
-        listeners: Those of this process.
-        drain: Has clients connect to other servers.
-        reopen: Opens the trace file again by its name, and the log file in the other processes.
-    """
-
-    listeners: Listeners
-    drain: Callable[[], None]
-    reopen: Callable[[], None]
+    listeners: Listeners  # those of this process
+    drain: Callable[[], None]  # has clients connect to other servers
+    reopen: Callable[[], None]  # opens the trace file again by its name, and the log file in the other processes
 
 
 class StartedProcesses(NamedTuple):
-    """The other processes of the server, before they listen.
-
-    Attributes:
-        pool: The processes.
-        tracer: Traces requests of all of them.
-        created: See `ListenerServices.created`.
-    """
+    """The other processes of the server, before they listen."""
 
     pool: ProcessPool
-    tracer: Tracer
+    tracer: Tracer  # traces requests of all of them
     created: int
 
 
@@ -112,8 +99,6 @@ def serve(
     """Run a server until SIGINT or SIGTERM; returns the exit code.
 
     Args:
-        options: The options.
-        log: The log; clients may change its settings while the server runs.
         supervisor: The connection to the program that started the server; None without one.
         is_brief: Whether the last line of a failed start says why, and the table of options is left out unless the log
             is verbose. Else both are as in the reference.
@@ -339,16 +324,13 @@ async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Even
 
 def build_loader(
     options: ServerOptions,
+    # Name of a model to run under a debugger, and the debugger; None for no debugger.
     debugged: tuple[str, str] | None = None,
     *,
+    # The other processes of the server, which run instances and share memory with guests; None without any.
     replicas: ReplicaMaker | None = None,
 ) -> Loader:
     """The loader of models, with the environments and the settings it uses; logs the warnings about the options.
-
-    Args:
-        options: The server's options.
-        debugged: Name of a model to run under a debugger, and the debugger; None for no debugger.
-        replicas: The other processes of the server, which run instances and share memory with guests; None without any.
 
     Raises:
         UnsupportedRequestError: If /proc is missing.

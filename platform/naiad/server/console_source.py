@@ -43,18 +43,10 @@ def make_console_state(
     engine: Engine,
     loader: Loader,
     options: ServerOptions,
-    recent: RecentLines | None,
-    roles: Callable[[], Mapping[int, str]],
+    recent: RecentLines | None,  # the last lines of the log; None if they are not kept
+    roles: Callable[[], Mapping[int, str]],  # the processes of the server other than guests, with what each does
 ) -> ConsoleState:
-    """What makes the page's documents, sampling from now on.
-
-    Args:
-        engine: The engine.
-        loader: The loader of its models.
-        options: The server's options.
-        recent: The last lines of the log; None if they are not kept.
-        roles: The processes of the server other than guests, with what each does.
-    """
+    """What makes the page's documents, sampling from now on."""
     profile = ServerProfile(
         version=naiad.__version__,
         total_memory=available_memory(),
@@ -67,15 +59,10 @@ def make_console_state(
 
 @dataclass(frozen=True, slots=True)
 class _RunningGuest:
-    """The interpreter that runs a version.
-
-    Attributes:
-        python: Its path.
-        version: Its version; empty until a guest has told it.
-    """
+    """The interpreter that runs a version."""
 
     python: Path
-    version: str
+    version: str  # its version; empty until a guest has told it
 
 
 class LoaderFacts:

@@ -43,18 +43,9 @@ async def listen_in_processes(
     services: ListenerServices,
     options: ServerOptions,
     log: ActiveLog,
-    stack: AsyncExitStack,
+    stack: AsyncExitStack,  # ends the processes
 ) -> Listeners:
     """Serve on all ports that the options name, in all processes, until *stack* is closed; metrics in this one alone.
-
-    Args:
-        engine: The engine.
-        pool: The other processes, which are connected.
-        tracer: Traces requests of all processes.
-        services: What the listeners need.
-        options: The server's options.
-        log: The log.
-        stack: Ends the processes.
 
     Raises:
         NaiadError: If a port is not available, or a process cannot serve.
@@ -126,14 +117,10 @@ def _with_ports(options: ServerOptions, ports: Mapping[str, int]) -> ServerOptio
 
 
 class _ConsoleOfProcesses:
-    """The documents of the page; the state also has what each process has to do.
-
-    Attributes:
-        own: What this process has to do.
-    """
+    """The documents of the page; the state also has what each process has to do."""
 
     def __init__(self, source: StateSource, pool: ProcessPool) -> None:
-        self.own: Callable[[], Mapping[str, int]] = dict
+        self.own: Callable[[], Mapping[str, int]] = dict  # what this process has to do
         self._source = source
         self._pool = pool
 

@@ -22,21 +22,15 @@ MetricsPage: TypeAlias = Callable[[], Awaitable[list[Buffer]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiServices:
-    """What such an API needs of the server beside the engine's facade.
+    """What such an API needs of the server beside the engine's facade."""
 
-    Attributes:
-        adapters: Finds the names of the adapters of a model and version.
-        context: Finds the number of tokens that a model and version takes; 0 if unknown.
-        metrics: Makes the response with all metrics; None where it is not served.
-        created: When the models were created, as far as clients are told: seconds since 1970.
-        ask_coordinator: Calls a function of `HttpApiPackage.coordinator_services` by its name in the coordinator, and
-            returns its result. None where there is one process.
-    """
-
-    adapters: Callable[[str, str], Awaitable[Sequence[str]]]
+    adapters: Callable[[str, str], Awaitable[Sequence[str]]]  # finds the names of the adapters of a model and version
+    # Finds the number of tokens that a model and version takes; 0 if unknown.
     context: Callable[[str, str], Awaitable[int]]
-    metrics: MetricsPage | None
-    created: int
+    metrics: MetricsPage | None  # makes the response with all metrics; None where it is not served
+    created: int  # when the models were created, as far as clients are told: seconds since 1970
+    # Calls a function of `HttpApiPackage.coordinator_services` by its name in the coordinator, and returns its result.
+    # None where there is one process.
     ask_coordinator: Callable[..., Any] | None = None
 
 

@@ -79,28 +79,19 @@ class Frontend(Protocol):
 
 
 class Listeners:
-    """The open ports of a server.
-
-    Attributes:
-        tracer: Traces the requests of all ports.
-        count: Counts the connections of all ports but that of metrics.
-        memory: The memory of the requests of all ports.
-        refusals: Logs requests that any port refuses because of who sends them.
-        metrics: The metrics endpoint, which `open_metrics` starts; None if it is disabled.
-        started: A line for the log about each service that was started.
-        ports: The number of each open port: `http`, `grpc`, `openai`, `metrics`.
-    """
+    """The open ports of a server."""
 
     def __init__(
         self, tracer: RequestTracer, count: ConnectionCount, memory: RequestMemory, refusals: RefusalLog
     ) -> None:
         self.tracer = tracer
-        self.count = count
-        self.memory = memory
-        self.refusals = refusals
+        self.count = count  # counts the connections of all ports but that of metrics
+        self.memory = memory  # the memory of the requests of all ports
+        self.refusals = refusals  # logs requests that any port refuses because of who sends them
+        # The metrics endpoint, which `open_metrics` starts; None if it is disabled.
         self.metrics: MetricsFrontend | None = None
-        self.started: list[str] = []
-        self.ports: dict[str, int] = {}
+        self.started: list[str] = []  # a line for the log about each service that was started
+        self.ports: dict[str, int] = {}  # the number of each open port: `http`, `grpc`, `openai`, `metrics`
         self._frontends: list[Frontend] = []
 
     def add(self, frontend: Frontend) -> None:
@@ -156,42 +147,33 @@ ConsoleMaker: TypeAlias = "Callable[[AsyncExitStack, ProcessRoles], StateSource]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerServices:
-    """What listeners need beside the engine's facade.
-
-    Attributes:
-        log: The server's log.
-        tracer: Makes the tracer of these listeners' requests.
-        regions: Shared memory that clients registered.
-        model_metrics: The models' own metrics; each iteration gives the current ones.
-        adapters: Finds the names of the adapters of a model and version, for OpenAI's API.
-        context: Finds the number of tokens that a model and version takes, for OpenAI's API; 0 if unknown.
-        api_document: Makes the OpenAPI document of the server, as JSON, for the page of the API.
-        console: Makes the source of the page's documents, which is closed with the stack; None where the page is not
-            served. The second argument returns the server's processes other than guests, with the role of each.
-        metrics: Makes the metrics endpoint of these listeners; None where it is not served.
-        metrics_page: Makes the response with all metrics where another process serves the endpoint; None elsewhere.
-        ask_coordinator: Calls a function of the coordinator by its name; None where the server has one process.
-        created: When the models were created, as far as clients are told: seconds since 1970.
-        connections: Deals the connections of all ports among the processes of the server; None for one process.
-        share: Number of processes that share the limit on the memory of requests.
-        exit_seconds: Seconds that requests in flight have when the listeners stop.
-    """
+    """What listeners need beside the engine's facade."""
 
     log: ServerLog
-    tracer: Callable[[], RequestTracer]
-    regions: RegionRegistry
-    exit_seconds: Callable[[], float]
-    model_metrics: Iterable[ModelMetricFamily]
+    tracer: Callable[[], RequestTracer]  # makes the tracer of these listeners' requests
+    regions: RegionRegistry  # shared memory that clients registered
+    exit_seconds: Callable[[], float]  # seconds that requests in flight have when the listeners stop
+    model_metrics: Iterable[ModelMetricFamily]  # the models' own metrics; each iteration gives the current ones
+    # Finds the names of the adapters of a model and version, for OpenAI's API.
     adapters: Callable[[str, str], Awaitable[Sequence[str]]]
+    # Finds the number of tokens that a model and version takes, for OpenAI's API; 0 if unknown.
     context: Callable[[str, str], Awaitable[int]]
+    # Makes the OpenAPI document of the server, as JSON, for the page of the API.
     api_document: Callable[[], Awaitable[bytes]]
+    # Makes the source of the page's documents, which is closed with the stack; None where the page is not served. The
+    # second argument returns the server's processes other than guests, with the role of each.
     console: ConsoleMaker | None = None
+    # Makes the metrics endpoint of these listeners; None where it is not served.
     metrics: Callable[[Listeners], MetricsFrontend] | None = None
+    # Makes the response with all metrics where another process serves the endpoint; None elsewhere.
     metrics_page: MetricsPage | None = None
+    # Calls a function of the coordinator by its name; None where the server has one process.
     ask_coordinator: Callable[..., Any] | None = None
+    # When the models were created, as far as clients are told: seconds since 1970.
     created: int = field(default_factory=lambda: int(time.time()))
+    # Deals the connections of all ports among the processes of the server; None for one process.
     connections: Connections | None = None
-    share: int = 1
+    share: int = 1  # number of processes that share the limit on the memory of requests
 
 
 def server_services(

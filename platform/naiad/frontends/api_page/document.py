@@ -30,14 +30,10 @@ _CONSOLE = "/ui"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApis:
-    """What the HTTP port serves beside KServe's protocol.
-
-    Attributes:
-        openai_port: The port of that API; None if it is not served.
-    """
+    """What the HTTP port serves beside KServe's protocol."""
 
     openai: bool = False
-    openai_port: int | None = None
+    openai_port: int | None = None  # the port of that API; None if it is not served
     console: bool = False
 
 

@@ -14,8 +14,7 @@ from typing import Any
 __all__ = ["SAMPLES", "STEP_SECONDS", "History"]
 
 STEP_SECONDS = 5.0
-SAMPLES = 720
-"""How many samples are kept: one hour."""
+SAMPLES = 720  # how many samples are kept: one hour
 _DIGITS = 3
 _Figures = Mapping[str, float]
 

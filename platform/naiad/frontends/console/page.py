@@ -56,15 +56,9 @@ class StateSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleSettings:
-    """Who may use the page, and for what.
+    """Who may use the page, and for what."""
 
-    Attributes:
-        password: The password that every request below `/ui` needs, with any user name; empty for none.
-        served_to: The clients that get the page.
-        can_control: Whether models may be loaded and unloaded.
-    """
-
-    password: str = ""
+    password: str = ""  # the password that every request below `/ui` needs, with any user name; empty for none
     served_to: ServedTo = field(default_factory=ServedTo)
     can_control: bool = False
 
@@ -182,8 +176,7 @@ _SCRIPTS = (
     "js/model.js",
     "js/models.js",
     "js/main.js",
-)
-"""In the order in which they run: a script may use those before it."""
+)  # in the order in which they run: a script may use those before it
 
 
 def read_page() -> Page:

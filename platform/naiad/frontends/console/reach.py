@@ -21,16 +21,11 @@ _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTo:
-    """The clients that get the page; by default all.
+    """The clients that get the page; by default all."""
 
-    Attributes:
-        is_local: Clients of this machine alone.
-        address: Clients that connect to this address alone; empty for any.
-        hosts: The names of the server that an operator has listed; None for those of the machine.
-    """
-
-    is_local: bool = False
-    address: str = ""
+    is_local: bool = False  # clients of this machine alone
+    address: str = ""  # clients that connect to this address alone; empty for any
+    # The names of the server that an operator has listed; None for those of the machine.
     hosts: Sequence[str] | None = None
 
 

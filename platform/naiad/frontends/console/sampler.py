@@ -35,21 +35,15 @@ logger = logging.getLogger("naiad.ui")
 _TOKENS = "vllm:generation_tokens_total"
 """The counter of generated tokens, as vLLM and our own backend of language models name it."""
 _MICROSECONDS_PER_MS = 1000
-_FIRST_SECONDS = 0.5
-"""When the first sample is made, so that a page of a server that just started has figures."""
+_FIRST_SECONDS = 0.5  # when the first sample is made, so that a page of a server that just started has figures
 _MODEL_LABELS = ("model", "model_name")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """What a process uses.
+    """What a process uses."""
 
-    Attributes:
-        memory: Resident bytes.
-        cpu_seconds: Processor time since its start.
-    """
-
-    memory: int
+    memory: int  # resident bytes
     cpu_seconds: float
 
 
@@ -77,26 +71,16 @@ class _Counts:
 
 
 class Sampler:
-    """Adds a sample to a history every few seconds.
-
-    Attributes:
-        processes: What the processes of the server used at the last sample, by process id.
-        cpu: How many cores each of them kept busy since the sample before.
-    """
+    """Adds a sample to a history every few seconds."""
 
     def __init__(
         self,
         engine: SampledEngine,
-        metrics: Iterable[ModelMetricFamily],
+        metrics: Iterable[ModelMetricFamily],  # the metrics of models; each iteration gives the current ones
         history: History,
-        roles: Callable[[], Mapping[int, str]],
+        roles: Callable[[], Mapping[int, str]],  # the processes of the server other than guests, with what each does
     ) -> None:
-        """Begin to count; the first sample is made by `run`, or by `sample_now`.
-
-        Args:
-            metrics: The metrics of models; each iteration gives the current ones.
-            roles: The processes of the server other than guests, with what each does.
-        """
+        """Begin to count; the first sample is made by `run`, or by `sample_now`."""
         self._roles = roles
         self._engine = engine
         self._metrics = metrics
@@ -104,8 +88,9 @@ class Sampler:
         self._before: dict[str, _Counts] = {}
         self._last = time.monotonic()
         self._troubles = RecentTroubles()
+        # What the processes of the server used at the last sample, by process id.
         self.processes: Mapping[int, ProcessUse] = {}
-        self.cpu: Mapping[int, float] = {}
+        self.cpu: Mapping[int, float] = {}  # how many cores each of them kept busy since the sample before
         self.sample({})
 
     async def run(self) -> None:

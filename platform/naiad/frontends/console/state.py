@@ -68,30 +68,20 @@ class ServerFacts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOrigin:
-    """What runs a model.
-
-    Attributes:
-        environment: Its environment, as text to show.
-        python: Version of its Python; empty while no process runs.
-    """
+    """What runs a model."""
 
     backend: str
     code: str
-    environment: str
-    python: str = ""
+    environment: str  # its environment, as text to show
+    python: str = ""  # version of its Python; empty while no process runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProfile:
-    """What does not change while a server runs.
-
-    Attributes:
-        total_memory: Bytes that the server and its guests may use.
-        is_explicit: Whether models are loaded and unloaded on request.
-    """
+    """What does not change while a server runs."""
 
     version: str
-    total_memory: int
+    total_memory: int  # bytes that the server and its guests may use
     is_explicit: bool = False
     can_control: bool = False
     has_api_page: bool = False
@@ -105,15 +95,10 @@ class ConsoleState:
         engine: ConsoleEngine,
         facts: ServerFacts,
         profile: ServerProfile,
-        metrics: Iterable[ModelMetricFamily],
-        roles: Callable[[], Mapping[int, str]],
+        metrics: Iterable[ModelMetricFamily],  # the models' own metrics; each iteration gives the current ones
+        roles: Callable[[], Mapping[int, str]],  # the processes of the server other than guests, with what each does
     ) -> None:
-        """Begin to sample; call it on a running event loop.
-
-        Args:
-            metrics: The models' own metrics; each iteration gives the current ones.
-            roles: The processes of the server other than guests, with what each does.
-        """
+        """Begin to sample; call it on a running event loop."""
         self._engine = engine
         self._facts = facts
         self._profile = profile

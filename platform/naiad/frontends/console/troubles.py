@@ -24,25 +24,18 @@ __all__ = [
 ]
 
 RECENT_SECONDS = 300.0
-VersionKey = tuple[str, str, str]
-"""Namespace, name and version of a model."""
+VersionKey = tuple[str, str, str]  # namespace, name and version of a model
 _CANCELLED, _INVALID = "CANCELED", "invalid"
 """Labels of failures and refusals that clients cause: they leave, or send a request that does not fit the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Troubles:
-    """Counts of one version.
+    """Counts of one version."""
 
-    Attributes:
-        restarts: Processes that replaced one that had exited.
-        failed: Requests that failed, those with an error of the model included, those of clients that left not.
-        rejected: Requests that were rejected on arrival, apart from malformed ones.
-    """
-
-    restarts: int = 0
-    failed: int = 0
-    rejected: int = 0
+    restarts: int = 0  # processes that replaced one that had exited
+    failed: int = 0  # requests that failed, those with an error of the model included, those of clients that left not
+    rejected: int = 0  # requests that were rejected on arrival, apart from malformed ones
 
     def __bool__(self) -> bool:
         return bool(self.restarts or self.failed or self.rejected)

@@ -22,8 +22,7 @@ from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.status import GrpcStatus
 
 M = TypeVar("M")
-Metadata = tuple[tuple[str, str], ...]
-"""Names and values, in their order; names may be repeated."""
+Metadata = tuple[tuple[str, str], ...]  # names and values, in their order; names may be repeated
 
 _CONTENT_TYPE = re.compile(rb"application/grpc([+;].*)?", re.IGNORECASE)
 _TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
@@ -33,31 +32,23 @@ _RANKED: tuple[Encoding, ...] = ("gzip", "deflate")
 """Encodings from the lowest to the highest level of compression, in gRPC's order."""
 _TRANSPORT_FIELDS = frozenset(
     {b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", b"grpc-accept-encoding", b"host"}
-)
-"""Fields that are not metadata."""
+)  # fields that are not metadata
 _BINARY_SUFFIX = "-bin"
 
 
 @dataclass(frozen=True, slots=True)
 class CallHead(Generic[M]):
-    """A call before its messages.
+    """A call before its messages."""
 
-    Attributes:
-        method: What is called; None for a call that is rejected.
-        rejection: The response to a call that is rejected.
-        wrong_secret: The wrong secret for which it is rejected, as `RefusalLog` names it; "" for any other reason.
-        timeout: Seconds until the call's deadline; None without one.
-        encoding: How the client may compress its messages.
-        propagated: The metadata that name the trace which the call belongs to.
-    """
-
-    method: M | None
-    rejection: Fields | None = None
+    method: M | None  # what is called; None for a call that is rejected
+    rejection: Fields | None = None  # the response to a call that is rejected
+    # The wrong secret for which it is rejected, as `RefusalLog` names it; "" for any other reason.
     wrong_secret: str = ""
-    timeout: float | None = None
-    encoding: Encoding = "identity"
+    timeout: float | None = None  # seconds until the call's deadline; None without one
+    encoding: Encoding = "identity"  # how the client may compress its messages
     response_encoding: Encoding = "identity"
     metadata: Metadata = ()
+    # The metadata that name the trace which the call belongs to.
     propagated: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -67,17 +58,13 @@ class CallHeadParser(Generic[M]):
     def __init__(
         self,
         methods: Mapping[bytes, M],
+        # Returns why a method may not be called with some metadata; None where it may.
         denial: Callable[[M, Metadata], Denial | None],
         *,
         level: CompressionLevel = CompressionLevel.NONE,
-        max_size: int,
+        max_size: int,  # bytes of a request's fields
     ) -> None:
-        """A parser for one service.
-
-        Args:
-            denial: Returns why a method may not be called with some metadata; None where it may.
-            max_size: Bytes of a request's fields.
-        """
+        """A parser for one service."""
         self._methods = methods
         self._denial = denial
         self._level = level

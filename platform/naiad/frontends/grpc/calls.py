@@ -36,8 +36,7 @@ from naiad.protocol.inference import Buffer
 logger = logging.getLogger("naiad.grpc")
 
 UNPARSABLE = "Unable to parse request"
-_VIEWED_FROM = 1 << 14
-"""Bytes of a message that is not copied out of the bytes that were received."""
+_VIEWED_FROM = 1 << 14  # bytes of a message that is not copied out of the bytes that were received
 _INCOMPLETE_MESSAGE = "the request ends within a message"
 
 
@@ -81,26 +80,18 @@ class StreamingMethod(Protocol):
 
 
 class GrpcMethod(NamedTuple):
-    """A method of a service: one of the two functions is given.
+    """A method of a service: one of the two functions is given."""
 
-    Attributes:
-        name: Its name, without that of the service.
-        reserve: Has places for its long messages; None without such.
-    """
-
-    name: str
+    name: str  # its name, without that of the service
     begin_unary: Callable[[GrpcCall], UnaryMethod] | None = None
     begin_streaming: Callable[[GrpcCall], StreamingMethod] | None = None
-    reserve: Reserve | None = None
+    reserve: Reserve | None = None  # has places for its long messages; None without such
 
 
 class GrpcCall:
     """One call: the handler of its stream.
 
     Errors of any kind end it with a status; nothing is raised to the connection.
-
-    Attributes:
-        is_over: Whether the call has its status. What the method does afterwards has no effect.
     """
 
     __slots__ = (
@@ -125,7 +116,7 @@ class GrpcCall:
         self._unary: UnaryMethod | None = None
         self._request: RequestMessages | None = None
         self._charge: Charge | None = None  # of a long message that arrived in one piece
-        self.is_over = False
+        self.is_over = False  # Whether the call has its status. What the method does afterwards has no effect.
         self._has_sent_headers = False
         self._deadline_timer = (
             None if head.timeout is None else context.loop.call_later(head.timeout, self._on_deadline)

@@ -17,20 +17,15 @@ from naiad.frontends.grpc.messages import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoroutineMethod:
-    """A method for all of its calls.
-
-    Attributes:
-        max_size: Bytes of the longest message that is parsed on the event loop.
-        long_function: The method for longer messages, which it gets as bytes; None to reject them.
-        tasks: The running coroutines. The loop keeps only weak references to its tasks.
-    """
+    """A method for all of its calls."""
 
     request_type: type[ProtobufMessage]
     function: Callable[[Any], Awaitable[ProtobufMessage]]
-    max_size: int
+    max_size: int  # bytes of the longest message that is parsed on the event loop
+    # The method for longer messages, which it gets as bytes; None to reject them.
     long_function: Callable[[bytes], Awaitable[ProtobufMessage]] | None = None
     loop: asyncio.AbstractEventLoop
-    tasks: set[asyncio.Task[None]]
+    tasks: set[asyncio.Task[None]]  # The running coroutines. The loop keeps only weak references to its tasks.
 
     def begin(self, call: GrpcCall) -> CoroutineRun:
         return CoroutineRun(self, call)

@@ -16,10 +16,8 @@ from naiad.frontends.decompression import (
 )
 from naiad.frontends.grpc.messages import MAX_MESSAGE_SIZE, CompressedMessage, Encoding, Message
 
-_COST = 1 << 13
-"""What a message costs at least, in bytes of output that take as long."""
-_COPIED_BELOW = 1 << 16
-"""Shorter messages become immutable bytes, as those that arrive uncompressed."""
+_COST = 1 << 13  # what a message costs at least, in bytes of output that take as long
+_COPIED_BELOW = 1 << 16  # shorter messages become immutable bytes, as those that arrive uncompressed
 
 
 class Deliver(Protocol):
@@ -50,14 +48,10 @@ class MessageDecompressor:
         threads: DecompressionThreads,
         *,
         deliver: Deliver,
-        on_step: Callable[[], bool],
+        on_step: Callable[[], bool],  # called when `held_size` has changed; returns False to stop until `resume`
         on_failed: Callable[[str], None],
     ) -> None:
-        """A decompressor without messages.
-
-        Args:
-            on_step: Called when `held_size` has changed; returns False to stop until `resume`.
-        """
+        """A decompressor without messages."""
         self._encoding = encoding
         self._threads = threads
         self._deliver = deliver

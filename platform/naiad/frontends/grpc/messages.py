@@ -23,21 +23,16 @@ from naiad.protocol.inference import Buffer
 
 PREFIX = struct.Struct(">BL")
 PREFIX_SIZE = 5
-MAX_MESSAGE_SIZE = 2**31 - 1
-"""Bytes of a message: gRPC's own limit, and the reference's."""
+MAX_MESSAGE_SIZE = 2**31 - 1  # bytes of a message: gRPC's own limit, and the reference's
 
-_POOLED_FROM = 1 << 16
-"""Messages from this size are received into pooled buffers."""
-_POOL_SIZE = 1 << 26
-"""Bytes of all pooled buffers together."""
+_POOLED_FROM = 1 << 16  # messages from this size are received into pooled buffers
+_POOL_SIZE = 1 << 26  # bytes of all pooled buffers together
 _INITIAL_ALLOCATION = 1 << 16
 """Bytes that are allocated for a message before any of it has arrived. The length is the client's claim: 300 streams
 that announce 2 GiB each in five bytes must cost little."""
-_GROWTH = 8
-"""Factor by which a buffer grows when it is full: at most an eighth of a message is copied once more."""
+_GROWTH = 8  # factor by which a buffer grows when it is full: at most an eighth of a message is copied once more
 _IDLE_TICKS = 10
-_COMPRESSED_FROM = 1 << 8
-"""Shorter messages hardly shrink."""
+_COMPRESSED_FROM = 1 << 8  # shorter messages hardly shrink
 
 RESERVED_FROM = 1 << 17
 """Messages above this size may get a place of their own. For shorter ones, looking for it costs what the copy does."""
@@ -145,21 +140,15 @@ class MessageReader:
         self,
         encoding: Encoding,
         pool: BufferPool,
-        budget: int = MAX_MESSAGE_SIZE,
+        budget: int = MAX_MESSAGE_SIZE,  # bytes of all messages in flight together; longer messages are rejected
         *,
+        # Whether content behind the first message is ignored, as the reference does for unary calls. Thousands of
+        # messages fit into a frame.
         is_single: bool = False,
-        reserve: Reserve | None = None,
-        longest: int = 0,
+        reserve: Reserve | None = None,  # has places for long messages; None without such
+        longest: int = 0,  # bytes of the longest message that the client has sent before
     ) -> None:
-        """A reader at the beginning of a stream.
-
-        Args:
-            budget: Bytes of all messages in flight together; longer messages are rejected.
-            is_single: Whether content behind the first message is ignored, as the reference does for unary calls.
-                Thousands of messages fit into a frame.
-            reserve: Has places for long messages; None without such.
-            longest: Bytes of the longest message that the client has sent before.
-        """
+        """A reader at the beginning of a stream."""
         self._encoding = encoding
         self._pool = pool
         self._budget = budget

@@ -29,8 +29,7 @@ from naiad.protocol.inference import Buffer
 COUNTED_FROM = 1 << 14
 """Bytes from which the messages of a call count in the budget. A connection has at most 16 Ki calls at a time, so what
 is not counted is at most 256 MiB for each."""
-_UNREAD_PIECE = 1 << 14
-"""Bytes of unread content that are read at a time."""
+_UNREAD_PIECE = 1 << 14  # bytes of unread content that are read at a time
 
 
 class MessageConsumer(Protocol):
@@ -60,12 +59,7 @@ class FailableCall(Protocol):
 
 
 class RequestMessages:
-    """Reads the messages of one call, counts them in the budget and decompresses them. Implements `Receiver`.
-
-    Attributes:
-        charge: What the messages hold in the budget; None for a call that has never held much.
-        unread: Content that arrived while the consumer was full; None without such.
-    """
+    """Reads the messages of one call, counts them in the budget and decompresses them. Implements `Receiver`."""
 
     __slots__ = (
         "_call",
@@ -104,6 +98,7 @@ class RequestMessages:
             reserve=reserve,
             longest=stream.controller.longest_message,
         )
+        # What the messages hold in the budget; None for a call that has never held much.
         self.charge: Charge | None = None
         self._decompressor: MessageDecompressor | None = None
         if encoding != "identity":
@@ -115,7 +110,7 @@ class RequestMessages:
                 on_failed=lambda text: call.fail_with(GrpcStatus.INTERNAL, text),
             )
         self._is_stopped = False  # by the budget
-        self.unread: bytearray | None = None
+        self.unread: bytearray | None = None  # content that arrived while the consumer was full; None without such
         self._is_unread_last = False  # of the request
 
     def __repr__(self) -> str:

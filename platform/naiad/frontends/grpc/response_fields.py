@@ -20,11 +20,9 @@ HEADERS: dict[Encoding, Fields] = {
     "identity": (*_HEADERS, *_ACCEPT_ENCODING),
     "deflate": (*_HEADERS, (b"grpc-encoding", b"deflate"), *_ACCEPT_ENCODING),
     "gzip": (*_HEADERS, (b"grpc-encoding", b"gzip"), *_ACCEPT_ENCODING),
-}
-"""The first fields of a response, by the encoding of its messages."""
+}  # the first fields of a response, by the encoding of its messages
 
-OK_TRAILERS: Fields = ((b"grpc-status", b"0"),)
-"""The trailers of a call that succeeded."""
+OK_TRAILERS: Fields = ((b"grpc-status", b"0"),)  # the trailers of a call that succeeded
 
 _MAX_MESSAGE = 6_000
 """Bytes of `grpc-message`. Clients reject fields of 8 KB or more, and a traceback that exceeds it would reach them as

@@ -51,19 +51,16 @@ class GrpcApplication:
         methods: Mapping[bytes, GrpcMethod],
         context: CallContext,
         *,
+        # Returns why a method may not be called with some metadata; None where it may.
         denial: Callable[[GrpcMethod, Metadata], Denial | None],
         refusals: RefusalLog,
         log: ServerLog,
+        # What the log calls methods, and what it adds; other methods are logged by their names.
         log_names: Mapping[str, tuple[str, str]],
         settings: GrpcSettings,
         limits: Http2Limits,
     ) -> None:
-        """An application for one service.
-
-        Args:
-            denial: Returns why a method may not be called with some metadata; None where it may.
-            log_names: What the log calls methods, and what it adds; other methods are logged by their names.
-        """
+        """An application for one service."""
         self._context = context
         self._refusals = refusals
         self._log = log
@@ -132,7 +129,6 @@ class GrpcServer:
 
         Args:
             port: Port to listen at; 0 for any free one.
-            reuse_port: Whether other servers may listen at the same port.
 
         Raises:
             OptionError: The address or port cannot be used.

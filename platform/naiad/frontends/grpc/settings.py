@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from naiad.frontends.http2.keepalive import KeepaliveSettings
 
-_INFINITE_MS = 2**31 - 1
-"""gRPC takes INT_MAX milliseconds, and more, as infinite."""
+_INFINITE_MS = 2**31 - 1  # gRPC takes INT_MAX milliseconds, and more, as infinite
 
 
 class CompressionLevel(enum.IntEnum):
@@ -26,29 +25,18 @@ class CompressionLevel(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcSettings:
-    """Keepalive, connection age and compression: the flags `--grpc-keepalive-*`, `--grpc-http2-*` and so on.
+    """Keepalive, connection age and compression: the flags `--grpc-keepalive-*`, `--grpc-http2-*` and so on."""
 
-    Attributes:
-        keepalive_time_ms: Silence after which the server pings a client.
-        keepalive_timeout_ms: How long the acknowledgement may take before the server closes the connection.
-        keepalive_permit_without_calls: Whether clients without calls are pinged.
-        http2_max_pings_without_data: Pings that the server sends without data in between.
-        http2_min_recv_ping_interval_without_data_ms: Clients' pings that follow each other faster are strikes.
-        http2_max_ping_strikes: Strikes after which the connection ends; 0 for no limit.
-        max_connection_age_ms: Age at which a connection is drained; 0 for never.
-        max_connection_age_grace_ms: How long its calls may then continue; 0 for no limit.
-        message_timeout_ms: How long an incomplete message may not grow; 0 for any time.
-    """
-
-    keepalive_time_ms: int = 7_200_000
-    keepalive_timeout_ms: int = 20_000
-    keepalive_permit_without_calls: bool = False
-    http2_max_pings_without_data: int = 2
+    keepalive_time_ms: int = 7_200_000  # silence after which the server pings a client
+    keepalive_timeout_ms: int = 20_000  # how long the acknowledgement may take before the server closes the connection
+    keepalive_permit_without_calls: bool = False  # whether clients without calls are pinged
+    http2_max_pings_without_data: int = 2  # pings that the server sends without data in between
+    # Clients' pings that follow each other faster are strikes.
     http2_min_recv_ping_interval_without_data_ms: int = 300_000
-    http2_max_ping_strikes: int = 2
-    max_connection_age_ms: int = 0
-    max_connection_age_grace_ms: int = 0
-    message_timeout_ms: int = 60_000
+    http2_max_ping_strikes: int = 2  # strikes after which the connection ends; 0 for no limit
+    max_connection_age_ms: int = 0  # age at which a connection is drained; 0 for never
+    max_connection_age_grace_ms: int = 0  # how long its calls may then continue; 0 for no limit
+    message_timeout_ms: int = 60_000  # how long an incomplete message may not grow; 0 for any time
     response_compression: CompressionLevel = CompressionLevel.NONE
 
     def keepalive(self) -> KeepaliveSettings:

@@ -23,17 +23,13 @@ from naiad.frontends.timeouts import ProgressWatch, ReadingWatch
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen of a connection.
+    """What was seen of a connection."""
 
-    Attributes:
-        receiving: The streams that wait for their client, by their numbers.
-        sending: The streams whose client does not open their windows, by their numbers.
-        transport: Whether the client reads its socket.
-    """
-
+    # The streams that wait for their client, by their numbers.
     receiving: dict[int, ProgressWatch] = field(default_factory=dict)
+    # The streams whose client does not open their windows, by their numbers.
     sending: dict[int, ReadingWatch] = field(default_factory=dict)
-    transport: ReadingWatch = field(default_factory=ReadingWatch)
+    transport: ReadingWatch = field(default_factory=ReadingWatch)  # whether the client reads its socket
 
 
 class MessageTimeCheck:

@@ -34,15 +34,10 @@ class BodyDecompression:
         exchange: HttpExchange,
         body: Decompression,
         memory: RequestMemory,
-        then: Callable[[], None],
-        fail: Callable[[Exception], None],
+        then: Callable[[], None],  # called once the exchange's request has its decompressed body
+        fail: Callable[[Exception], None],  # called with the error, or with that which *then* raised
     ) -> None:
-        """Begin.
-
-        Args:
-            then: Called once the exchange's request has its decompressed body.
-            fail: Called with the error, or with that which *then* raised.
-        """
+        """Begin."""
         self._exchange = exchange
         self._then = then
         self._fail = fail

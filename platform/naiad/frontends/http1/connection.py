@@ -17,8 +17,7 @@ from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch, ReadingWatch
 from naiad.frontends.unread_bytes import has_unread_bytes
 
-_LINGER_SECONDS = 2.0
-"""How long a connection that is not read to its end stays open behind its last response."""
+_LINGER_SECONDS = 2.0  # how long a connection that is not read to its end stays open behind its last response
 _REQUEST_TIMEOUT = 408
 _SERVICE_UNAVAILABLE = 503
 
@@ -37,21 +36,13 @@ class HttpConnection(asyncio.BufferedProtocol):
         memory: RequestMemory | None = None,
         admit: Admit | None = None,
         reserve_input: ReserveInput | None = None,
+        # Makes the response to a malformed request, and to one that *handle* failed on.
         error_response: ErrorResponse = json_error,
         timeouts: HttpTimeouts | None = None,
         *,
-        is_draining: bool = False,
+        is_draining: bool = False,  # whether the first response is the last one
     ) -> None:
-        """Prepare for a client.
-
-        Args:
-            heads: Heads seen before.
-            receive_buffer: Where sockets are read to; see `RequestReader`.
-            admit: Whether a request with a long body may succeed; see `RequestReader`.
-            error_response: Makes the response to a malformed request, and to one that *handle* failed on.
-            timeouts: Time limits, which apply when `check_time` is called.
-            is_draining: Whether the first response is the last one.
-        """
+        """Prepare for a client."""
         self._connections = connections
         self._transport: asyncio.Transport | None = None  # while the connection is open
         self._turns = turns

@@ -25,8 +25,7 @@ from naiad.protocol.inference import NO_HEADERS
 
 _PROPAGATED = frozenset(name.encode() for name in PROPAGATED_HEADERS)
 _MAX_HEADS = 1024
-_MAX_HEAD_SIZE = 4096
-"""Longer heads are not kept, which bounds the memory of a cache to 4 MiB."""
+_MAX_HEAD_SIZE = 4096  # longer heads are not kept, which bounds the memory of a cache to 4 MiB
 _MAX_DIGITS = 19  # Python rejects numbers of more than 4300 digits
 _PARSED_EVERY_TIME = (b"transfer-encoding", b"expect")
 _VERSIONS = ("1.1", "1.0")
@@ -37,19 +36,15 @@ _UPGRADE = re.compile(rb"\r\nupgrade:[^\r\n]*", re.IGNORECASE)
 
 
 class Headers(dict[bytes, bytes]):
-    """Values by lower-case name.
-
-    Attributes:
-        names: The names as the client spelled them, in order. A repeated name is repeated here.
-        repeated: The names, in lower case, that are repeated.
-    """
+    """Values by lower-case name."""
 
     __slots__ = ("names", "repeated")
 
     def __init__(self) -> None:
         super().__init__()
+        # The names as the client spelled them, in order. A repeated name is repeated here.
         self.names: list[bytes] = []
-        self.repeated: set[bytes] = set()
+        self.repeated: set[bytes] = set()  # the names, in lower case, that are repeated
 
     def add(self, name: bytes, value: bytes) -> None:
         """Set one header. The last one of a repeated name counts."""
@@ -113,24 +108,15 @@ def json_length(headers: Mapping[bytes, bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A parsed head.
-
-    Attributes:
-        path: The path, without query.
-        headers: Values by lower-case name.
-        body_size: Bytes of the body; 0 where only the parser knows it.
-        keep_alive: Whether the connection may serve another request.
-        can_chunk: Whether the client knows the chunked transfer coding, as of HTTP/1.1.
-        query: The query, without its question mark.
-    """
+    """A parsed head."""
 
     method: str
-    path: bytes
-    headers: Mapping[bytes, bytes]
-    body_size: int
-    keep_alive: bool
-    can_chunk: bool
-    query: bytes = b""
+    path: bytes  # the path, without query
+    headers: Mapping[bytes, bytes]  # values by lower-case name
+    body_size: int  # bytes of the body; 0 where only the parser knows it
+    keep_alive: bool  # whether the connection may serve another request
+    can_chunk: bool  # whether the client knows the chunked transfer coding, as of HTTP/1.1
+    query: bytes = b""  # the query, without its question mark
 
 
 class HeadCache:

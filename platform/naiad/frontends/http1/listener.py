@@ -25,14 +25,11 @@ from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.timeouts import ProgressWatch, TimeoutSweep
 from naiad.frontends.tls import http_context, listening_options
 
-_BACKLOG = 1024
-"""Connections that the kernel accepts before the loop does; load generators open hundreds at once."""
+_BACKLOG = 1024  # connections that the kernel accepts before the loop does; load generators open hundreds at once
 _LOOK_SECONDS = 0.01
 _QUIET = {Phase.IDLE, Phase.HEADER, Phase.BODY}
-_QUIET_SECONDS = 0.2
-"""How long a stopping server keeps an idle connection: a request may be on its way."""
-_PART_SECONDS = 1.0
-"""The same for a connection on which a part of a request has arrived, and no more of it."""
+_QUIET_SECONDS = 0.2  # how long a stopping server keeps an idle connection: a request may be on its way
+_PART_SECONDS = 1.0  # the same for a connection on which a part of a request has arrived, and no more of it
 
 
 class HttpListener:
@@ -43,35 +40,24 @@ class HttpListener:
         handle: Callable[[HttpExchange], None],
         *,
         address: str,
-        port: int,
-        advice: str,
-        service: str = "HTTP",
+        port: int,  # port to listen on, 0 for any
+        advice: str,  # what to do if the port is not available, for the error's text
+        service: str = "HTTP",  # what is served, for the error's text
         reuse_port: bool = False,
         limits: RequestLimits | None = None,
         tls: TlsFiles | None = None,
-        memory: RequestMemory | None = None,
+        memory: RequestMemory | None = None,  # budget and buffers of long bodies; None for no budget
         admit: Admit | None = None,
         reserve_input: ReserveInput | None = None,
         error_response: ErrorResponse = json_error,
         timeouts: HttpTimeouts | None = None,
+        # Counts the connections, against the limits that it has; None for no limits.
         count: ConnectionCount | None = None,
-        pages: PageRules | None = None,
+        pages: PageRules | None = None,  # which Hosts and which web pages are served; None for the defaults
         refused: RefusalLog | None = None,
-        acceptor: Acceptor | None = None,
+        acceptor: Acceptor | None = None,  # accepts the connections; None for a server of one process
     ) -> None:
-        """A listener that is not listening yet; see `start`.
-
-        Args:
-            port: Port to listen on, 0 for any.
-            advice: What to do if the port is not available, for the error's text.
-            service: What is served, for the error's text.
-            reuse_port: Whether several servers may share the port.
-            tls: Certificates; None for plain HTTP.
-            memory: Budget and buffers of long bodies; None for no budget.
-            count: Counts the connections, against the limits that it has; None for no limits.
-            pages: Which Hosts and which web pages are served; None for the defaults.
-            acceptor: Accepts the connections; None for a server of one process.
-        """
+        """A listener that is not listening yet; see `start`."""
         self._handle = handle
         self._address = address
         self._port = port

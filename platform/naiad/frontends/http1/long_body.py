@@ -20,8 +20,7 @@ __all__ = ["LongBody", "trusted_size"]
 
 _TRUSTED_OF_THIS = 8
 _TRUSTED_OF_EARLIER = 2
-_UNTRUSTED = 1 << 18
-"""Bytes that are expected of a body that is not trusted."""
+_UNTRUSTED = 1 << 18  # bytes that are expected of a body that is not trusted
 _COPIED_WITH_READ = 2
 """Bytes that are copied with each byte that is read: so the copy ends when a quarter of the body has arrived."""
 _LEAST_COPIED = 1 << 18
@@ -34,11 +33,7 @@ def trusted_size(received: int, longest: int) -> int:
 
 
 class LongBody:
-    """A body that is received.
-
-    Attributes:
-        charge: What it counts in the budget.
-    """
+    """A body that is received."""
 
     __slots__ = (
         "_buffer",
@@ -55,19 +50,15 @@ class LongBody:
 
     def __init__(
         self,
-        size: int | None,
+        size: int | None,  # its size in bytes; None where only its end will tell
         memory: RequestMemory,
         receiver: Receiver,
         *,
-        trusted: int = 0,
+        trusted: int = 0,  # bytes that the client is trusted to send, see `trusted_size`
+        # Reserves memory of an instance; None, or returning None, to use a buffer.
         reserve: Callable[[], memoryview | None] | None = None,
     ) -> None:
         """A body before its first byte has arrived.
-
-        Args:
-            size: Its size in bytes; None where only its end will tell.
-            trusted: Bytes that the client is trusted to send, see `trusted_size`.
-            reserve: Reserves memory of an instance; None, or returning None, to use a buffer.
 
         Raises:
             OSError: If the system refuses memory.

@@ -28,25 +28,16 @@ INTERNAL_ERROR = "internal error; the server's log has the details"
 
 @dataclass(slots=True)
 class HttpRequest:
-    """A whole request.
-
-    Attributes:
-        path: The path as sent, without the query.
-        headers: Values by lower-case name; the last one of a repeated header.
-        body: The body as received, compressed where the client compressed it.
-        can_chunk: Whether the client knows the chunked transfer coding (HTTP/1.1).
-        charge: What a decompressed body counts in the budget.
-        query: The query as sent, without its question mark. KServe's paths ignore it, as the reference does.
-    """
+    """A whole request."""
 
     method: str
-    path: bytes
-    headers: Mapping[bytes, bytes]
-    body: Buffer
+    path: bytes  # the path as sent, without the query
+    headers: Mapping[bytes, bytes]  # values by lower-case name; the last one of a repeated header
+    body: Buffer  # the body as received, compressed where the client compressed it
     keep_alive: bool
-    can_chunk: bool = True
-    charge: Charge | None = None
-    query: bytes = b""
+    can_chunk: bool = True  # whether the client knows the chunked transfer coding (HTTP/1.1)
+    charge: Charge | None = None  # what a decompressed body counts in the budget
+    query: bytes = b""  # The query as sent, without its question mark. KServe's paths ignore it, as the reference does.
 
 
 class HttpExchange(Protocol):
@@ -98,7 +89,6 @@ def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, ex
     """The parts of a response: status line and headers, then *body*.
 
     Args:
-        content_type: Value of Content-Type; empty for none.
         extra: Further header lines, each ending in CR LF.
     """
     length = sum(map(len, body))

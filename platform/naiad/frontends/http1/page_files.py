@@ -24,14 +24,11 @@ _OK, _NOT_MODIFIED = 200, 304
 
 @dataclass(frozen=True)
 class Page:
-    """The page.
-
-    Attributes:
-        policy: Value of Content-Security-Policy: the page may run its own scripts, use its own styles and call this
-            server, and nothing else. Markup in the name of a model could not run a script.
-    """
+    """The page."""
 
     text: bytes
+    # Value of Content-Security-Policy: the page may run its own scripts, use its own styles and call this server, and
+    # nothing else. Markup in the name of a model could not run a script.
     policy: str
     tag: str
 

@@ -36,35 +36,25 @@ _OWN_PATHS = re.compile(rb"/(?:v2|ui)?(?:/.*)?", re.DOTALL)
 """Paths that do not belong to OpenAI's API: KServe's, and those of the page at `/ui`."""
 _MODEL_PATHS = b"/v1/models/"
 _MAX_SHOWN = 200
-_MAX_SERVED = 256
-"""Bytes and number of Hosts that are remembered."""
+_MAX_SERVED = 256  # bytes and number of Hosts that are remembered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRules:
-    """What an operator allows beside the defaults.
+    """What an operator allows beside the defaults."""
 
-    Attributes:
-        hosts: Names that are served; `*.example.com` is any name below, `*` any name. None: those of the machine if the
-            listener's addresses are loopback addresses, else any.
-        origins: Origins whose pages may send any request; `*` for any.
-        openai_origins: Origins whose pages may use OpenAI's API; `*` for any. It does not cover loading and unloading.
-    """
-
+    # Names that are served; `*.example.com` is any name below, `*` any name. None: those of the machine if the
+    # listener's addresses are loopback addresses, else any.
     hosts: Sequence[str] | None = None
-    origins: Sequence[str] = ()
+    origins: Sequence[str] = ()  # origins whose pages may send any request; `*` for any
+    # Origins whose pages may use OpenAI's API; `*` for any. It does not cover loading and unloading.
     openai_origins: Sequence[str] = ()
 
 
 class PageRefusal(NamedTuple):
-    """Why a request is refused.
+    """Why a request is refused."""
 
-    Attributes:
-        kind: The header that decided, for counts: `Host` or `Origin`.
-        text: The reason, for the client and the log.
-    """
-
-    kind: str
+    kind: str  # the header that decided, for counts: `Host` or `Origin`
     text: str
 
 

@@ -45,21 +45,18 @@ ReserveInput: TypeAlias = Callable[[Head], memoryview | None]
 Admit: TypeAlias = Callable[[Head], bool]
 """Whether the request with this head may succeed. If not, its handler responds with the reason without its body."""
 
-_MAX_COPIED = 4096
-"""Bodies up to this are copied out of the received bytes; longer ones are views of them."""
+_MAX_COPIED = 4096  # bodies up to this are copied out of the received bytes; longer ones are views of them
 
 _FIRST_STEP = 1 << 10
 """Bytes that are parsed at once after the end of a request: there may be a dozen in them. Each of them may
 cost a question to the coordinator, 0.3 ms, where the server has several processes."""
-_PARSER_STEP = 1 << 14
-"""The same while it reads one long request. Parts of a body cost little each."""
+_PARSER_STEP = 1 << 14  # The same while it reads one long request. Parts of a body cost little each.
 _READ_AT_ONCE = 1 << 20
 """Bytes of a long body that are read in a turn of the loop. The kernel may have more: 5.4 MiB took 9 ms, most of it for
 pages that are touched for the first time."""
 _DISCARDED = 1 << 20
 """Bytes of a body that is received even if its request cannot succeed, so that the connection can be kept."""
-_MAX_CHUNKS = 1 << 10
-"""Parts of a body that are kept as separate objects."""
+_MAX_CHUNKS = 1 << 10  # parts of a body that are kept as separate objects
 
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
 """Bytes that a request may begin with, or an empty line before it (RFC 9112, 2.2)."""
@@ -73,15 +70,10 @@ _HTTP_2_PREFACE = b"PRI * HTTP/2.0\r\n"
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Bounds on what a client may send.
+    """Bounds on what a client may send."""
 
-    Attributes:
-        header_bytes: Request line and headers together.
-        body_bytes: One body.
-    """
-
-    header_bytes: int = 64 << 10
-    body_bytes: int = 8 << 30
+    header_bytes: int = 64 << 10  # request line and headers together
+    body_bytes: int = 8 << 30  # one body
 
 
 class RequestReader:
@@ -94,35 +86,30 @@ class RequestReader:
     def __init__(
         self,
         on_request: Callable[[Head, Buffer], None],
+        # Called once with status and message when the rest of the connection cannot be read, since the beginning of a
+        # next request is not known.
         on_malformed: Callable[[int, str], None],
+        # Called when the client waits for `100 Continue` before it sends a body.
         on_expect_continue: Callable[[], None],
+        # Called when the requests received together took the connection's share of this turn of the loop (`turns`). The
+        # connection holds the reader, and releases it in a later turn.
         on_share_used: Callable[[], None],
         *,
         limits: RequestLimits,
         heads: HeadCache,
+        # Buffer of `READ_SIZE` bytes. The connections of one loop share it: the reader copies what it needs before the
+        # loop reads the next socket.
         receive_buffer: memoryview,
         memory: RequestMemory | None = None,
-        admit: Admit | None = None,
+        admit: Admit | None = None,  # whether a request with a long body may succeed; None for all
         reserve_input: ReserveInput | None = None,
+        # Called instead of *on_request* with a request after which nothing is read: one that *admit* does not accept,
+        # without its body, or one whose end programs may find in different places.
         on_last: Callable[[Head, Buffer], None] | None = None,
+        # Called with True when the budget stops the connection's body, with False when it continues.
         on_stopped: Callable[[bool], None] = lambda _is_stopped: None,
     ) -> None:
-        """A reader at the beginning of a connection.
-
-        Args:
-            on_request: Called with head and body of each request, in order.
-            on_malformed: Called once with status and message when the rest of the connection cannot be read, since the
-                beginning of a next request is not known.
-            on_expect_continue: Called when the client waits for `100 Continue` before it sends a body.
-            on_share_used: Called when the requests received together took the connection's share of this turn of the
-                loop (`turns`). The connection holds the reader, and releases it in a later turn.
-            receive_buffer: Buffer of `READ_SIZE` bytes. The connections of one loop share it: the reader copies what
-                it needs before the loop reads the next socket.
-            admit: Whether a request with a long body may succeed; None for all.
-            on_last: Called instead of *on_request* with a request after which nothing is read: one that *admit* does
-                not accept, without its body, or one whose end programs may find in different places.
-            on_stopped: Called with True when the budget stops the connection's body, with False when it continues.
-        """
+        """A reader at the beginning of a connection."""
         self._on_request = on_request
         self._on_malformed = on_malformed
         self._on_expect_continue = on_expect_continue

@@ -41,8 +41,7 @@ _UNAVAILABLE = 503
 _WRITTEN_AT_ONCE = 1 << 20
 """Bytes of a response that are written in a turn of the loop. The kernel takes any number in one call while the client
 reads as fast: 200 MB took 0.3 s."""
-_MAX_PIPELINED = 16
-"""Requests a client may send ahead before no more of them are read."""
+_MAX_PIPELINED = 16  # requests a client may send ahead before no more of them are read
 _FEW_PIPELINED = 8
 """Queued requests at which more are read. Half, since stopping and resuming reads of a socket costs system calls."""
 
@@ -70,27 +69,21 @@ class ResponseQueue(HttpExchange):
         self,
         handle: Callable[[HttpExchange], None],
         *,
-        on_closing: Callable[[], None],
+        on_closing: Callable[[], None],  # called when no further request of the connection will be handled
+        # Called instead of closing the transport where the client may still be sending: the connection lets it read
+        # what was written first.
         on_linger: Callable[[], None],
-        on_body_released: Callable[[object], None],
+        on_body_released: Callable[[object], None],  # called with the memory of a body whose request is answered
+        # Called with each request that makes, or finds, the queue full. The connection reads no more.
         on_full: Callable[[], None],
+        # Called when a full queue has room, or when the connection's share of a turn of the loop is used up (`turns`),
+        # for instance by a part of a long response. The connection calls `handle_queued` in a later turn, and reads
+        # more requests.
         on_room: Callable[[], None],
         error_response: ErrorResponse = json_error,
-        budget: RequestBudget | None = None,
+        budget: RequestBudget | None = None,  # counts what waits for the client; None for no limit
     ) -> None:
-        """An empty queue.
-
-        Args:
-            on_closing: Called when no further request of the connection will be handled.
-            on_linger: Called instead of closing the transport where the client may still be sending: the
-                connection lets it read what was written first.
-            on_body_released: Called with the memory of a body whose request is answered.
-            on_full: Called with each request that makes, or finds, the queue full. The connection reads no more.
-            on_room: Called when a full queue has room, or when the connection's share of a turn of the loop is used up
-                (`turns`), for instance by a part of a long response. The connection calls `handle_queued` in a later
-                turn, and reads more requests.
-            budget: Counts what waits for the client; None for no limit.
-        """
+        """An empty queue."""
         self._handle = handle
         self._budget = budget or RequestBudget()
         self._transport: asyncio.Transport | None = None  # not None while the connection is open
@@ -269,7 +262,6 @@ class ResponseQueue(HttpExchange):
         """Count the response that was written until the kernel has all of it.
 
         Args:
-            transport: Where it was written.
             size: Its size; 0 if it is counted.
         """
         if not transport.get_write_buffer_size():

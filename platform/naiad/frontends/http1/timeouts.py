@@ -11,34 +11,23 @@ from naiad.frontends.timeouts import sweep_seconds
 class Phase(enum.Enum):
     """What a connection waits for. Each phase but `WORKING` has a time limit."""
 
-    HEADER = "header"
-    """The client has begun to send the head of a request, or has sent nothing yet."""
-    BODY = "body"
-    """The client has sent the head of a request, and part of its body."""
-    IDLE = "keepalive"
-    """The client has its responses and may send another request."""
-    SEND = "send"
-    """The client has not read all that was written."""
-    WORKING = "working"
-    """The server has a request to answer."""
+    HEADER = "header"  # the client has begun to send the head of a request, or has sent nothing yet
+    BODY = "body"  # the client has sent the head of a request, and part of its body
+    IDLE = "keepalive"  # the client has its responses and may send another request
+    SEND = "send"  # the client has not read all that was written
+    WORKING = "working"  # the server has a request to answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpTimeouts:
-    """Time limits in seconds; 0 for none.
+    """Time limits in seconds; 0 for none."""
 
-    Attributes:
-        header: For a whole head, from its first byte; for the first head of a connection, from the connection.
-        body: Between two reads of a body.
-        keepalive: Between a response and the next request. The default is longer than load balancers keep idle
-            connections (4,000 s at most), so that it is not the server that closes a connection in use.
-        send: In which a client has to read `LEAST_RATE`, or all that waits for it.
-    """
-
-    header: float = 60
-    body: float = 60
+    header: float = 60  # for a whole head, from its first byte; for the first head of a connection, from the connection
+    body: float = 60  # between two reads of a body
+    # Between a response and the next request. The default is longer than load balancers keep idle connections (4,000 s
+    # at most), so that it is not the server that closes a connection in use.
     keepalive: float = 7200
-    send: float = 60
+    send: float = 60  # in which a client has to read `LEAST_RATE`, or all that waits for it
 
     def of(self, phase: Phase) -> float:
         if phase is Phase.WORKING:

@@ -55,16 +55,12 @@ from naiad.frontends.unread_bytes import has_unread_bytes
 
 logger = logging.getLogger("naiad.http2")
 
-READ_BUFFER_SIZE = 1 << 18
-"""Bytes of the buffer that sockets are read into."""
-_DIRECT_READ_MIN = 1 << 15
-"""Missing bytes of a DATA frame from which they are read straight into its handler's buffer."""
+READ_BUFFER_SIZE = 1 << 18  # bytes of the buffer that sockets are read into
+_DIRECT_READ_MIN = 1 << 15  # missing bytes of a DATA frame from which they are read straight into its handler's buffer
 _READ_BETWEEN = 1 << 14
 """Bytes that are read after such a frame, if more of them follow: all of it is copied but the head of the next one."""
-_LINGER_SECONDS = 1.0
-"""How long the socket stays open after the last frame, see `Http2Connection._linger`."""
-_MAX_RESET_STREAMS = 1024
-"""How many streams that were reset are remembered, see `Http2Connection._remember_reset`."""
+_LINGER_SECONDS = 1.0  # how long the socket stays open after the last frame, see `Http2Connection._linger`
+_MAX_RESET_STREAMS = 1024  # how many streams that were reset are remembered, see `Http2Connection._remember_reset`
 _SETTING_SIZE = 6
 # Members of an enumeration are slow to look up (Python 3.10), and these two are charged often.
 _WINDOW_UPDATE, _SMALL_DATA = Flood.WINDOW_UPDATE, Flood.SMALL_DATA
@@ -76,8 +72,7 @@ _HTTP_1_TEXT = (
 _HTTP_1_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (len(_HTTP_1_TEXT), _HTTP_1_TEXT)
-)
-"""To a client without HTTP/2's preface. GOAWAY may be omitted (section 3.4), and this text reaches a person."""
+)  # To a client without HTTP/2's preface. GOAWAY may be omitted (section 3.4), and this text reaches a person.
 
 T = TypeVar("T")
 
@@ -93,16 +88,14 @@ class Application(Protocol[T]):
 
 
 class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
-    """One client's connection.
-
-    Attributes:
-        has_preface: Whether the client has sent HTTP/2's preface.
-    """
+    """One client's connection."""
 
     def __init__(
         self,
         application: Application[T],
         connections: OpenConnections[Http2Connection[T]],
+        # Where the socket is read into. All connections of an event loop share it: `buffer_updated` takes everything
+        # out before the loop reads another socket.
         read_buffer: memoryview,
         limits: Http2Limits,
         settings: KeepaliveSettings,
@@ -110,15 +103,10 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         stream_count: StreamCount,
         budget: RequestBudget | None = None,
     ) -> None:
-        """A connection that asyncio has accepted.
-
-        Args:
-            read_buffer: Where the socket is read into. All connections of an event loop share it: `buffer_updated`
-                takes everything out before the loop reads another socket.
-        """
+        """A connection that asyncio has accepted."""
         budget = budget or RequestBudget()
         loop = asyncio.get_running_loop()
-        self.has_preface = False
+        self.has_preface = False  # whether the client has sent HTTP/2's preface
         self.longest_message = 0
         self._application = application
         self._connections = connections

@@ -34,15 +34,12 @@ Fields = tuple[Field, ...]
 
 T = TypeVar("T")
 
-_MAX_INTEGER_BITS = 35
-"""Longest HPACK integer that is added up: adding up one of n bytes costs n squared."""
+_MAX_INTEGER_BITS = 35  # longest HPACK integer that is added up: adding up one of n bytes costs n squared
 _KNOWN_BLOCKS = 64
-_MAX_KNOWN_BLOCK = 1024
-"""Bytes of the longest block that is remembered."""
+_MAX_KNOWN_BLOCK = 1024  # bytes of the longest block that is remembered
 _MAX_TABLE_SIZES = 2
 """Updates of the table's size that one block may have: more are never needed (RFC 7541, section 4.2)."""
-_FIELD_OVERHEAD = 32
-"""Bytes that each field adds to the size of a field section (section 6.5.2)."""
+_FIELD_OVERHEAD = 32  # bytes that each field adds to the size of a field section (section 6.5.2)
 
 # The part of HPACK's static table (RFC 7541, appendix A) that responses of gRPC use, by index.
 _STATIC = {(b":status", b"200"): 8}
@@ -54,11 +51,7 @@ _TABLE_SIZE_ZERO = b"\x20"
 
 
 class FieldBlockDecoder(Generic[T]):
-    """Decodes the field blocks of one peer.
-
-    Attributes:
-        cost: Microseconds that blocks took to decode, estimated. Known ones add nothing.
-    """
+    """Decodes the field blocks of one peer."""
 
     __slots__ = ("_huffman_left", "_is_changed", "_known", "_limits", "_parse", "_table", "cost")
 
@@ -68,7 +61,7 @@ class FieldBlockDecoder(Generic[T]):
         Args:
             parse: Called with the fields of each block that is not known; its result is kept with the block.
         """
-        self.cost = 0.0
+        self.cost = 0.0  # Microseconds that blocks took to decode, estimated. Known ones add nothing.
         self._parse = parse
         self._limits = limits
         self._table = HeaderTable()

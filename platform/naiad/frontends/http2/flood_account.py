@@ -22,30 +22,23 @@ from naiad.frontends.http2.limits import Http2Limits
 
 # Microseconds of processor time, measured with Python 3.11 on a core of 2.6 GHz.
 WINDOW_UPDATE_COST = 2.0
-FRAGMENT_COST = 4.0
-"""For each piece of a response that a window has room for, where that is few bytes."""
+FRAGMENT_COST = 4.0  # for each piece of a response that a window has room for, where that is few bytes
 SMALL_DATA_COST = 3.5
-SMALL_DATA_SIZE = 256
-"""A DATA frame of fewer bytes is charged, unless it ends its request."""
+SMALL_DATA_SIZE = 256  # a DATA frame of fewer bytes is charged, unless it ends its request
 PING_COST = 4.0
 IGNORED_COST = 2.0
 SETTINGS_COST = 8.0
 SETTING_COST = 0.4
-WINDOW_CHANGE_COST = 0.15
-"""For each open stream, whose window a new SETTINGS_INITIAL_WINDOW_SIZE moves (section 6.9.2)."""
+WINDOW_CHANGE_COST = 0.15  # for each open stream, whose window a new SETTINGS_INITIAL_WINDOW_SIZE moves (section 6.9.2)
 RESET_COST = 2.0
-CANCEL_COST = 8.0
-"""A request is cancelled before its end."""
+CANCEL_COST = 8.0  # a request is cancelled before its end
 COMPLETE_CANCEL_COST = 30.0
 """A request that was complete when it was cancelled, or reset because of an error, has reached a model."""
 STREAM_ERROR_COST = 12.0
-FIELD_COST = 1.5
-"""For each decoded field."""
-HUFFMAN_COST = 0.28
-"""For each byte that Huffman's code compresses."""
+FIELD_COST = 1.5  # for each decoded field
+HUFFMAN_COST = 0.28  # for each byte that Huffman's code compresses
 
-ANSWER_EARNS = 100.0
-"""What each answer is worth: a response, or a message of one."""
+ANSWER_EARNS = 100.0  # what each answer is worth: a response, or a message of one
 MAX_REFUND = 1000.0
 """A request that is answered gets back what its fields cost, up to this: some clients compress new fields for each
 request, and 3 KB of them are not a flood."""
@@ -75,8 +68,7 @@ _NAMES = (
     "stream errors",
     "streams beyond the limit",
     "compressed fields",
-)
-"""How GOAWAY names them, in their order."""
+)  # how GOAWAY names them, in their order
 
 
 class FloodAccount:

@@ -18,35 +18,24 @@ from naiad.frontends.http2.frames import DEFAULT_WINDOW, MAX_WINDOW, ErrorCode, 
 
 
 class StreamWindows(Protocol):
-    """The windows of one stream.
-
-    Attributes:
-        number: The stream's identifier.
-        send_window: Bytes that we may send on the stream. Negative after the peer has lowered its initial window below
-            what was already sent (section 6.9.2).
-        receive_window: Bytes that the peer may send on the stream.
-        is_paused: Whether the window is not opened further, because the stream's data is not consumed.
-        is_half_closed: Whether the peer has ended its side, so that no window is needed any more.
-    """
+    """The windows of one stream."""
 
     number: int
+    # Bytes that we may send on the stream. Negative after the peer has lowered its initial window below what was
+    # already sent (section 6.9.2).
     send_window: int
     receive_window: int
-    is_paused: bool
-    is_half_closed: bool
+    is_paused: bool  # whether the window is not opened further, because the stream's data is not consumed
+    is_half_closed: bool  # whether the peer has ended its side, so that no window is needed any more
 
 
 class SendFlow:
-    """What we may send.
-
-    Attributes:
-        window: Bytes that we may send on all streams together. SETTINGS never change it (section 6.9.2).
-        initial_window: The send window of a new stream.
-    """
+    """What we may send."""
 
     __slots__ = ("initial_window", "window")
 
     def __init__(self) -> None:
+        # Bytes that we may send on all streams together. SETTINGS never change it (section 6.9.2).
         self.window = DEFAULT_WINDOW
         self.initial_window = DEFAULT_WINDOW
 

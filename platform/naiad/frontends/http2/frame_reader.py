@@ -56,22 +56,19 @@ from naiad.frontends.http2.frames import (
 )
 from naiad.frontends.http2.limits import Http2Limits
 
-_CHUNK_SIZE = 1 << 15
-"""Bytes of a long DATA frame that are delivered at once: they may be thousands of messages."""
+_CHUNK_SIZE = 1 << 15  # bytes of a long DATA frame that are delivered at once: they may be thousands of messages
 _UNCLOCKED_SIZE = 512
 """So many bytes of frames are handled between looks at the clock, which cost a third of a microsecond on some machines:
 they have less work than a share of the turn, unless they are SETTINGS. Most reads have a single request and are
 shorter."""
-_MAX_PADDING = 256
-"""Bytes by which padding lengthens a frame, with its length."""
+_MAX_PADDING = 256  # bytes by which padding lengthens a frame, with its length
 _PRIORITY_SIZE = 5
 _FIXED_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: WINDOW_UPDATE_SIZE, PRIORITY: 5}
 """Payload sizes of frame types that have only one."""
 _BLOCK_TYPES = {HEADERS, CONTINUATION}
 _STREAM_TYPES = {RST_STREAM, PRIORITY}
 """Types that need a stream. DATA, HEADERS and WINDOW_UPDATE are checked where they are read."""
-_CONNECTION_TYPES = {SETTINGS, PING, GOAWAY}
-"""Types that must be on stream 0."""
+_CONNECTION_TYPES = {SETTINGS, PING, GOAWAY}  # types that must be on stream 0
 
 
 class FrameHandler(Protocol):
@@ -115,12 +112,7 @@ class FrameHandler(Protocol):
 
 
 class Http2FrameReader:
-    """Parses what one peer sends.
-
-    Attributes:
-        data_left: Bytes still to come of a long DATA frame; 0 outside of one.
-        has_rest: Whether received bytes are kept that `resume` has to handle.
-    """
+    """Parses what one peer sends."""
 
     __slots__ = (
         "_block",
@@ -142,8 +134,8 @@ class Http2FrameReader:
     def __init__(
         self, handler: FrameHandler, limits: Http2Limits, *, clock: Callable[[], float] = perf_counter
     ) -> None:
-        self.data_left = 0
-        self.has_rest = False
+        self.data_left = 0  # bytes still to come of a long DATA frame; 0 outside of one
+        self.has_rest = False  # whether received bytes are kept that `resume` has to handle
         self._clock = clock
         # Received bytes that are handled in a later turn, from a position on.
         self._rest = b""

@@ -10,8 +10,7 @@ import enum
 import struct
 from collections.abc import Iterable
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The first bytes of every client (section 3.4)."""
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes of every client (section 3.4)
 
 HEAD = struct.Struct(">HBBBL")
 """A frame's head: its length in two parts (`struct` has no 24-bit integer), type, flags, stream identifier."""
@@ -29,13 +28,11 @@ DEFAULT_FRAME_SIZE = 1 << 14
 MAX_FRAME_SIZE = (1 << 24) - 1
 DEFAULT_WINDOW = (1 << 16) - 1
 """Both windows of a new connection, until SETTINGS or WINDOW_UPDATE change them (section 6.9.2)."""
-MAX_WINDOW = (1 << 31) - 1
-"""No window may exceed this (section 6.9.1)."""
+MAX_WINDOW = (1 << 31) - 1  # no window may exceed this (section 6.9.1)
 MAX_STREAM = (1 << 31) - 1
 
 WINDOW_UPDATE_SIZE = 4
-GOAWAY_SIZE = 8
-"""The smallest payload of GOAWAY; debug data may follow."""
+GOAWAY_SIZE = 8  # the smallest payload of GOAWAY; debug data may follow
 _MAX_DEBUG_DATA = 500
 """Bytes of debug data in GOAWAY. Error texts of hpack can repeat what the peer sent, up to a whole field block; the
 frame has to fit into the smallest SETTINGS_MAX_FRAME_SIZE."""
@@ -75,16 +72,12 @@ class Setting(enum.IntEnum):
 
 
 class Http2ConnectionError(Exception):
-    """The peer broke the protocol; the connection ends with GOAWAY (section 5.4.1).
-
-    Attributes:
-        text: Its debug data, for the developer of the peer.
-    """
+    """The peer broke the protocol; the connection ends with GOAWAY (section 5.4.1)."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(f"{code.name}: {text}")
         self.code = code
-        self.text = text
+        self.text = text  # its debug data, for the developer of the peer
 
 
 class Http2StreamError(Exception):

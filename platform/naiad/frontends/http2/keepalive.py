@@ -15,12 +15,9 @@ from typing import Protocol
 from naiad.frontends.http2.frames import ErrorCode
 
 _KEEPALIVE_PAYLOAD = b"naiad\0ka"
-_SHUTDOWN_PAYLOAD = b"naiad\0go"
-"""Payloads of our two kinds of pings: their acknowledgements repeat them."""
-_SHUTDOWN_PING_SECONDS = 5.0
-"""How long a graceful shutdown waits for the acknowledgement of its ping."""
-_PREFACE_SECONDS = 0.2
-"""How long a graceful shutdown waits for the preface of a client that has just connected."""
+_SHUTDOWN_PAYLOAD = b"naiad\0go"  # payloads of our two kinds of pings: their acknowledgements repeat them
+_SHUTDOWN_PING_SECONDS = 5.0  # how long a graceful shutdown waits for the acknowledgement of its ping
+_PREFACE_SECONDS = 0.2  # how long a graceful shutdown waits for the preface of a client that has just connected
 _IDLE_PING_INTERVAL = 7200.0
 """Seconds that a client without calls must leave between pings, unless the settings permit more: gRPC's own figure."""
 _AGE_JITTER = 0.1
@@ -30,27 +27,18 @@ once."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepaliveSettings:
-    """When connections are pinged and closed. Times are in seconds.
+    """When connections are pinged and closed. Times are in seconds."""
 
-    Attributes:
-        keepalive_time: Silence after which the client is pinged.
-        keepalive_timeout: How long the acknowledgement may take before the connection is aborted.
-        keepalive_without_calls: Whether a client without calls is pinged, and may itself ping as often as others.
-        max_pings_without_data: Pings sent without data in between; 0 for no limit.
-        min_ping_interval: A client's ping that follows the last one faster, with no data sent in between, is a strike.
-        max_ping_strikes: Strikes after which the connection ends with ENHANCE_YOUR_CALM; 0 for no limit.
-        max_age: Age at which a graceful shutdown begins.
-        max_age_grace: How long calls may then continue before the connection is aborted.
-    """
-
-    keepalive_time: float = 7200.0
-    keepalive_timeout: float = 20.0
+    keepalive_time: float = 7200.0  # silence after which the client is pinged
+    keepalive_timeout: float = 20.0  # how long the acknowledgement may take before the connection is aborted
+    # Whether a client without calls is pinged, and may itself ping as often as others.
     keepalive_without_calls: bool = False
-    max_pings_without_data: int = 2
+    max_pings_without_data: int = 2  # pings sent without data in between; 0 for no limit
+    # A client's ping that follows the last one faster, with no data sent in between, is a strike.
     min_ping_interval: float = 300.0
-    max_ping_strikes: int = 2
-    max_age: float = math.inf
-    max_age_grace: float = math.inf
+    max_ping_strikes: int = 2  # strikes after which the connection ends with ENHANCE_YOUR_CALM; 0 for no limit
+    max_age: float = math.inf  # age at which a graceful shutdown begins
+    max_age_grace: float = math.inf  # how long calls may then continue before the connection is aborted
 
 
 class KeptConnection(Protocol):
@@ -86,16 +74,12 @@ class KeptConnection(Protocol):
 
 
 class Keepalive:
-    """Pings a silent client, aborts the connection if it stays silent, and polices the client's own pings.
-
-    Attributes:
-        last_read: When bytes last arrived, by the loop's clock.
-    """
+    """Pings a silent client, aborts the connection if it stays silent, and polices the client's own pings."""
 
     def __init__(
         self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.last_read = loop.time()
+        self.last_read = loop.time()  # when bytes last arrived, by the loop's clock
         self._connection = connection
         self._settings = settings
         self._loop = loop
@@ -173,16 +157,13 @@ class GracefulShutdown:
     2. A ping. Its acknowledgement proves that the client has seen the GOAWAY; streams that it opened before are here.
     3. GOAWAY with the last stream that arrived. Later ones are refused, and the client may send them elsewhere.
     4. The connection closes when its last stream ends.
-
-    Attributes:
-        has_begun: Whether the connection closes with its last stream.
-        is_announced: Whether the last stream was announced (step 3), so that no request can be lost any more.
     """
 
     def __init__(
         self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
     ) -> None:
-        self.has_begun = False
+        self.has_begun = False  # whether the connection closes with its last stream
+        # Whether the last stream was announced (step 3), so that no request can be lost any more.
         self.is_announced = False
         self._connection = connection
         self._settings = settings

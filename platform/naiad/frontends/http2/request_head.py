@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from naiad.frontends.http2.field_blocks import Fields
 
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-"""A field's name: a token without upper case (section 8.2.1)."""
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")  # a field's name: a token without upper case (section 8.2.1)
 _FORBIDDEN_IN_VALUES = re.compile(rb"[\0\r\n]")
 _CONNECTION_FIELDS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
 """Fields of HTTP/1.1 that HTTP/2 forbids (section 8.2.2)."""
@@ -16,8 +15,7 @@ _PSEUDO_FIELDS = (b":method", b":scheme", b":path", b":authority")
 _REQUIRED_PSEUDO_FIELDS = _PSEUDO_FIELDS[:3]
 _FIELD_OVERHEAD = 32
 """Bytes that each field adds to the size of a field section (section 6.5.2, SETTINGS_MAX_HEADER_LIST_SIZE)."""
-_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")
-"""Bounded: Python refuses to convert numbers of more than 4,300 digits."""
+_CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")  # bounded: Python refuses to convert numbers of more than 4,300 digits
 
 
 class InvalidFieldsError(ValueError):
@@ -26,20 +24,13 @@ class InvalidFieldsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request without its content.
-
-    Attributes:
-        path: The value of `:path`.
-        fields: All fields but the pseudo-fields, in their order.
-        content_length: The value of `content-length`; -1 without one.
-        size: Bytes of all fields, plus 32 for each, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
-    """
+    """A request without its content."""
 
     method: bytes
     path: bytes
-    fields: Fields
-    content_length: int
-    size: int
+    fields: Fields  # all fields but the pseudo-fields, in their order
+    content_length: int  # the value of `content-length`; -1 without one
+    size: int  # bytes of all fields, plus 32 for each, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
 
 
 def parse_request_head(fields: Fields) -> RequestHead:

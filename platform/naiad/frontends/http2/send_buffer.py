@@ -12,19 +12,13 @@ Buffer = bytes | bytearray | memoryview
 
 _SMALL = 1 << 12
 """Messages of up to this many bytes are kept as one part: a view takes as much memory as a short message."""
-_PART_SIZE = 256
-"""Bytes of memory that a part takes beside its content."""
+_PART_SIZE = 256  # bytes of memory that a part takes beside its content
 
 
 class SendBuffer:
     """A stream's unsent bytes, in order, with markers where messages end.
 
     Parts of messages are kept as views and cut by slicing views, so tensors are not copied.
-
-    Attributes:
-        size: Bytes in it.
-        taken: Bytes that were taken out of it so far.
-        unread: What it counts in the memory of requests; None while that is nothing.
     """
 
     __slots__ = ("_begun", "_parts", "size", "taken", "unread")
@@ -33,7 +27,8 @@ class SendBuffer:
         self._parts: deque[memoryview | _Marker] = deque()
         self._begun = 0  # bytes that were taken of the first part, whose memory is kept until its last byte is taken
         self.size = 0
-        self.taken = 0
+        self.taken = 0  # bytes that were taken out of it so far
+        # What it counts in the memory of requests; None while that is nothing.
         self.unread: UnreadResponse | None = None
 
     def __bool__(self) -> bool:

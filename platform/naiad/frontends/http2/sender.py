@@ -33,8 +33,7 @@ from naiad.frontends.unread_responses import COUNTED_FROM, UnreadResponse
 _JOIN_LIMIT = 1 << 16
 """Messages of up to this many bytes are joined with the frames around them; beyond it the copy costs more than it
 saves."""
-_TURN_SIZE = 1 << 18
-"""Bytes that a stream may send before the next one in the queue."""
+_TURN_SIZE = 1 << 18  # bytes that a stream may send before the next one in the queue
 _FRAGMENT_SIZE = 1 << 12
 """Fewer bytes of a queued message are a fragment: they do not count as an answer. A client that opens a window byte by
 byte has its response in as many pieces (CVE-2019-9511)."""
@@ -46,17 +45,14 @@ class FrameWriter:
     """Writes frames to a transport, those of one turn of the event loop together.
 
     For the budget, it is the `Reader` of what the transport has.
-
-    Attributes:
-        transport: The transport; None before the connection is made and after it is lost, when writes do nothing.
-        is_paused: Whether the transport's buffer is full, or has the rest of a long response.
     """
 
     __slots__ = ("_budget", "_loop", "_pending", "_pending_size", "_unread", "is_paused", "transport")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, budget: RequestBudget) -> None:
+        # The transport; None before the connection is made and after it is lost, when writes do nothing.
         self.transport: asyncio.Transport | None = None
-        self.is_paused = False
+        self.is_paused = False  # whether the transport's buffer is full, or has the rest of a long response
         self._budget = budget
         self._unread: UnreadResponse | None = None  # while the transport is paused
         self._loop = loop
@@ -160,7 +156,6 @@ class Sender:
     """Sends responses as far as flow control and the transport allow. Implements `ResponseSender`.
 
     Attributes:
-        count: How many field sections and pieces of data were sent (gRPC's ping rules depend on it).
         fragments: How many of these pieces were fragments.
     """
 
@@ -168,17 +163,15 @@ class Sender:
         self,
         writer: FrameWriter,
         streams: Mapping[int, Stream],
+        # Called with a stream whose response has been handed to the transport completely.
         on_response_sent: Callable[[Stream], None],
         defer: Callable[[Callable[[], None]], None],
         budget: RequestBudget,
     ) -> None:
-        """A sender for one connection.
-
-        Args:
-            on_response_sent: Called with a stream whose response has been handed to the transport completely.
-        """
+        """A sender for one connection."""
         self._budget = budget
         self.flow = SendFlow()
+        # How many field sections and pieces of data were sent (gRPC's ping rules depend on it).
         self.count = self.fragments = 0
         self._writer = writer
         self._streams = streams

@@ -15,23 +15,16 @@ from naiad.frontends.http2.frames import (
 )
 from naiad.frontends.http2.limits import Http2Limits
 
-DEFAULT_TABLE_SIZE = 4096
-"""Bytes of HPACK's dynamic table, until a peer sets another size."""
+DEFAULT_TABLE_SIZE = 4096  # bytes of HPACK's dynamic table, until a peer sets another size
 
 
 class PeerSettings:
-    """The peer's settings, as far as they concern a server that never pushes.
-
-    Attributes:
-        table_size: Bytes of the peer's dynamic table (HPACK, RFC 7541).
-        frame_size: The longest payload that the peer accepts.
-        initial_window: The send window of a new stream.
-    """
+    """The peer's settings, as far as they concern a server that never pushes."""
 
     __slots__ = ("frame_size", "initial_window", "table_size")
 
     def __init__(self) -> None:
-        self.table_size = DEFAULT_TABLE_SIZE
+        self.table_size = DEFAULT_TABLE_SIZE  # bytes of the peer's dynamic table (HPACK, RFC 7541)
         self.frame_size = DEFAULT_FRAME_SIZE
         self.initial_window = DEFAULT_WINDOW
 

@@ -48,13 +48,9 @@ class ResponseSender(Protocol):
 
 
 class StreamController(Protocol):
-    """How a handler controls its stream apart from the response.
+    """How a handler controls its stream apart from the response."""
 
-    Attributes:
-        longest_message: Bytes of the longest message that its client has sent, as handlers have noted it.
-    """
-
-    longest_message: int
+    longest_message: int  # bytes of the longest message that its client has sent, as handlers have noted it
 
     @property
     def client_address(self) -> str:
@@ -103,21 +99,7 @@ _NO_HANDLER = _NoHandler()
 
 
 class Stream:
-    """The state of a stream.
-
-    Attributes:
-        number: The stream's identifier.
-        controller: Its connection, for what is not part of the response.
-        send_window: Bytes of DATA that the peer accepts on it.
-        receive_window: Bytes of DATA that the peer may send on it.
-        is_half_closed: Whether the request is complete ("half-closed (remote)", section 5.1).
-        is_open: Whether a response may still be sent.
-        is_paused: Whether its receive window is not opened again.
-        is_queued: Whether it is in the sender's queue.
-        fields_cost: Microseconds that decoding the request's fields took, estimated.
-        content_left: Bytes of content that `content-length` announced and that have not arrived; -1 without one.
-        unsent_trailers: The trailers behind them, and whether these are constant.
-    """
+    """The state of a stream."""
 
     __slots__ = (
         "content_left",
@@ -146,18 +128,20 @@ class Stream:
         content_length: int = -1,
     ) -> None:
         self.number = number
-        self.controller = controller
+        self.controller = controller  # its connection, for what is not part of the response
         self.sender = sender
         self.handler: StreamHandler = _NO_HANDLER
         self.send_window = send_window
         self.receive_window = receive_window
-        self.is_half_closed = False
-        self.is_open = True
-        self.is_paused = False
-        self.is_queued = False
-        self.fields_cost = 0.0
+        self.is_half_closed = False  # whether the request is complete ("half-closed (remote)", section 5.1)
+        self.is_open = True  # whether a response may still be sent
+        self.is_paused = False  # whether its receive window is not opened again
+        self.is_queued = False  # whether it is in the sender's queue
+        self.fields_cost = 0.0  # microseconds that decoding the request's fields took, estimated
+        # Bytes of content that `content-length` announced and that have not arrived; -1 without one.
         self.content_left = content_length
         self.unsent_data: SendBuffer | None = None
+        # The trailers behind them, and whether these are constant.
         self.unsent_trailers: tuple[Fields, bool] | None = None
 
     def __repr__(self) -> str:

@@ -25,8 +25,7 @@ _LOG_NAMES = {
     "ModelInfer": ("ModelInferHandler", ""),
     "ModelStreamInfer": ("ModelStreamInferHandler", " context 0,"),
     "TraceSetting": ("Trace", ""),
-}
-"""What the reference's log calls methods (SRV src/grpc/), where that is not their name."""
+}  # what the reference's log calls methods (SRV src/grpc/), where that is not their name
 
 
 class GrpcFrontend:

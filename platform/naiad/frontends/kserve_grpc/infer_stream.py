@@ -33,18 +33,11 @@ logger = logging.getLogger("naiad.grpc")
 
 T = TypeVar("T")
 
-_FEW_TENSORS = 64
-"""Tensors of a request from which their number is compared with the model's before they are read."""
+_FEW_TENSORS = 64  # tensors of a request from which their number is compared with the model's before they are read
 
 
 class InferStream:
-    """The requests of one stream. The transport calls `feed` and `end_requests`, and sends what `outgoing` holds.
-
-    Attributes:
-        outgoing: Messages to send, oldest first, each with its request where that may have many responses,
-            else None. The transport removes them, and calls `on_sent` with the request once a message has left.
-        failure: The error that ended the stream, where errors do that.
-    """
+    """The requests of one stream. The transport calls `feed` and `end_requests`, and sends what `outgoing` holds."""
 
     __slots__ = (
         "_background",
@@ -69,23 +62,18 @@ class InferStream:
         self,
         engine: EngineFacade,
         gate: AdmissionGate,
-        on_change: Callable[[], None],
+        on_change: Callable[[], None],  # called when `outgoing`, `failure` or `is_finished` may have changed
         extensions: Extensions | None = None,
-        prepare: Callable[[InferRequest], None] | None = None,
+        prepare: Callable[[InferRequest], None] | None = None,  # called with each request before it is submitted
         *,
-        headers: Mapping[str, str] = NO_HEADERS,
-        errors_end_stream: bool = False,
+        headers: Mapping[str, str] = NO_HEADERS,  # those that name the trace which the requests belong to
+        errors_end_stream: bool = False,  # whether the first error ends the stream (metadata `triton_grpc_error: true`)
     ) -> None:
-        """A stream without requests.
-
-        Args:
-            on_change: Called when `outgoing`, `failure` or `is_finished` may have changed.
-            prepare: Called with each request before it is submitted.
-            headers: Those that name the trace which the requests belong to.
-            errors_end_stream: Whether the first error ends the stream (metadata `triton_grpc_error: true`).
-        """
+        """A stream without requests."""
+        # Messages to send, oldest first, each with its request where that may have many responses, else None. The
+        # transport removes them, and calls `on_sent` with the request once a message has left.
         self.outgoing: deque[tuple[bytes, SubmittedRequest | None]] = deque()
-        self.failure: NaiadError | None = None
+        self.failure: NaiadError | None = None  # the error that ended the stream, where errors do that
         self._engine = engine
         self._gate = gate
         self._on_change = on_change

@@ -26,16 +26,11 @@ from naiad.protocol.inference import InferRequest
 
 
 class LongMessage(NamedTuple):
-    """A message that was read; see `request_codec.decode_request`.
-
-    Attributes:
-        enable_empty_final: Whether its stream ends with an empty final response.
-        requested: Outputs in another form; None without any.
-    """
+    """A message that was read; see `request_codec.decode_request`."""
 
     request: InferRequest
-    enable_empty_final: bool
-    requested: RequestedOutputs | None
+    enable_empty_final: bool  # whether its stream ends with an empty final response
+    requested: RequestedOutputs | None  # outputs in another form; None without any
 
 
 def read_message(content: memoryview, raw_count: int | None, version: int, limits: TensorLimits) -> LongMessage:

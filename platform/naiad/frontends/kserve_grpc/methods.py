@@ -18,8 +18,7 @@ from naiad.frontends.kserve_grpc.service import ServiceContext
 _WIRE_NAMES = {"GRPCInferenceService": "inference.GRPCInferenceService", "Health": "grpc.health.v1.Health"}
 """Names of the services in paths, by their names in service.proto."""
 
-_MAX_CONTROL_MESSAGE = 128 << 10
-"""Bytes of a message of any method but inference."""
+_MAX_CONTROL_MESSAGE = 128 << 10  # bytes of a message of any method but inference
 _HEADER_PREFIX = "triton-grpc-protocol-"
 RESTRICTED_APIS = {
     "ServerLive": Api.HEALTH,
@@ -43,8 +42,7 @@ RESTRICTED_APIS = {
     "ModelStatistics": Api.STATISTICS,
     "TraceSetting": Api.TRACE,
     "LogSettings": Api.LOGGING,
-}
-"""The API that restricts a method (`--grpc-restricted-protocol`)."""
+}  # the API that restricts a method (`--grpc-restricted-protocol`)
 
 
 def methods_of(context: ServiceContext) -> dict[bytes, GrpcMethod]:

@@ -24,14 +24,12 @@ from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.kserve_grpc.service import ServiceContext
 from naiad.protocol.inference import InferRequest, SubmittedRequest
 
-_MAX_UNSENT = 1 << 22
-"""Bytes of unsent responses beyond which further requests wait."""
+_MAX_UNSENT = 1 << 22  # bytes of unsent responses beyond which further requests wait
 _MAX_EXPECTED = 1 << 26
 """Bytes of responses to requests in flight, as expected, beyond which further requests wait: if the client stops
 reading, all of them will be unsent."""
 _MAX_COPIED = 1 << 20
-_MAX_WAITING = 64
-"""Requests that wait as messages. Content that follows them is kept unread."""
+_MAX_WAITING = 64  # Requests that wait as messages. Content that follows them is kept unread.
 _NO_REQUEST = object()
 """The marker of a message without a request to confirm: waiting requests are fed when it has left, too."""
 

@@ -36,8 +36,7 @@ fields in Python costs more than the two copies that protobuf makes.
 What is left without raw tensors is parsed on the event loop if it is below this size, which takes at most 5 ms; longer
 ones, which contain typed tensors, are parsed in an offload process."""
 
-_MAX_FIELDS = 2048
-"""Top-level fields of a message that are walked on the event loop."""
+_MAX_FIELDS = 2048  # top-level fields of a message that are walked on the event loop
 _MAX_HEAD_FIELDS = 64
 """The same before a message's only raw tensor: such a message has about one for each input and requested output."""
 _NAME, _VERSION, _ID = (
@@ -47,8 +46,7 @@ _NAME, _VERSION, _ID = (
 )
 
 _FEW_OUTPUTS = 16
-_CHUNK = 1 << 16
-"""Strings that are converted at once, so that what many of them need meanwhile is bounded."""
+_CHUNK = 1 << 16  # strings that are converted at once, so that what many of them need meanwhile is bounded
 # Python refuses to convert more than 4,300 digits, and needs quadratic time for fewer.
 _INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*", re.ASCII)
 """What C's `stol` accepts, with which the reference parses versions."""
@@ -72,29 +70,18 @@ order, which decides what error comes first."""
 
 @dataclass(slots=True)
 class InferMessage:
-    """A parsed `ModelInferRequest`.
+    """A parsed `ModelInferRequest`."""
 
-    Attributes:
-        body: The message; without the raw contents where these were cut out.
-        raw: The raw contents, in order. Any, because protobuf's container has no type that covers a list as well.
-    """
-
-    body: ModelInferRequest
-    raw: Any
+    body: ModelInferRequest  # the message; without the raw contents where these were cut out
+    raw: Any  # The raw contents, in order. Any, because protobuf's container has no type that covers a list as well.
 
 
 class LongHead(NamedTuple):
-    """What is known of a message that is too long to be parsed on the event loop.
+    """What is known of a message that is too long to be parsed on the event loop."""
 
-    Attributes:
-        content: The message, without its raw contents where these are known.
-        raw: The raw contents, in order; None if they are in *content*.
-        body: The model's name and version, and the id.
-    """
-
-    content: list[memoryview]
-    raw: list[memoryview] | None
-    body: ModelInferRequest
+    content: list[memoryview]  # the message, without its raw contents where these are known
+    raw: list[memoryview] | None  # the raw contents, in order; None if they are in *content*
+    body: ModelInferRequest  # the model's name and version, and the id
 
 
 def parse(data: Message) -> InferMessage:

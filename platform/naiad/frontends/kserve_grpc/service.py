@@ -26,22 +26,17 @@ from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
 from naiad.protocol.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.protocol.inference import NO_HEADERS, Buffer, InferRequest, InferResponse, Sink, SubmittedRequest
 
-_FEW_TENSORS = 64
-"""Tensors of a request from which their number is compared with the model's before they are read."""
+_FEW_TENSORS = 64  # tensors of a request from which their number is compared with the model's before they are read
 _NO_REPOSITORY_NAME = "'repository_name' specification is not supported"
 
 
 class Inference(NamedTuple):
-    """A request of ModelInfer, and the encoder of its response.
-
-    Attributes:
-        encode: Returns the parts of a response's message; raises the error of a response that is one.
-        requested: Outputs in another form; None without any.
-    """
+    """A request of ModelInfer, and the encoder of its response."""
 
     request: InferRequest
+    # Returns the parts of a response's message; raises the error of a response that is one.
     encode: Callable[[InferResponse], list[Buffer]]
-    requested: RequestedOutputs | None = None
+    requested: RequestedOutputs | None = None  # outputs in another form; None without any
 
 
 class InferenceService:
@@ -86,13 +81,9 @@ class InferenceService:
         self,
         data: Message,
         on_read: Callable[[Inference], None],
-        on_failed: Callable[[Exception], None],
+        on_failed: Callable[[Exception], None],  # called with the error of work that was done later
     ) -> Cancellable | None:
         """As `read`, for messages of any length: calls *on_read* at once, or later.
-
-        Args:
-            on_read: Called with the inference.
-            on_failed: Called with the error of work that was done later.
 
         Returns:
             What cancels the work; None if *on_read* was called.

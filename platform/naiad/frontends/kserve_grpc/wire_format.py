@@ -23,19 +23,12 @@ class WireFormatError(ValueError):
 
 
 class Outline(NamedTuple):
-    """The top-level fields of a message, without what is in them.
+    """The top-level fields of a message, without what is in them."""
 
-    Attributes:
-        kept: The message without the values of one field, in parts.
-        values: The values of that field, in order.
-        texts: The last value of each field whose value was asked for, by the field's number.
-        is_complete: Whether these are all fields. If not, the message has more fields than are walked at once.
-    """
-
-    kept: list[memoryview]
-    values: list[memoryview]
-    texts: dict[int, memoryview]
-    is_complete: bool
+    kept: list[memoryview]  # the message without the values of one field, in parts
+    values: list[memoryview]  # the values of that field, in order
+    texts: dict[int, memoryview]  # the last value of each field whose value was asked for, by the field's number
+    is_complete: bool  # Whether these are all fields. If not, the message has more fields than are walked at once.
 
     @property
     def kept_size(self) -> int:
@@ -49,7 +42,6 @@ def find_last(
     """Where the value of the length-delimited *field* begins that ends a message of *size* bytes.
 
     Args:
-        head: The first bytes of the message.
         texts: As for `outline`: fields before it.
         max_fields: How many fields are walked.
 

@@ -74,7 +74,6 @@ def check_unique_keys(body: Buffer, request_id: str, inputs: Container[str]) -> 
 
     Args:
         body: The body, which is valid JSON.
-        inputs: Names of the model's inputs.
 
     Raises:
         InvalidRequestError: If one does; for an input, with the text of the reference.

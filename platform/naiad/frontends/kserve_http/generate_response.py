@@ -17,11 +17,9 @@ from naiad.protocol.inference import InferResponse, OutputTensor
 
 logger = logging.getLogger("naiad.http")
 
-_PREFIX = 4
-"""Bytes of the length before an element of BYTES."""
+_PREFIX = 4  # bytes of the length before an element of BYTES
 OK = 200
-FAILED = 400
-"""Status of every error of the model or its queue. Unlike `infer`, generate does not distinguish them."""
+FAILED = 400  # Status of every error of the model or its queue. Unlike `infer`, generate does not distinguish them.
 
 
 def generate_response(result: InferResponse) -> tuple[int, bytes]:

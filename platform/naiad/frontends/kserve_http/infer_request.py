@@ -36,19 +36,14 @@ _MAX_UINT64 = (1 << 64) - 1
 
 @dataclass(slots=True)
 class RequestParameters:
-    """The parsed `parameters` of a request.
-
-    Attributes:
-        binary_data_output: Whether outputs that are not listed are sent as binary.
-        custom: All other parameters, for the model.
-    """
+    """The parsed `parameters` of a request."""
 
     correlation_id: int | str = 0
     flags: int = 0
     priority: int = 0
     timeout_us: int = 0
-    binary_data_output: bool = False
-    custom: dict[str, Parameter] = field(default_factory=dict)
+    binary_data_output: bool = False  # whether outputs that are not listed are sent as binary
+    custom: dict[str, Parameter] = field(default_factory=dict)  # all other parameters, for the model
 
 
 def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
@@ -116,17 +111,13 @@ class RequestBody(Protocol):
 
 def parse_infer(
     body: Buffer,
-    header_length: bytes | None,
+    header_length: bytes | None,  # value of Inference-Header-Content-Length, None if it was not sent
     model_name: str,
     version: int,
     max_json: int,
     regions: TensorRegions = NO_REGIONS,
 ) -> tuple[InferRequest, ResponseFormat]:
-    """Read a request whose JSON is the whole body or its first *header_length* bytes.
-
-    Args:
-        header_length: Value of Inference-Header-Content-Length, None if it was not sent.
-    """
+    """Read a request whose JSON is the whole body or its first *header_length* bytes."""
     json_size = json_length(body, header_length, max_json)
     view = memoryview(body)
     return read_document(parse_json(view[:json_size]), view, json_size, model_name, version, regions)
@@ -143,19 +134,14 @@ def json_length(body: Buffer, header_length: bytes | None, max_json: int) -> int
 
 def read_document(
     document: Mapping[str, Any],
-    body: RequestBody,
-    json_size: int,
+    body: RequestBody,  # the body: tensors in binary are slices of it
+    json_size: int,  # where they begin
     model_name: str,
     version: int,
     regions: TensorRegions,
     limits: TensorLimits = NO_LIMITS,
 ) -> tuple[InferRequest, ResponseFormat]:
-    """Read a request whose JSON has been parsed.
-
-    Args:
-        body: The body: tensors in binary are slices of it.
-        json_size: Where they begin.
-    """
+    """Read a request whose JSON has been parsed."""
     if "inputs" not in document and _is_response(document):
         document = {"id": document.get("id", ""), "inputs": document["outputs"]}
     parameters_object = document.get("parameters")

@@ -35,38 +35,26 @@ _ID = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"([ !#-\[\]-~
 
 @dataclass(frozen=True, slots=True)
 class _KnownRequest:
-    """A request seen before, without the bytes of its tensors.
+    """A request seen before, without the bytes of its tensors."""
 
-    Attributes:
-        request: The request, without inputs and with the id of the first one.
-        inputs: Name, datatype, shape, start and end of each input. Positions count from the end of the JSON.
-        size: Bytes after the JSON.
-        has_id: Whether an id was cut off the JSON that it is found by.
-    """
-
-    request: InferRequest
+    request: InferRequest  # the request, without inputs and with the id of the first one
+    # Name, datatype, shape, start and end of each input. Positions count from the end of the JSON.
     inputs: tuple[tuple[str, Datatype, tuple[int, ...], int, int], ...]
-    size: int
+    size: int  # bytes after the JSON
     form: ResponseFormat
-    has_id: bool
+    has_id: bool  # whether an id was cut off the JSON that it is found by
 
 
 @dataclass(frozen=True, slots=True)
 class _KnownJson:
-    """A request seen before whose data is in its JSON, without that data.
+    """A request seen before whose data is in its JSON, without that data."""
 
-    Attributes:
-        request: The request, without inputs and with the id of the first one.
-        pieces: The JSON around its lists of data, without an id at its beginning.
-        inputs: Name, datatype and shape of each input, and what gives the bytes of its list.
-        has_id: Whether an id was cut off the JSON that the pieces are of.
-    """
-
-    request: InferRequest
-    pieces: tuple[bytes, ...]
+    request: InferRequest  # the request, without inputs and with the id of the first one
+    pieces: tuple[bytes, ...]  # the JSON around its lists of data, without an id at its beginning
+    # Name, datatype and shape of each input, and what gives the bytes of its list.
     inputs: tuple[tuple[str, Datatype, tuple[int, ...], Callable[[bytes], bytes]], ...]
     form: ResponseFormat
-    has_id: bool
+    has_id: bool  # whether an id was cut off the JSON that the pieces are of
 
 
 class InferRequestParser:

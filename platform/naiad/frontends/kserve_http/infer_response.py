@@ -21,8 +21,7 @@ from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 
 _OK = 200
 _NO_REGIONS: Mapping[str, RegionPart] = {}
-_SHORT = 1 << 12
-"""Bytes of all outputs below which nothing about them takes long."""
+_SHORT = 1 << 12  # bytes of all outputs below which nothing about them takes long
 _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 

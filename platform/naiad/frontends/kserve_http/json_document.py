@@ -22,25 +22,21 @@ from naiad.protocol.inference import Buffer
 _DATA = frozenset({"data"})
 _NOT_FINITE = re.compile(rb"(?<![\w.+-])(-?)(NaN|Inf(?:inity)?)(?![\w.+-])")
 _KEY = re.compile(rb'"[ \t\r\n]*:')
-_MAX_DIGITS = 20
-"""Digits and sign of the longest integer of 64 bits."""
+_MAX_DIGITS = 20  # digits and sign of the longest integer of 64 bits
 
 
 def parse_json(
     text: Buffer,
     *,
     not_an_object: str = "failed to parse the request JSON buffer: it must be an object",
-    max_objects: int | None = None,
+    max_objects: int | None = None,  # how many objects it may contain; None for any number
+    # The members whose values are elements of tensors. Their strings may have bytes that are not UTF-8, which are the
+    # surrogates U+DC80 to U+DCFF of `surrogateescape`.
     data: Container[str] = _DATA,
+    # Whether the caller rejects members of one name. Otherwise the first of them counts.
     has_unique_names: bool = False,
 ) -> dict[str, Any]:
     """The JSON object of a request.
-
-    Args:
-        max_objects: How many objects it may contain; None for any number.
-        data: The members whose values are elements of tensors. Their strings may have bytes that are not UTF-8, which
-            are the surrogates U+DC80 to U+DCFF of `surrogateescape`.
-        has_unique_names: Whether the caller rejects members of one name. Otherwise the first of them counts.
 
     Raises:
         InvalidRequestError: If it is not a JSON object, is nested deeper than 100 levels, or has too many objects; and

@@ -10,15 +10,12 @@ from __future__ import annotations
 from naiad.core.errors import InvalidRequestError
 
 MAX_DEPTH = 100
-MAX_OBJECTS = 10_000
-"""Objects of a request: two for each tensor, in a request that is well formed."""
+MAX_OBJECTS = 10_000  # objects of a request: two for each tensor, in a request that is well formed
 
 _BRACKETS = b"[]{}"
 _OTHERS = bytes(set(range(256)) - set(_BRACKETS + b'"'))
-_OPENING_BIT = 0x02
-"""The bit that `[` and `{` have, and `]` and `}` do not."""
-_CHUNK = 1 << 20
-"""Brackets that are added up at once, so that what numpy needs meanwhile is bounded."""
+_OPENING_BIT = 0x02  # the bit that `[` and `{` have, and `]` and `}` do not
+_CHUNK = 1 << 20  # brackets that are added up at once, so that what numpy needs meanwhile is bounded
 
 
 def check_structure(text: bytes, *, max_objects: int | None = None) -> None:

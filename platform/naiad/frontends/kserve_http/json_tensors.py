@@ -36,19 +36,13 @@ _NOT_FINITE = {
     "inf": orjson.Fragment(b"Infinity"),
     "-inf": orjson.Fragment(b"-Infinity"),
 }
-_CHUNK = 1 << 16
-"""Elements that are converted at once, so that what a long tensor needs meanwhile is bounded."""
+_CHUNK = 1 << 16  # elements that are converted at once, so that what a long tensor needs meanwhile is bounded
 _SPLIT_COUNT = 1 << 12
-_SPLIT_BYTES = 1 << 18
-"""Elements of BYTES that are split off at once: so many, or so many bytes of them."""
-_LONG_COUNT = 1 << 13
-"""Elements whose JSON takes half a millisecond."""
-_BYTES_PER_ELEMENT = 16
-"""Bytes of a text that take as long as an element."""
-_RENDERED_COUNT = 1 << 15
-"""Numbers that are rendered at once: about a millisecond's worth."""
-_NUMPY_FROM = 128
-"""Numbers from which numpy and orjson together write them faster than `struct` and orjson do."""
+_SPLIT_BYTES = 1 << 18  # elements of BYTES that are split off at once: so many, or so many bytes of them
+_LONG_COUNT = 1 << 13  # elements whose JSON takes half a millisecond
+_BYTES_PER_ELEMENT = 16  # bytes of a text that take as long as an element
+_RENDERED_COUNT = 1 << 15  # numbers that are rendered at once: about a millisecond's worth
+_NUMPY_FROM = 128  # numbers from which numpy and orjson together write them faster than `struct` and orjson do
 _MAX_NESTED = 32
 """How deeply the lists of a tensor are nested that are read quickly: as many dimensions as a tensor may have."""
 _CODES = {
@@ -63,15 +57,12 @@ _CODES = {
     Datatype.FP32: "f",
     Datatype.FP64: "d",
     Datatype.BOOL: "?",
-}
-"""Codes of `struct`."""
+}  # codes of `struct`
 _USUAL_TYPES = {
     datatype: frozenset({bool} if code == "?" else {int, float} if code in "fd" else {int})
     for datatype, code in _CODES.items()
-}
-"""The types of elements that `struct` converts to each datatype as `to_bytes` does."""
-_FEW = 1 << 12
-"""Elements up to which `struct` is used: it takes each as an argument of a call."""
+}  # the types of elements that `struct` converts to each datatype as `to_bytes` does
+_FEW = 1 << 12  # elements up to which `struct` is used: it takes each as an argument of a call
 _LENGTH = Struct("<I")
 _ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 

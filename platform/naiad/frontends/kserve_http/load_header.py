@@ -24,8 +24,7 @@ _FAMILY = "nv_trt_llm_kv_cache_block_metrics"
 _LABEL = "kv_cache_block_type"
 _BLOCKS = ("used", "max", "tokens_per")
 
-HeaderLines: TypeAlias = Callable[[], bytes]
-"""Makes further header lines of a response at the time it is written."""
+HeaderLines: TypeAlias = Callable[[], bytes]  # makes further header lines of a response at the time it is written
 
 
 def no_headers() -> bytes:

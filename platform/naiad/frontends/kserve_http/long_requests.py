@@ -23,8 +23,7 @@ from naiad.frontends.tensor_limits import TensorLimits
 from naiad.protocol.inference import Buffer, InferRequest
 from naiad.protocol.metadata import ModelMetadata
 
-LONG_JSON = 128 << 10
-"""Longer JSON is read in the offload process; up to this it takes less than 10 ms."""
+LONG_JSON = 128 << 10  # longer JSON is read in the offload process; up to this it takes less than 10 ms
 
 
 def read_infer(

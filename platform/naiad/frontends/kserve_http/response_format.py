@@ -14,10 +14,8 @@ from naiad.frontends.regions import TensorRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.protocol.inference import OutputTensor
 
-_MAX_LAYOUTS = 64
-"""Layouts of outputs whose JSON is kept for one form of request."""
-_MAX_BYTES = 16 << 10
-"""Bytes of that JSON. A frontend may know a thousand forms."""
+_MAX_LAYOUTS = 64  # layouts of outputs whose JSON is kept for one form of request
+_MAX_BYTES = 16 << 10  # Bytes of that JSON. A frontend may know a thousand forms.
 
 
 Pieces: TypeAlias = tuple[tuple[bytes, Callable[[OutputTensor], bytes]], ...]
@@ -25,36 +23,28 @@ Pieces: TypeAlias = tuple[tuple[bytes, Callable[[OutputTensor], bytes]], ...]
 
 
 class RepeatedResponses:
-    """What the responses to one repeated request have in common, by layout of their outputs.
-
-    Attributes:
-        heads: Everything before the binary data, for responses without an id.
-        texts: The JSON after the id, for responses with one.
-        documents: The JSON around the lists of data, after the id, for responses without binary data.
-    """
+    """What the responses to one repeated request have in common, by layout of their outputs."""
 
     __slots__ = ("documents", "heads", "texts")
 
     def __init__(self) -> None:
+        # Everything before the binary data, for responses without an id.
         self.heads: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
+        # The JSON after the id, for responses with one.
         self.texts: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
+        # The JSON around the lists of data, after the id, for responses without binary data.
         self.documents: Memo[Hashable, Pieces] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
 
 
 @dataclass(slots=True)
 class ResponseFormat:
-    """How the client wants its outputs.
+    """How the client wants its outputs."""
 
-    Attributes:
-        binary_by_default: Whether outputs that are not listed are sent as binary.
-        binary: Whether each listed output is sent as binary, by name.
-        repeated: What earlier responses of this form had in common; None for requests that are not recognised when
-            they are repeated.
-    """
-
-    binary_by_default: bool = False
-    binary: dict[str, bool] = field(default_factory=dict)
+    binary_by_default: bool = False  # whether outputs that are not listed are sent as binary
+    binary: dict[str, bool] = field(default_factory=dict)  # whether each listed output is sent as binary, by name
     requested: RequestedOutputs | None = None
+    # What earlier responses of this form had in common; None for requests that are not recognised when they are
+    # repeated.
     repeated: RepeatedResponses | None = None
 
     def is_binary(self, name: str) -> bool:

@@ -35,20 +35,13 @@ class Endpoint(Enum):
 
 
 class Route(NamedTuple):
-    """The parts of a path.
-
-    Attributes:
-        methods: HTTP methods it allows.
-        name: Model or region in the path; empty if it has none.
-        version: Model version in the path; LATEST if it has none.
-        action: The operation on shared-memory regions: status, register or unregister.
-    """
+    """The parts of a path."""
 
     endpoint: Endpoint
     methods: tuple[str, ...]
-    name: str = ""
-    version: int = LATEST
-    action: str = ""
+    name: str = ""  # model or region in the path; empty if it has none
+    version: int = LATEST  # model version in the path; LATEST if it has none
+    action: str = ""  # the operation on shared-memory regions: status, register or unregister
 
 
 # The reference rejects HEAD with 405. RFC 9110, 9.1, demands it wherever GET is allowed, and probes send it.

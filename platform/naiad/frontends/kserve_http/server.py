@@ -27,30 +27,23 @@ class HttpFrontend:
         engine: EngineFacade,
         *,
         address: str,
-        port: int,
+        port: int,  # port to listen on, 0 for any
         reuse_port: bool = False,
-        max_json: int = 64 << 20,
+        max_json: int = 64 << 20,  # longest JSON of a request in bytes (--http-max-input-size)
         limits: RequestLimits | None = None,
         extensions: Extensions | None = None,
         access: Access | None = None,
         tls: TlsFiles | None = None,
+        # Handles requests for paths that are not KServe's. It returns False for paths it does not know.
         fallback: Callable[[HttpExchange], bool] | None = None,
+        # Whether *fallback* would read the body of a request with some head.
         admit_fallback: Callable[[Head], bool] = lambda _: False,
         timeouts: HttpTimeouts | None = None,
         count: ConnectionCount | None = None,
-        pages: PageRules | None = None,
-        acceptor: Acceptor | None = None,
+        pages: PageRules | None = None,  # which Hosts and which web pages are served; None for the defaults
+        acceptor: Acceptor | None = None,  # accepts the connections; None for a server of one process
     ) -> None:
-        """A frontend that is not listening yet; see `start`.
-
-        Args:
-            port: Port to listen on, 0 for any.
-            max_json: Longest JSON of a request in bytes (--http-max-input-size).
-            fallback: Handles requests for paths that are not KServe's. It returns False for paths it does not know.
-            admit_fallback: Whether *fallback* would read the body of a request with some head.
-            pages: Which Hosts and which web pages are served; None for the defaults.
-            acceptor: Accepts the connections; None for a server of one process.
-        """
+        """A frontend that is not listening yet; see `start`."""
         limits = limits or RequestLimits()
         # Extensions that are not shared are closed with this frontend.
         self._own_background = None

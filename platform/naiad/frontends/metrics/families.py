@@ -15,8 +15,7 @@ from typing import TypeAlias
 
 from naiad.protocol.metadata import ModelStatistics
 
-_MAX_INTEGER = 1e15
-"""Bound below which a float represents each integer exactly (2**53), with a margin."""
+_MAX_INTEGER = 1e15  # bound below which a float represents each integer exactly (2**53), with a margin
 
 
 class MetricType(enum.Enum):
@@ -30,15 +29,11 @@ class MetricType(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The value of one series.
-
-    Attributes:
-        suffix: Appended to the family's name, such as `_count` for a histogram.
-    """
+    """The value of one series."""
 
     labels: Mapping[str, str]
     value: float
-    suffix: str = ""
+    suffix: str = ""  # appended to the family's name, such as `_count` for a histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +46,7 @@ class Family:
     samples: list[Sample] = field(default_factory=list)
 
 
-Collector: TypeAlias = Callable[[], Iterable[Family]]
-"""Returns families at the time of a scrape."""
+Collector: TypeAlias = Callable[[], Iterable[Family]]  # returns families at the time of a scrape
 
 
 def single_gauge(name: str, text: str, value: float) -> Family:

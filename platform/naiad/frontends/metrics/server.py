@@ -21,8 +21,7 @@ from naiad.protocol.inference import Buffer
 _PATHS = (b"/metrics", b"/metrics/")  # as the reference has them
 _READ = ("GET", "HEAD")
 _TEXT = b"text/plain; charset=utf-8"
-_LIMITS = RequestLimits(header_bytes=64 << 10, body_bytes=64 << 10)
-"""A scrape is a few hundred bytes long."""
+_LIMITS = RequestLimits(header_bytes=64 << 10, body_bytes=64 << 10)  # a scrape is a few hundred bytes long
 _STOP_SECONDS = 5
 """Time for responses that are being sent when the server stops. A page of metrics is computed at once."""
 
@@ -39,22 +38,15 @@ class MetricsFrontend:
         engine: EngineFacade,
         *,
         address: str,
-        port: int,
+        port: int,  # port to listen on, 0 for any
+        # Makers of further families, such as `cache.cache_families` or the models' own metrics.
         collectors: Sequence[Collector] = (),
-        with_system: bool = True,
-        with_counters: bool = True,
+        with_system: bool = True,  # whether to include the machine's processor and memory (--allow-cpu-metrics)
+        with_counters: bool = True,  # whether to include sums of durations (--metrics-config=counter_latencies)
         prepare: Callable[[], Awaitable[None]] | None = None,
-        pages: PageRules | None = None,
+        pages: PageRules | None = None,  # which Hosts are served; None for the default
     ) -> None:
-        """A frontend that is not listening yet; see `start`.
-
-        Args:
-            port: Port to listen on, 0 for any.
-            collectors: Makers of further families, such as `cache.cache_families` or the models' own metrics.
-            with_system: Whether to include the machine's processor and memory (--allow-cpu-metrics).
-            with_counters: Whether to include sums of durations (--metrics-config=counter_latencies).
-            pages: Which Hosts are served; None for the default.
-        """
+        """A frontend that is not listening yet; see `start`."""
         self._engine = engine
         self._prepare = prepare
         self._tasks: set[asyncio.Task[None]] = set()

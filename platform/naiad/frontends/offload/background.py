@@ -22,12 +22,7 @@ LONG_STRINGS = 256 << 10
 
 
 class Background:
-    """Runs long work.
-
-    Attributes:
-        slices: Runs generators on the event loop, a slice of them in each turn.
-        pool: Runs functions in separate processes.
-    """
+    """Runs long work."""
 
     def __init__(self, memory_limit: int | None = None) -> None:
         """Nothing that runs yet.
@@ -36,7 +31,7 @@ class Background:
             memory_limit: Bytes that reading one request may take in a process of the pool; None for no limit but that
                 which follows from the length of the request.
         """
-        self.slices = SliceScheduler()
+        self.slices = SliceScheduler()  # runs generators on the event loop, a slice of them in each turn
         self.pool = OffloadPool() if memory_limit is None else OffloadPool(memory_limit=memory_limit)
 
     async def close(self) -> None:

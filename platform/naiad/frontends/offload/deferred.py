@@ -14,8 +14,7 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InputTensor
 from naiad.protocol.strings import scan_strings
 
-_MAX_PARAMETERS = 4096
-"""Parameters of a long request: each is an object in the host."""
+_MAX_PARAMETERS = 4096  # parameters of a long request: each is an object in the host
 
 
 class DeferredBody:

@@ -19,17 +19,14 @@ class Cancellable(Protocol):
 
 def continue_later(
     exchange: HttpExchange,
+    # Starts the work, given what to call with its result and with its error.
     start: Callable[[Callable[[T], None], Callable[[Exception], None]], Cancellable],
     then: Callable[[T], None],
-    fail: Callable[[Exception], None],
+    fail: Callable[[Exception], None],  # called with the error of the work, or with that which *then* raised
 ) -> None:
     """Start work for an exchange, which stays open until *then* or *fail* responds.
 
     The connection handles no further request meanwhile. The work is cancelled if the client disconnects.
-
-    Args:
-        start: Starts the work, given what to call with its result and with its error.
-        fail: Called with the error of the work, or with that which *then* raised.
     """
 
     def on_done(value: T) -> None:

@@ -27,37 +27,27 @@ from typing import Any, NamedTuple
 
 from naiad.protocol.inference import Buffer
 
-TASK_HEAD = Struct("<QQQ")
-"""Size of the pickle, size of the content, and bytes of memory that the task may use."""
-OUTCOME_HEAD = Struct("<BQQ")
-"""Kind, number of buffers, size of the pickle."""
+TASK_HEAD = Struct("<QQQ")  # size of the pickle, size of the content, and bytes of memory that the task may use
+OUTCOME_HEAD = Struct("<BQQ")  # kind, number of buffers, size of the pickle
 
 _WRITTEN_AT_ONCE = 1 << 20
-_OUT_OF_BAND_FROM = 1 << 12
-"""Buffers of at least so many bytes are not pickled."""
+_OUT_OF_BAND_FROM = 1 << 12  # buffers of at least so many bytes are not pickled
 
 
 class OutcomeKind(IntEnum):
     """How a task ended."""
 
     VALUE = 0
-    ERROR = 1
-    """It raised a `NaiadError`, or another exception that its caller expects."""
-    UNEXPECTED = 2
-    """It raised an exception that is a bug; the value is its traceback."""
-    OUT_OF_MEMORY = 3
-    """It needed more memory than the task may use."""
+    ERROR = 1  # it raised a `NaiadError`, or another exception that its caller expects
+    UNEXPECTED = 2  # it raised an exception that is a bug; the value is its traceback
+    OUT_OF_MEMORY = 3  # it needed more memory than the task may use
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """A placeholder for an object that only the host has.
+    """A placeholder for an object that only the host has."""
 
-    Attributes:
-        key: What the host finds the object by: a word for its kind, then the arguments.
-    """
-
-    key: tuple[Any, ...]
+    key: tuple[Any, ...]  # what the host finds the object by: a word for its kind, then the arguments
 
 
 class Outcome(NamedTuple):

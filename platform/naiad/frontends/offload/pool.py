@@ -26,8 +26,7 @@ from naiad.protocol.inference import Buffer
 
 logger = logging.getLogger("naiad.offload")
 
-_IDLE_SECONDS = 30.0
-"""How long a process without a task is kept. A start costs a quarter of a second."""
+_IDLE_SECONDS = 30.0  # How long a process without a task is kept. A start costs a quarter of a second.
 _WRITTEN_ON_LOOP = 1 << 20
 """Contents up to this are written to shared memory on the event loop, in half a millisecond; others on a thread."""
 _KILLED_FROM = 8 << 20
@@ -125,18 +124,13 @@ class OffloadPool:
         function: Callable[..., Any],
         content: Sequence[Buffer],
         arguments: tuple[Any, ...],
-        resolve: Resolve,
+        resolve: Resolve,  # returns the object for the key of a `Deferred` in the result
         on_done: Callable[[Any], None],
+        # Called with the exception that the function or *resolve* raised, or with a `NaiadError` if the function needs
+        # too much memory or its process dies.
         on_failed: Callable[[Exception], None],
     ) -> OffloadTask:
-        """Run a function, after the tasks that were started before.
-
-        Args:
-            content: What it reads, in parts.
-            resolve: Returns the object for the key of a `Deferred` in the result.
-            on_failed: Called with the exception that the function or *resolve* raised, or with a `NaiadError` if the
-                function needs too much memory or its process dies.
-        """
+        """Run a function, after the tasks that were started before."""
         task = OffloadTask(self, function, content, arguments, resolve, on_done, on_failed)
         self._waiting.append(task)
         self._dispatch()

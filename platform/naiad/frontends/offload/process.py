@@ -21,8 +21,7 @@ from naiad.frontends.offload.messages import TASK_HEAD, Outcome, OutcomeKind, wr
 
 __all__ = ["run_tasks"]
 
-_NICE = 5
-"""Lower priority than the host: where processors are few, those requests wait rather than all others."""
+_NICE = 5  # lower priority than the host: where processors are few, those requests wait rather than all others
 _PAGE = mmap.PAGESIZE
 
 

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_SLICE_SECONDS = 0.002
-"""How long one turn of the loop works. A step of the work may exceed that by its own length."""
+_SLICE_SECONDS = 0.002  # How long one turn of the loop works. A step of the work may exceed that by its own length.
 
 
 class SlicedJob:
@@ -65,16 +64,11 @@ class SliceScheduler:
 
     def start(
         self,
-        steps: Generator[None, None, T],
+        steps: Generator[None, None, T],  # yields about once a millisecond, and returns the result
         on_done: Callable[[T], None],
-        on_failed: Callable[[Exception], None],
+        on_failed: Callable[[Exception], None],  # called with the exception that *steps* raised
     ) -> SlicedJob:
-        """Run *steps* to their end, beginning with the next turn of the loop.
-
-        Args:
-            steps: Yields about once a millisecond, and returns the result.
-            on_failed: Called with the exception that *steps* raised.
-        """
+        """Run *steps* to their end, beginning with the next turn of the loop."""
         job = SlicedJob(steps, on_done, on_failed)
         self._jobs.append(job)
         self._schedule()

@@ -24,19 +24,15 @@ logger = logging.getLogger("naiad.trace")
 
 _BATCH = 64
 """Traces per write: a crash of the server loses at most this many, and opening the file costs little per trace."""
-BATCH_SIZE = 16 << 20
-"""Bytes of traces that are written although there are fewer."""
-_MAX_WAITING = 64 << 20
-"""Bytes of traces that may wait for the thread; further ones are dropped."""
+BATCH_SIZE = 16 << 20  # bytes of traces that are written although there are fewer
+_MAX_WAITING = 64 << 20  # bytes of traces that may wait for the thread; further ones are dropped
 _MAX_WRITE = 256 << 10
 _PAUSE_SECONDS = 0.001
 _PAUSE_BYTES = 8 << 10
 """A pause of the thread follows this much text, so that the event loop gets the interpreter's lock without waiting for
 a switch of threads, which takes 5 ms."""
-_CLOSE_SECONDS = 10.0
-"""How long `close` waits for a file that is written slowly."""
-_STALL_SECONDS = 2.0
-"""The same for one that takes nothing."""
+_CLOSE_SECONDS = 10.0  # how long `close` waits for a file that is written slowly
+_STALL_SECONDS = 2.0  # the same for one that takes nothing
 
 
 class TraceFile:

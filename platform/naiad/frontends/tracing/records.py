@@ -17,29 +17,22 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
 
 _ids = count(1)
-_RECORD_SIZE = 512
-"""What a record takes besides a tensor's bytes, about."""
+_RECORD_SIZE = 512  # what a record takes besides a tensor's bytes, about
 TENSORS_SIZE = 8 << 20
 """Bytes of tensors in the trace of one request. They are copied on the event loop, at about 0.4 ms for each MiB."""
-_TRACE_SIZE = 16 << 20
-"""Bytes of a whole trace: the request may have any number of responses, each with its records."""
+_TRACE_SIZE = 16 << 20  # bytes of a whole trace: the request may have any number of responses, each with its records
 
 
 @dataclass(slots=True)
 class TensorRecord:
-    """A tensor of a request or response.
-
-    Attributes:
-        trace: The id of the request's trace.
-        data: A copy of its elements; empty if it did not fit.
-    """
+    """A tensor of a request or response."""
 
     trace: int
     activity: str
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes  # a copy of its elements; empty if it did not fit
 
 
 Record: TypeAlias = dict[str, Any] | TensorRecord
@@ -47,14 +40,10 @@ Record: TypeAlias = dict[str, Any] | TensorRecord
 
 @dataclass(slots=True)
 class CompleteTrace:
-    """The records of a client's request and of all requests that it caused.
-
-    Attributes:
-        size: Bytes that they take, about.
-    """
+    """The records of a client's request and of all requests that it caused."""
 
     records: list[Record]
-    size: int
+    size: int  # bytes that they take, about
 
 
 class TraceOutput(Protocol):

@@ -10,8 +10,7 @@ import orjson
 from naiad.frontends.tracing.records import CompleteTrace, TensorRecord
 from naiad.protocol.datatypes import Datatype
 
-_PIECE_ELEMENTS = 4096
-"""Elements in a piece: at most half a millisecond, in which no other thread of Python runs."""
+_PIECE_ELEMENTS = 4096  # elements in a piece: at most half a millisecond, in which no other thread of Python runs
 _PIECE_BYTES = 64 << 10
 _LENGTH_SIZE = 4
 

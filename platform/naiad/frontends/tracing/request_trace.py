@@ -16,19 +16,12 @@ from naiad.protocol.inference import InferRequest, InferResponse, Sink
 
 
 class ComputeTimes(NamedTuple):
-    """When a model executed a request, in nanoseconds of the monotonic clock.
+    """When a model executed a request, in nanoseconds of the monotonic clock."""
 
-    Attributes:
-        start: The host began to send it to a guest.
-        input_end: The guest began to execute.
-        output_start: The guest finished executing.
-        end: The host received the response.
-    """
-
-    start: int
-    input_end: int
-    output_start: int
-    end: int
+    start: int  # the host began to send it to a guest
+    input_end: int  # the guest began to execute
+    output_start: int  # the guest finished executing
+    end: int  # the host received the response
 
 
 class TraceRecorder(Protocol):

@@ -10,13 +10,9 @@ from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 
 
 class RequestTracer(Protocol):
-    """Submits requests, and traces some of them.
+    """Submits requests, and traces some of them."""
 
-    Attributes:
-        is_on: Whether any request may be traced; the others need no `submit`.
-    """
-
-    is_on: bool
+    is_on: bool  # whether any request may be traced; the others need no `submit`
 
     def submit(
         self, engine: EngineFacade, request: InferRequest, sink: Sink, protocol: str, headers: Mapping[str, str]

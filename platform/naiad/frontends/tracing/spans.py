@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 _SERVICE = "triton-inference-server"
 _SCOPE = "triton-server"
 _ROOT = "InferRequest"
-_MAX_SHUTDOWN_SECONDS = 3
-"""How long the server's shutdown waits for a collector that does not respond."""
+_MAX_SHUTDOWN_SECONDS = 3  # how long the server's shutdown waits for a collector that does not respond
 
 
 class SpanExporter:

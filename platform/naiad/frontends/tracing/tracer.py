@@ -24,15 +24,11 @@ logger = logging.getLogger("naiad.trace")
 
 
 class _EffectiveSettings:
-    """The settings that apply to one model, or to all others, and the state of sampling under them.
-
-    Attributes:
-        remaining: Requests that may still be traced; -1 for no limit.
-    """
+    """The settings that apply to one model, or to all others, and the state of sampling under them."""
 
     def __init__(self, options: TraceConfig, file: TraceFile) -> None:
         self.options = options
-        self.remaining = options.count
+        self.remaining = options.count  # requests that may still be traced; -1 for no limit
         self.on_omitted = file.on_omitted
         self.on_dropped = file.on_dropped
         self._file = file
@@ -73,11 +69,7 @@ class _EffectiveSettings:
 
 
 class Tracer:
-    """Traces requests by settings for all models and for single models.
-
-    Attributes:
-        on_change: Awaited with `is_on` after each change of clients: other processes trace requests, too.
-    """
+    """Traces requests by settings for all models and for single models."""
 
     def __init__(self, options: TraceConfig | None = None) -> None:
         self._defaults = options or TraceConfig()
@@ -85,6 +77,7 @@ class Tracer:
         self._changes: dict[str, dict[str, Any]] = {"": {}}
         self._settings = {"": _EffectiveSettings(self._defaults, self._file)}
         self.is_on = self._settings[""].is_on()
+        # Awaited with `is_on` after each change of clients: other processes trace requests, too.
         self.on_change: Callable[[bool], Awaitable[None]] = _announce_nothing
         exporter = self._defaults.open_telemetry
         self._exporter = None if exporter is None else SpanExporter(exporter)
