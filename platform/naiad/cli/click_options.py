@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 import click
 
-__all__ = ["OrderedGroup", "json_option", "progress_printer"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 

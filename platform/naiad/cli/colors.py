@@ -8,8 +8,6 @@ from typing import TextIO
 
 import click
 
-__all__ = ["Paint"]
-
 _NO_COLOR = "NO_COLOR"  # with any value but an empty one, nobody wants colors (https://no-color.org)
 
 
@@ -17,10 +15,8 @@ class Paint:
     """Colors texts for a stream, or leaves them as they are."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        """Paint for *stream*; default: standard output."""
         target = sys.stdout if stream is None else stream
         self.is_on = target.isatty() and not os.environ.get(_NO_COLOR) and os.environ.get("TERM") != "dumb"
 
     def __call__(self, text: str, color: str = "", *, bold: bool = False, dim: bool = False) -> str:
-        """The text in a color of the terminal, such as `red`."""
         return click.style(text, fg=color or None, bold=bold or None, dim=dim or None) if self.is_on else text

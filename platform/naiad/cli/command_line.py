@@ -31,27 +31,6 @@ from naiad.core.errors import NaiadError, OptionError
 from naiad.core.standard_streams import output_failure
 from naiad.environments.store.opening import open_store_of
 
-__all__ = [
-    "EXIT_FAILURE",
-    "EXIT_INTERRUPTED",
-    "EXIT_OUTPUT_CLOSED",
-    "EXIT_USAGE",
-    "CommandLine",
-    "exit_code_of",
-    "is_directory",
-    "own_flags",
-    "parse_command_line",
-    "report_error",
-    "report_option_error",
-    "run_command",
-    "server_flag",
-    "store_of",
-    "stray_argument",
-    "usage",
-    "with_help",
-    "wrong_arguments",
-]
-
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -80,7 +59,6 @@ class CommandLine:
         return self.all(flag)[-1] if self.has(flag) else flag.default
 
     def all(self, flag: Flag) -> tuple[str, ...]:
-        """The texts of all uses of the command's own flag."""
         return tuple(self.own.get(flag.name, ()))
 
     def has_server_flag(self, name: str) -> bool:
@@ -185,10 +163,7 @@ def server_flag(name: str) -> Flag:
 
 
 def usage(program: str, flags: Iterable[Flag]) -> str:
-    """The usage text of a program: one line for each flag, under the heading of its group, and examples at the end.
-
-    In a narrower terminal, the help of a flag is below it.
-    """
+    """The usage text of a program: one line for each flag under its group's heading, or two in a narrower terminal."""
     columns = shutil.get_terminal_size((_WIDE, 0)).columns
     line_of = _usage_line if columns >= _WIDE else partial(_usage_lines, columns=columns)
     lines = [f"Usage: {program} [options]"]

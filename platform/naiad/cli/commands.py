@@ -17,8 +17,6 @@ from naiad.cli.flag_commands import all_flag_commands
 from naiad.core.errors import NaiadError
 from naiad.core.extensions import command_modules, extension_of_command, load_from_extension
 
-__all__ = ["naiad_group", "run"]
-
 _ORDER = (
     *("init", "env"),
     *("serve", "run", "explain", "doctor", "bench", "tune", "bundle", "push", "pull", "verify", "deploy", "ray"),
@@ -43,7 +41,6 @@ class _AllCommands(click.Group):
         return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The sub-command of that name."""
         found = super().get_command(ctx, cmd_name)
         extension = extension_of_command(cmd_name)
         if found is None and extension is not None:

@@ -21,8 +21,6 @@ from naiad.config.server.flag import Flag, Kind
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.core.errors import NaiadError
 
-__all__ = ["SHELLS", "TRITONSERVER", "TRITONSERVER_VARIABLE", "CompletedFlagCommand", "completion_command"]
-
 SHELLS = ("bash", "zsh", "fish")
 _PROGRAM = "naiad"
 _VARIABLE = "_NAIAD_COMPLETE"  # the variable by which click's scripts ask for completions
@@ -60,7 +58,6 @@ class CompletedFlagCommand(click.Command):
         return self._command.load(self.name or "")(arguments)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The flags whose names begin with *incomplete*, after a dash."""
         del ctx
         return [
             CompletionItem(f"--{flag.name}", help=flag.help)
@@ -100,7 +97,6 @@ class CompletedFlagCommand(click.Command):
         )
 
     def _flags(self) -> Iterator[Flag]:
-        """The command's own flags, then the server's."""
         module: Any = import_module(self._command.place.partition(":")[0])
         yield from getattr(module, "OWN_FLAGS", ())
         yield from SERVER_FLAGS

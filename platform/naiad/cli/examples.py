@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["EXAMPLES", "examples_text"]
-
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
         "naiad serve --model-repository=models",

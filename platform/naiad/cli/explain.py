@@ -52,8 +52,6 @@ from naiad.models.resolution.explain import (
 from naiad.models.resolution.preparation import check_interpreter, prepare_environment
 from naiad.models.resolution.resolve import resolution_settings, resolve
 
-__all__ = ["explain"]
-
 _PROGRAM = "naiad explain MODEL"
 _ENSEMBLE = (
     "its requests are executed where they arrive if that process has instances of all of these models, else in 0"

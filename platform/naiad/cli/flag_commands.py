@@ -12,8 +12,6 @@ from dataclasses import dataclass
 
 from naiad.core.extensions import command_modules, extension_of_command, load_from_extension
 
-__all__ = ["FlagCommand", "all_flag_commands", "find_flag_command"]
-
 
 @dataclass(frozen=True, slots=True)
 class FlagCommand:
@@ -27,7 +25,6 @@ class FlagCommand:
     takes_served_model: bool = False
 
     def load(self, name: str) -> Callable[[Sequence[str]], int]:
-        """Import the command of that *name*."""
         command: Callable[[Sequence[str]], int] = load_from_extension(self.place, f"run `naiad {name}`")
         return command
 

@@ -16,15 +16,6 @@ from urllib.parse import urlsplit
 from naiad.core.errors import Code, NaiadError, OptionError, certificate_remedy
 from naiad.core.foreign_json import read_json
 
-__all__ = [
-    "DEFAULT_URL",
-    "HttpStatusError",
-    "ServerAddress",
-    "UnreachableServerError",
-    "basic_authorization",
-    "parse_header",
-]
-
 DEFAULT_URL = "http://localhost:8000"
 _SECONDS = 10.0
 _LONGEST_TEXT = 200  # longest text of an error answer that is printed: others are pages for browsers
@@ -68,16 +59,10 @@ class ServerAddress:
         return read_json(self.text(path))
 
     def post(self, path: str, document: Any) -> Any:
-        """The JSON that a path answers to a document."""
         return read_json(self.text(path, json.dumps(document).encode()))
 
     def text(self, path: str, body: bytes | None = None) -> str:
-        """The text of a path; the request is a POST if it has a body.
-
-        Raises:
-            UnreachableServerError: If nothing answers.
-            HttpStatusError: If the answer is an error.
-        """
+        """The text of a path, by POST with a body; UnreachableServerError, or HttpStatusError if it is an error."""
         headers = {**self.headers, "Content-Type": "application/json"} if body is not None else self.headers
         request = urllib.request.Request(f"{self.url}{path}", body, headers)  # noqa: S310 - the user's own address
         try:

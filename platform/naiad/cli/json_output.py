@@ -12,8 +12,6 @@ import orjson
 
 from naiad.config.server.flag import Flag, Kind
 
-__all__ = ["JSON_FLAG", "print_json"]
-
 JSON_FLAG = Flag("json", Kind.NOTHING, "", "Print one JSON object.")
 """The flag of the commands that accept the server's flags."""
 

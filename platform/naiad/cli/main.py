@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from functools import partial
 from types import FrameType
 
-__all__ = ["main", "main_tritonserver"]
-
 _SIGNALLED = 128  # a shell adds the signal's number to this for the status of a program that a signal ended
 
 

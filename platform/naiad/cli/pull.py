@@ -24,8 +24,6 @@ from naiad.models.artifacts.store import ArtifactStore, copy_repository
 from naiad.sources.registry.client import open_registry
 from naiad.sources.registry.references import parse_reference
 
-__all__ = ["pull"]
-
 _PROGRAM = "naiad pull oci://REGISTRY/NAME:TAG"
 _GROUP = "Pull (also takes --env-store, --require-signature and --env-trust of the server)"
 _OUTPUT = Flag("output", Kind.STRING, "", "Folder to write the repository into, too; it must not exist.")

@@ -48,8 +48,6 @@ from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics
 from naiad.protocol.numpy_types import NUMPY_TYPES
 
-__all__ = ["run"]
-
 _PROGRAM = "naiad run MODEL_DIR"
 _GROUP = "Run (also takes the server's flags about loading models)"
 _INPUT = Flag(
@@ -154,7 +152,6 @@ class _HiddenFailure(logging.Filter):
         self._start = f"failed to load '{model}'"
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is another one."""
         return record.levelno != logging.ERROR or not record.getMessage().startswith(self._start)
 
 
@@ -333,7 +330,6 @@ def _print_response(response: _PrintedResponse) -> None:
 
 
 def _print_json(result: _RunResult) -> None:
-    """Print a result for programs: one JSON object."""
     document = {
         "model_name": result.model,
         "model_version": result.version,

@@ -24,8 +24,6 @@ from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 from naiad.protocol.numpy_types import NUMPY_TYPES
 
-__all__ = ["example_of", "input_tensor", "read_request"]
-
 _Array: TypeAlias = np.ndarray[Any, Any]
 
 _LARGEST_TENSOR_BYTES = 1 << 40  # effectively no limit: the caller's own input is not hostile
@@ -39,15 +37,11 @@ _SHOWN = 80
 
 
 def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest:
-    """The request that the texts of `--input` describe.
+    """The request that the texts of `--input` describe; InvalidRequestError for another form, or another model's.
 
-    Args:
-        inputs: Each is a file with the JSON of `POST /v2/models/M/infer`, `-` for standard input, or `name=value`,
-            where the value is JSON, text or `@file.npy`. The JSON may be `{"inputs": {"name": value}}`, too; types and
-            shapes are then those of the model.
-
-    Raises:
-        InvalidRequestError: If a text has another form, or does not match the model's inputs.
+    Each is a file with the JSON of `POST /v2/models/M/infer`, `-` for standard input, or `name=value`, where the value
+    is JSON, text or `@file.npy`. The JSON may be `{"inputs": {"name": value}}`, too; types and shapes are then those of
+    the model.
     """
     document: dict[str, Any] = {}
     values: dict[str, Any] = {}
@@ -133,11 +127,7 @@ def _named_input(name: str, value: Any, metadata: ModelMetadata) -> InputTensor:
 
 
 def input_tensor(wanted: TensorMetadata, value: Any) -> InputTensor:
-    """An array or a JSON value as an input tensor; missing leading dimensions become 1.
-
-    Raises:
-        InvalidRequestError: If the value does not match the input's datatype, or its lists are ragged.
-    """
+    """An array or JSON value as an input, missing leading dimensions as 1; InvalidRequestError if it does not fit."""
     shape = list(value.shape) if isinstance(value, np.ndarray) else _list_shape(wanted.name, value)
     shape = [1] * max(0, len(wanted.shape) - len(shape)) + shape
     datatype = BY_NAME[wanted.datatype]

@@ -25,8 +25,6 @@ from naiad.core.logs import ActiveLog, LogSettings, configure, escapes_messages
 if TYPE_CHECKING:
     from naiad.server.app import Supervisor
 
-__all__ = ["log_settings", "naiad_serve", "open_log", "serve", "with_default_build"]
-
 _log = logging.getLogger("naiad.cli")
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -37,12 +35,7 @@ def naiad_serve(arguments: Sequence[str]) -> int:
 
 
 def serve(arguments: Sequence[str], program: str, supervisor: Supervisor | None = None) -> int:
-    """Run the server that a command line describes until it stops; returns the exit code.
-
-    Args:
-        arguments: The server's flags; for `naiad serve`, also files and directories that a framework saved.
-        supervisor: The connection to the program that started the server; None without one.
-    """
+    """Run the server that a command line describes until it stops; returns the exit code."""
     try:
         found, positional = split_arguments(arguments, SERVER_FLAGS, program)
         if any(flag.name == HELP for flag, _ in found):
@@ -110,10 +103,7 @@ def _limit_blas_threads() -> None:
 
 
 def open_log(settings: LogSettings, *, is_queued: bool = False) -> ActiveLog:
-    """The log, opened with these settings; close it to restore the previous one.
-
-    With *is_queued*, a thread writes the lines (`logs.configure`).
-    """
+    """The log, opened with these settings, written by a thread if *is_queued*; close it to restore the previous one."""
     try:
         return configure(settings, is_queued=is_queued)
     except OSError as error:

@@ -26,8 +26,6 @@ from naiad.models.resolution.tables import text_table
 from naiad.sources.registry.client import RegistryClient, open_registry
 from naiad.sources.registry.references import is_reference, parse_reference
 
-__all__ = ["verify"]
-
 _PROGRAM = "naiad verify oci://REGISTRY/NAME:TAG|FOLDER"
 _GROUP = "Verify"
 OWN_FLAGS = own_flags(_GROUP, JSON_FLAG)
@@ -44,7 +42,6 @@ class _CheckedSignature:
 
     @property
     def is_valid(self) -> bool:
-        """Whether a trusted key signed exactly this content."""
         return bool(self.statement.signer) and not self.differences
 
 
@@ -136,7 +133,6 @@ def _signers(layer: ArtifactLayer, statements: Sequence[SignedStatement]) -> lis
 def _report(
     place: str, signatures: Sequence[_CheckedSignature], layers: Sequence[_CheckedLayer], *, is_json: bool
 ) -> int:
-    """Print the result; returns the exit code."""
     is_valid = any(each.is_valid for each in signatures)
     if is_json:
         print_json(

@@ -68,7 +68,6 @@ def _end_children() -> None:
 
 
 def _children() -> Iterator[int]:
-    """The id of each child."""
     own = str(os.getpid())
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

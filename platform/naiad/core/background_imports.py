@@ -6,8 +6,6 @@ import asyncio
 import sys
 from importlib import import_module
 
-__all__ = ["import_in_background"]
-
 
 async def import_in_background(name: str) -> None:
     """Import the module *name* on a thread."""

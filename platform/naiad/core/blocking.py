@@ -19,20 +19,6 @@ from typing import Any, TypeVar, cast
 
 from naiad.core.errors import NotReadyError
 
-__all__ = [
-    "LendableSlot",
-    "WorkCancelledError",
-    "acquire",
-    "check_cancelled",
-    "held",
-    "in_call",
-    "on_cancel",
-    "pause",
-    "report",
-    "run",
-    "run_each",
-]
-
 _T = TypeVar("_T")
 _I = TypeVar("_I")
 
@@ -102,13 +88,10 @@ _threads = _DaemonThreads()
 
 
 class LendableSlot:
-    """One of a number of slots, held in its context by the tasks that run in it.
+    """One of a number of slots, held in its context by the tasks that run in it; None for one that is not counted.
 
     A function of `run` that takes longer than a second lends the slot to others until it has returned. Whatever it
     waits for, such as an index of packages or a dead file system, then holds none of the slots.
-
-    Args:
-        slots: The slots; None for one that is not counted.
     """
 
     def __init__(self, slots: asyncio.Semaphore | None) -> None:

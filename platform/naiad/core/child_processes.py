@@ -1,8 +1,4 @@
-"""Child processes: starting one that runs code of this installation, and ending one with all that it has started.
-
-Only what two or more modules do in the same way is here. Guests (a user of their own, watched by a pidfd), forks that
-another process reaps, and replicas of Ray share no statement with this.
-"""
+"""Child processes: starting one that runs code of this installation, and ending one with all that it has started."""
 
 from __future__ import annotations
 
@@ -19,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from naiad.core.blocking import on_cancel
-
-__all__ = ["end_kept", "ended_with_group", "kill_group", "read_output", "start_kept", "start_own_code"]
 
 _KEEPER = Path(__file__).with_name("_process_keeper.py")
 
@@ -96,10 +90,7 @@ def kill_group(pid: int) -> None:
 def read_output(process: subprocess.Popen[bytes], *, time_limit: float, errors: str = "replace") -> tuple[str, str]:
     """The last 4 MiB that a process prints to its stdout, and to its stderr, until both are closed and it has ended.
 
-    *errors* says what becomes of bytes that are not UTF-8, as in `bytes.decode`.
-
-    Raises:
-        subprocess.TimeoutExpired: If that takes longer; it has what was read as `output` and `stderr`.
+    *errors* is that of `bytes.decode`. subprocess.TimeoutExpired has what was read as `output` and `stderr`.
     """
     deadline = time.monotonic() + time_limit
     printed, said = bytearray(), bytearray()

@@ -61,12 +61,9 @@ class InvalidRequestError(NaiadError):
 
 
 class MalformedRequestError(InvalidRequestError):
-    """The JSON of a request has the wrong structure.
+    """The JSON of a request has the wrong structure."""
 
-    The code is INTERNAL, although the mistake is the client's: clients of the reference rely on it.
-    """
-
-    default_code = Code.INTERNAL
+    default_code = Code.INTERNAL  # although the mistake is the client's: clients of the reference rely on it
 
 
 class UnsupportedRequestError(NaiadError):

@@ -19,8 +19,6 @@ from typing import Any
 
 from naiad.core.errors import MissingPackageError
 
-__all__ = ["EXTENSIONS", "Extension", "command_modules", "extension_of_command", "load_from_extension"]
-
 
 @dataclass(frozen=True, slots=True)
 class Extension:
@@ -55,11 +53,7 @@ def extension_of_command(command: str) -> Extension | None:
 
 
 def load_from_extension(place: str, purpose: str) -> Any:
-    """Import what *place* names, as `package.module:name`; *purpose* is what cannot be done without it, for the error.
-
-    Raises:
-        MissingPackageError: If the package is not there, or another one that it needs.
-    """
+    """Import what *place* names, as `package.module:name`; MissingPackageError, with *purpose*, without its package."""
     module, _, name = place.partition(":")
     try:
         return getattr(import_module(module), name)

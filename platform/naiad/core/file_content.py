@@ -6,8 +6,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["HEAD_BYTES", "explain_content", "explain_file", "find_unfetched"]
-
 HEAD_BYTES = 512  # so much of a file is enough
 _LFS = b"version https://git-lfs.github.com/spec/"
 _HTML = (b"<!doctype html", b"<html")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-__all__ = ["file_digest"]
-
 _PIECE = 1 << 20
 
 

@@ -9,12 +9,7 @@ TOO_MANY_DIGITS = "a number has thousands of digits"
 
 
 def read_json(text: str | bytes) -> Any:
-    """The value of a JSON text.
-
-    Raises:
-        ValueError: If it is malformed, has a number of too many digits, or is nested too deeply for the parser, which
-            recurses.
-    """
+    """The value of a JSON text; ValueError if it is malformed, nested too deeply, or has a number of many digits."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError):

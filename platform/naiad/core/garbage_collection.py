@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import gc
 
-__all__ = ["pause", "resume", "settle"]
-
 _THRESHOLDS = (10_000, 5, 80)
 
 

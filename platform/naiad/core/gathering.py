@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Iterable
 
 from naiad.core.errors import fresh
 
-__all__ = ["finish_all"]
-
 
 async def finish_all(work: Iterable[Awaitable[object]], *, except_for: tuple[type[BaseException], ...] = ()) -> None:
     """Wait until all of *work* has ended; then raise the first failure that is not *except_for*."""

@@ -19,17 +19,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeAlias
 
-__all__ = [
-    "Gpu",
-    "GpuLibrary",
-    "GpuMeter",
-    "Measurement",
-    "find_gpus",
-    "gpu_memory_of_processes",
-    "gpu_uuid",
-    "visible_gpus",
-]
-
 _log = logging.getLogger("naiad.gpus")
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -87,10 +76,7 @@ class GpuLibrary:
         self._library = library
 
     def list(self) -> list[Gpu]:
-        """All GPUs of the machine with their MIG devices, in the order of the driver.
-
-        The list is empty if the library reports an error.
-        """
+        """All GPUs of the machine with their MIG devices, in the driver's order; none if the library fails."""
         count = ctypes.c_uint()
         if self._library.nvmlInit_v2() or self._library.nvmlDeviceGetCount_v2(ctypes.byref(count)):
             return []
@@ -107,7 +93,6 @@ class GpuLibrary:
         return found
 
     def uses_several_mig_devices(self) -> bool:
-        """Whether a process can use several MIG devices."""
         version = ctypes.c_int()
         known = self._succeeds("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(version))
         return known and version.value >= _CUDA_OF_SEVERAL_MIG_DEVICES

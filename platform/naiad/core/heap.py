@@ -13,8 +13,6 @@ import contextlib
 import ctypes
 import mmap
 
-__all__ = ["FREED_APART", "discard_on_thread", "fix_thresholds", "trim"]
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LONG = 1 << 20
 """Bytes from which the system provides a block by itself. Shorter ones are used again without page faults. Messages of

@@ -7,8 +7,6 @@ import errno
 
 import psutil
 
-__all__ = ["listen_failure"]
-
 
 def listen_failure(problem: OSError, port: int) -> str:
     """What *problem* says of a TCP port that cannot be opened, and of one that is taken which process listens there.

@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TextIO
 
-__all__ = ["Destination", "DirectWriter", "FileDestination", "LogWriter", "QueuedWriter", "StreamDestination"]
-
 _MAX_QUEUED = 8 << 20  # bytes of lines that may wait: about 50,000 lines, or several seconds of a very busy log
 _RESERVE = 1 << 20  # further bytes for warnings and errors, which are the last lines that should be missing
 _MAX_WRITE = 16 << 10
@@ -42,11 +40,7 @@ class Destination(Protocol):
         """Write some of *data*, at least one byte; how many were written. May block."""
 
     def reopen(self) -> None:
-        """Open the file of the destination's name again, which may be another file by now.
-
-        Raises:
-            OSError: If that fails; the file that is open stays in use.
-        """
+        """Open the file of this name, which may be another by now; after an OSError, the open one stays in use."""
 
     def close(self) -> None:
         """Close what was opened for this."""
@@ -56,7 +50,6 @@ class FileDestination:
     """A file that is appended to."""
 
     def __init__(self, path: Path) -> None:
-        """Open it."""
         self._path = path
         self._descriptor = self._open()
 
@@ -64,7 +57,6 @@ class FileDestination:
         return str(self._path)
 
     def write(self, data: memoryview) -> int:
-        """Append some of *data*."""
         return os.write(self._descriptor, data)
 
     def reopen(self) -> None:
@@ -92,7 +84,6 @@ class StreamDestination:
         return "stderr"
 
     def write(self, data: memoryview) -> int:
-        """Write some of *data*, behind what others have printed to the stream."""
         # Another object than the interpreter's own stream was put there by a notebook or a test, and its descriptor,
         # if it has one, leads elsewhere.
         if self._stream is not sys.__stderr__:
@@ -146,7 +137,6 @@ class DirectWriter:
         self._output.reopen()
 
     def flush(self) -> bool:
-        """Do nothing: no lines wait."""
         return True
 
     def close(self) -> None:
@@ -177,7 +167,6 @@ class QueuedWriter:
         _writers.add(self)
 
     def put(self, line: bytes, *, urgent: bool) -> None:
-        """Queue a line with its end; it is dropped and counted if the queue is full."""
         with self._changed:
             if self._thread is None and not self._is_direct:
                 self._start()
@@ -206,7 +195,6 @@ class QueuedWriter:
             self._changed.notify_all()
 
     def flush(self) -> bool:
-        """Wait until all lines are written; False if the reader takes none or takes too long."""
         now = time.monotonic()
         deadline, stalled = now + _CLOSE_SECONDS, now + _STALL_SECONDS
         with self._changed:

@@ -32,24 +32,6 @@ from naiad.core.log_writer import DirectWriter, FileDestination, LogWriter, Queu
 if TYPE_CHECKING:  # commands that print help or a version log nothing, and import no event loop
     import asyncio
 
-__all__ = [
-    "GUEST_LEVELS",
-    "ActiveLog",
-    "GuestName",
-    "LineFormatter",
-    "LogLine",
-    "LogSettings",
-    "RecentLines",
-    "ServerLine",
-    "configure",
-    "escapes_messages",
-    "log_block",
-    "log_guest_line",
-    "log_guest_record",
-    "logged_levels",
-    "verbose",
-]
-
 ROOT = "naiad"
 _guest_log = logging.getLogger(f"{ROOT}.guest")
 _KEPT_LINES = 200
@@ -124,7 +106,6 @@ class ActiveLog:
         self.apply(settings)
 
     def apply(self, settings: LogSettings) -> None:
-        """Use other settings from the next line on; the destination is not changed."""
         self._settings = settings
         self.is_verbose = settings.verbose > 0
         self._handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
@@ -132,7 +113,6 @@ class ActiveLog:
         _open_logs.set_level()
 
     def passes(self, level: int) -> bool:
-        """Whether messages of a level are logged."""
         return _LevelFilter(self._settings).passes(level)
 
     def keep_recent(self) -> RecentLines:
@@ -145,9 +125,7 @@ class ActiveLog:
     def pass_on(self, deliver: Callable[[Sequence[ServerLine]], None], loop: asyncio.AbstractEventLoop) -> None:
         """Deliver the lines of the server from now on, until the log is closed, to the process that keeps them.
 
-        Args:
-            deliver: Called with the lines of the last moments, oldest first: at most 2000, since older ones would be
-                dropped by `RecentLines`, too. Lines of guests are not among them.
+        *deliver* gets those of the last moments, oldest first: at most 2000, since `RecentLines` would drop older ones.
         """
         passing = _LinesInPassing(deliver, loop)
         self._logger.addHandler(passing)
@@ -158,7 +136,6 @@ class ActiveLog:
         self._handler.writer.reopen()
 
     def flush(self) -> None:
-        """Write what is queued, for a bounded time."""
         self._handler.writer.flush()
 
     def close(self) -> None:
@@ -258,7 +235,6 @@ class RecentLines(logging.Handler):
             self._server.append(self._numbered(own))
 
     def add(self, lines: Iterable[ServerLine]) -> None:
-        """Keep lines that another process of the server wrote."""
         self.acquire()
         try:
             self._server.extend(self._numbered(line) for line in lines)
@@ -314,7 +290,6 @@ class _LinesInPassing(logging.Handler):
                 self._loop.call_soon_threadsafe(self._deliver_later)
 
     def close(self) -> None:
-        """Deliver what is left."""
         super().close()
         self._deliver_now()
 
@@ -362,7 +337,6 @@ class LineFormatter(logging.Formatter):
         self._formatted_second = (-1, "")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, without a newline."""
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{self.formatException(record.exc_info)}"
@@ -420,12 +394,9 @@ def logged_levels() -> int:
 
 
 def configure(settings: LogSettings, *, of_libraries: bool = True, is_queued: bool = False) -> ActiveLog:
-    """Configure the log until the result is closed.
+    """Configure the log until the result is closed; with *of_libraries*, messages of libraries are logged, too.
 
-    Args:
-        of_libraries: Whether messages of libraries are logged, too.
-        is_queued: Whether a thread writes the lines, as a server needs: then no call that logs waits for the log's
-            reader. Otherwise each line is written when the call that logs it returns.
+    With *is_queued*, a thread writes the lines, as a server needs: no call that logs waits for the log's reader.
     """
     return ActiveLog(_LineHandler(settings, is_queued=is_queued), settings, of_libraries=of_libraries)
 
@@ -497,7 +468,6 @@ class _LineHandler(logging.Handler):
     """Formats records and hands the lines to a writer."""
 
     def __init__(self, settings: LogSettings, *, is_queued: bool) -> None:
-        """Open the destination."""
         super().__init__()
         destination = StreamDestination(sys.stderr) if settings.file is None else FileDestination(settings.file)
         writer = QueuedWriter if is_queued else DirectWriter

@@ -6,8 +6,6 @@ import re
 
 from naiad.core.errors import OptionError
 
-__all__ = ["counted", "parse_seconds", "parse_size", "size_text"]
-
 _QUANTITY = re.compile(r"\s*(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[a-zA-Z]*)\s*")
 _SIZES = {
     "": 1,

@@ -11,8 +11,6 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["lasting_path", "real_path"]
-
 _MAX_LINKS = 40  # as the kernel's
 
 

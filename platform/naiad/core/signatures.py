@@ -29,19 +29,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = [
-    "SIGNATURE_SUFFIX",
-    "Signatures",
-    "SignedMessage",
-    "TrustedKeys",
-    "create_key",
-    "list_signers",
-    "read_signatures",
-    "read_trusted_keys",
-    "sign",
-    "sign_message",
-]
-
 SIGNATURE_SUFFIX = ".sig"  # suffix of the signature file, appended to the archive's name
 
 _FORMAT = "naiad-signature-1"
@@ -96,7 +83,6 @@ class TrustedKeys:
         )
 
     def is_valid(self, key: str, signature: bytes, message: bytes) -> bool:
-        """Whether the trusted key with this id signed a message."""
         return key in self.keys and _is_valid(self.keys[key], signature, message)
 
     def verify_local_archive(self, archive: Path, digest: str) -> str:
@@ -187,11 +173,7 @@ def create_key(private: Path, algorithm: str = "ed25519") -> str:
 
 
 def sign(archive: Path, digest: str, private: Path) -> tuple[Path, str]:
-    """Sign an archive; keeps existing signatures of the same content.
-
-    Returns:
-        The signature file, and the id of the key.
-    """
+    """Sign an archive, keeping existing signatures of the same content; the signature file, and the id of the key."""
     key = _private(private)
     target = archive.with_name(archive.name + SIGNATURE_SUFFIX)
     key_id = _key_id(_public_bytes(key.public_key()))

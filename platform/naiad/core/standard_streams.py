@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["open_standard_streams", "output_failure"]
-
 _NAMES = ("stdin", "stdout", "stderr")
 
 

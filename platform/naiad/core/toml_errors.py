@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["explain_toml_error"]
-
 _PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 _WIDEST = 160
 

@@ -43,13 +43,10 @@ class Denial(NamedTuple):
 
 
 def restriction_denial(what: str, header: str, given: Sequence[str | bytes], expected: bytes) -> str:
-    """Why a request may not use a restricted part of a protocol; empty if it may.
+    """Why a request may not use a restricted part of a protocol, an `API` or `protocol`; empty if it may.
 
-    A repeated header is denied: programs between client and server may have checked another of its values.
-
-    Args:
-        what: What is restricted, `API` or `protocol`. Text: SRV src/http_server.cc, src/grpc/.
-        expected: The value that it must have. The time to compare does not depend on how many bytes are right.
+    A repeated header is denied: programs between client and server may have checked another of its values. Text: SRV
+    src/http_server.cc, src/grpc/.
     """
     if len(given) > 1:
         return f"This {what} is restricted, and header '{header}' is repeated; send it once"
@@ -69,13 +66,9 @@ class HeaderForwarder:
     def forward(
         self, request: InferRequest, headers: Iterable[tuple[str, str]], propagated: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Add the headers whose names match to the parameters. They replace parameters of the same name.
+        """Make parameters of headers whose names match; *propagated* with their names, as clients may send some, too.
 
-        Returns:
-            *propagated* with the names of these parameters: a client may send parameters of such names, too.
-
-        Raises:
-            InvalidRequestError: If one has the name of a parameter that the server itself reads.
+        They replace parameters of the same name; InvalidRequestError if the server itself reads that parameter.
         """
         found = {name: value for name, value in headers if self._matches(name)}
         if found:

@@ -15,8 +15,6 @@ from collections.abc import Callable
 
 from naiad.core.heap import FREED_APART, discard_on_thread
 
-__all__ = ["BodyBuffer", "BodyBuffers"]
-
 _FIRST = 1 << 18  # Bytes of a new buffer. Larger ones could get huge pages, so that one byte would cost 2 MiB.
 _GROWTH = 4
 _POOLED = 64 << 20  # bytes of all kept buffers together
@@ -80,11 +78,7 @@ class BodyBuffers:
     """Kept buffers, shared by the connections of one event loop."""
 
     def __init__(self, on_kept: Callable[[], None] = lambda: None) -> None:
-        """Without buffers.
-
-        Args:
-            on_kept: Called when a buffer is kept: `on_tick` must be called from now on, until it returns False.
-        """
+        """Without buffers; *on_kept* is called when one is kept: call `on_tick` from then on until it returns False."""
         self._on_kept = on_kept
         # The one used last is at the end: its pages are most likely in the cache.
         self._kept: list[tuple[mmap.mmap, int, int]] = []
@@ -92,7 +86,6 @@ class BodyBuffers:
 
     @property
     def kept_size(self) -> int:
-        """Bytes that kept buffers use."""
         return sum(touched for _, touched, _ in self._kept)
 
     def take(self, expected: int, limit: int) -> BodyBuffer:

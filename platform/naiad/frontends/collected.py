@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from naiad.frontends.request_budget import COLLECTING, Charge, RequestBudget
 
-__all__ = ["CollectedBytes"]
-
 _FEW = 1 << 16  # bytes that are not counted, as those of short bodies: the limit on connections bounds them
 
 
@@ -19,15 +17,7 @@ class CollectedBytes:
     def __init__(
         self, budget: RequestBudget, on_refused: Callable[[str], None], on_room: Callable[[], None] | None = None
     ) -> None:
-        """Nothing collected yet.
-
-        Args:
-            on_refused: Called with the reason if the response must be dropped.
-            on_room: Called when it may continue after a stop.
-
-        Attributes:
-            is_stopped: Whether the model must not send more now.
-        """
+        """Nothing yet; *on_refused* gets the reason to drop the response, *on_room* is called at the end of a stop."""
         self._budget = budget
         self._charge: Charge | None = None
         self._on_refused: Callable[[str], None] = on_refused
@@ -45,7 +35,6 @@ class CollectedBytes:
             self.is_stopped = self._charge is not None
 
     def release(self) -> None:
-        """Nothing is held any more, and nothing is counted."""
         charge, self._charge = self._charge, None
         self.is_stopped = False
         # They refer to the response, which refers to this object: else only the garbage collector would free both.

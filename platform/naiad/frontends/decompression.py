@@ -19,8 +19,6 @@ from naiad.core.errors import InvalidRequestError
 from naiad.frontends.growing_bytes import resize_bytes
 from naiad.protocol.inference import Buffer
 
-__all__ = ["SHORT_INPUT", "SHORT_OUTPUT", "STEP_SIZE", "Decompression", "DecompressionTask", "DecompressionThreads"]
-
 STEP_SIZE = 2 << 20  # bytes that one step produces: about 5 ms, and few hand-overs between threads
 SHORT_INPUT = 1 << 16  # bytes of a body up to which its first step may run on the event loop
 SHORT_OUTPUT = 1 << 19  # bytes that this step may produce: about 1 ms
@@ -50,12 +48,7 @@ class Decompression:
     )
 
     def __init__(self, body: Buffer, name: str, limit: int, what: str = "request body") -> None:
-        """The body, with nothing decompressed yet.
-
-        Args:
-            body: Compressed bytes in gzip or zlib format.
-            limit: Maximum size of the decompressed body in bytes.
-        """
+        """The body, compressed in gzip or zlib format; decompressed it may have *limit* bytes."""
         self._body = memoryview(body)
         self._name = name
         self._limit = limit
@@ -72,7 +65,6 @@ class Decompression:
 
     @property
     def size(self) -> int:
-        """Bytes decompressed so far."""
         return self._size
 
     @property
@@ -82,7 +74,6 @@ class Decompression:
 
     @property
     def result(self) -> bytearray:
-        """The decompressed bytes, once it is complete."""
         return self._result
 
     def step(self, count: int = STEP_SIZE) -> None:
@@ -170,7 +161,6 @@ class DecompressionTask:
         self._drop_callbacks()
 
     def resume(self) -> None:
-        """Go on after `on_step` returned False."""
         if self._is_stopped and not self._is_over:
             self._is_stopped = False
             self.submit_step()

@@ -13,8 +13,6 @@ import ctypes
 
 from naiad.core.heap import FREED_APART, discard_on_thread
 
-__all__ = ["new_bytes", "resize_bytes"]
-
 _resize = ctypes.pythonapi.PyByteArray_Resize
 _resize.argtypes = (ctypes.py_object, ctypes.c_ssize_t)
 _resize.restype = ctypes.c_int

@@ -58,10 +58,8 @@ def document(settings: LogSettings) -> dict[str, str | bool | int]:
 def with_changes(settings: LogSettings, changes: Mapping[str, str | bool | int]) -> LogSettings:
     """The settings after *changes*, whose values have the right types. Unknown names are ignored.
 
-    Raises:
-        UnsupportedRequestError: If *changes* contain the file.
-        InvalidRequestError: If the level does not fit into gRPC's field of 32 bits.
-        NotReadyError: If the format is unknown. The reference responds with the code "unavailable".
+    UnsupportedRequestError for the file, InvalidRequestError for a level beyond gRPC's 32 bits, NotReadyError, which is
+    the reference's code "unavailable", for an unknown format.
     """
     if "log_file" in changes:
         raise UnsupportedRequestError("log file location can not be updated through network protocol")

@@ -32,18 +32,13 @@ def default_limit() -> int:
 
 
 class ConnectionCount:
-    """Counts the connections of several listeners against common limits.
-
-    Attributes:
-        refusing: Number of those.
-    """
+    """Counts the connections of several listeners against common limits."""
 
     def __init__(
         self,
         total: int = 0,  # how many may be open; 0 for any number
         per_address: int = 0,  # how many of one client address may be open; 0 for any number
     ) -> None:
-        """No connections yet."""
         # Number of connections that were refused, by reason: `total` or `address`.
         self.refused: Counter[str] = Counter()
         # Number of connections that were closed because of a time limit, by its name.
@@ -87,7 +82,6 @@ class ConnectionCount:
         return ""
 
     def may_enter(self, address: str) -> bool:
-        """Whether a connection would be accepted."""
         is_full = self._total and self.open + self._elsewhere >= self._total
         return not is_full and not (self._per_address and address and self._addresses[address] >= self._per_address)
 
@@ -97,7 +91,6 @@ class ConnectionCount:
         self._enter(address)
 
     def leave_elsewhere(self, address: str) -> None:
-        """Count the end of such a connection."""
         self._elsewhere -= 1
         self._leave(address)
 
@@ -125,7 +118,6 @@ class ConnectionCount:
         return reason
 
     def leave(self, address: str) -> None:
-        """Count the end of a connection that was accepted."""
         self.open -= 1
         self._leave(address)
         if self._on_left is not None:

@@ -7,8 +7,6 @@ import logging
 import time
 from collections import Counter
 
-__all__ = ["RefusalLog", "client_address", "server_address"]
-
 logger = logging.getLogger("naiad.access")
 
 _LOG_SECONDS = 10.0  # time between two lines about refusals of one kind: clients decide how many there are
@@ -22,11 +20,7 @@ class RefusalLog:
         self._next: dict[str, float] = {}
 
     def add(self, kind: str, text: str) -> None:
-        """Count a refusal, and log *text* if a line is due.
-
-        Args:
-            kind: What is counted together; one of a few constants.
-        """
+        """Count a refusal of a *kind*, one of a few constants, and log *text* if a line is due."""
         self._counts[kind] += 1
         now = time.monotonic()
         if now >= self._next.get(kind, 0.0):
@@ -34,12 +28,7 @@ class RefusalLog:
             logger.warning("%s (%d refused so far)", text, self._counts[kind])
 
     def add_wrong_secret(self, what: str, address: str) -> None:
-        """Count a wrong secret.
-
-        Args:
-            what: What was wrong: `the password of /ui`. One of a few constants.
-            address: The client's address; "" for clients without one.
-        """
+        """Count a wrong secret; *what*, such as `the password of /ui`, is one of a few constants."""
         self.add(what, f"refused {address or 'a local client'}: {what} is wrong")
 
 

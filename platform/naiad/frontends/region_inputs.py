@@ -24,8 +24,6 @@ from naiad.protocol.device_bytes import DeviceUse, as_data
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.request_plan import offsets_of
 
-__all__ = ["RegionReading", "complete_inputs"]
-
 _READ_AT_ONCE = 1 << 20  # bytes that are read in one piece: 0.2 to 0.4 ms
 _RESERVED_FROM = 128 << 10  # bytes of inputs from which they are read into the segment of an instance, as of bodies
 
@@ -125,7 +123,6 @@ class RegionReading:
         return self._size <= _READ_AT_ONCE and budget.in_use + self._size <= budget.soft_limit
 
     def read(self) -> None:
-        """Read the inputs at once."""
         charge = self._requested.charge = self._extensions.memory.budget.open(self)
         charge.add(self._size)
         charge.complete()
@@ -135,7 +132,6 @@ class RegionReading:
         self._replace(targets)
 
     def start(self, on_done: Callable[[None], None], on_failed: Callable[[Exception], None]) -> RegionReading:
-        """Read the inputs in slices."""
         self._on_done, self._on_failed = on_done, on_failed
         self._charge = self._extensions.memory.budget.open(self)
         self._steps = self._read_steps()
@@ -160,13 +156,11 @@ class RegionReading:
                 waiting[0].resume()
 
     def resume_receiving(self) -> None:
-        """Continue: the budget has room again."""
         if self._is_stopped:
             self._is_stopped = False
             self.resume()
 
     def refuse(self, reason: str) -> None:
-        """Give up for want of memory."""
         self._fail(NotReadyError(reason))
 
     def resume(self) -> None:

@@ -92,7 +92,6 @@ class Region:
             offset += count
 
     def write(self, offset: int, data: memoryview) -> None:
-        """Write *data* to the region from *offset* on."""
         self.check_size(offset + len(data))
         while data:
             try:
@@ -126,7 +125,6 @@ class CudaRegion:
     uses: int = 0  # number of parts of it that requests use
 
     def part(self, offset: int, byte_size: int) -> RegionPart:
-        """A part of the region, which is in use until the part is released."""
         _check_bounds(self.name, self.byte_size, offset, byte_size)
         return RegionPart(self, offset, byte_size)
 
@@ -164,7 +162,6 @@ class RegionPart:
 
     @property
     def is_on_device(self) -> bool:
-        """Whether it is in GPU memory."""
         return isinstance(self.region, CudaRegion)
 
     def device_bytes(self) -> DeviceBytes:
@@ -254,7 +251,6 @@ class ClientRegions:
         self.add(name, key, offset, byte_size)
 
     def add(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Add a region of the system's shared memory."""
         self.check_allowed()
         # `shm_open` ignores any number of leading slashes.
         if "\0" in name or name.lstrip("/").startswith(_RESERVED) or key.lstrip("/").startswith(_RESERVED):
@@ -327,11 +323,7 @@ class ClientRegions:
         return [region for region in regions if isinstance(region, CudaRegion)]
 
     async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
-        """Unregister one region, or all of its kind (no name). An unknown name is not an error.
-
-        Raises:
-            NaiadError: If requests use it, or some of them; the others are unregistered.
-        """
+        """Unregister a region, or all of a kind (no name); NaiadError if requests use some. Ignores unknown ones."""
         used = [each for each in self.named(name, is_cuda=is_cuda) if self.take(each) is None]
         if used:
             raise in_use(name, used, is_cuda=is_cuda)
@@ -343,7 +335,6 @@ class ClientRegions:
         return [each for each in names if isinstance(self._regions.get(each), kind)]
 
     def has(self, name: str) -> bool:
-        """Whether a region of any kind has that name."""
         return name in self._regions
 
     def take(self, name: str) -> Region | CudaRegion | None:
@@ -369,7 +360,6 @@ class ClientRegions:
         return self._find(name).part(offset, byte_size)
 
     def check(self, name: str) -> None:
-        """Reject a region that cannot be used."""
         self._find(name)
 
     def _find(self, name: str) -> Region | CudaRegion:

@@ -29,18 +29,6 @@ from typing import Protocol
 
 from naiad.frontends.unread_responses import COUNTED_FROM, Reader, UnreadResponse, UnreadTable
 
-__all__ = [
-    "COLLECTING",
-    "RECEIVING",
-    "SENDING",
-    "TICK_SECONDS",
-    "Charge",
-    "ChargeKind",
-    "Receiver",
-    "RequestBudget",
-    "too_long_for_budget",
-]
-
 TICK_SECONDS = 0.5  # how often `on_tick` is to be called while a body is stopped
 
 _SOFT_SHARE = 7 / 8
@@ -146,7 +134,6 @@ class RequestBudget:
         # Called with each response that is dropped, as *dropped* counts it.
         on_dropped: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """An unused budget."""
         self.limit = limit  # bytes of all of them together
         self.soft_limit = int(limit * _SOFT_SHARE)  # where reading stops
         self.in_use = 0  # bytes that they hold now

@@ -15,8 +15,6 @@ from naiad.frontends.body_buffers import BodyBuffers
 from naiad.frontends.decompression import DecompressionThreads
 from naiad.frontends.request_budget import TICK_SECONDS, RequestBudget
 
-__all__ = ["RequestMemory"]
-
 logger = logging.getLogger("naiad.connections")
 
 _UNLIMITED = 1 << 62

@@ -23,7 +23,6 @@ class TensorLimits:
     outputs: frozenset[str] | None = None  # names of its outputs; None to leave the check to the engine
 
     def check_inputs(self, count: int, model_name: str, request_id: object = None) -> None:
-        """Reject a request with more inputs than its model has."""
         if self.inputs is not None and count > self.inputs:
             shown = request_id if isinstance(request_id, str) and request_id else "<id_unknown>"
             raise InvalidRequestError(

@@ -44,12 +44,7 @@ class ProgressWatch:
         self._since = 0.0
 
     def elapsed(self, phase: object, progress: int, now: float) -> float:
-        """Seconds since *phase* or *progress* was first seen to be as it is.
-
-        Args:
-            progress: A number that changes whenever the connection makes progress in that phase.
-            now: The time by a clock that is the same for all calls.
-        """
+        """Seconds since *phase* or *progress*, a number that changes with progress in it, were first as they are."""
         if phase != self._phase or progress != self._progress:
             self._phase, self._progress, self._since = phase, progress, now
         return now - self._since
@@ -69,13 +64,9 @@ class ReadingWatch:
         self._read = self._required = 0
 
     def is_too_slow(self, read: int, waiting: int, now: float, limit: float) -> bool:
-        """Whether the client has read too little in a period of *limit* seconds.
+        """Whether the client, which has read *read* bytes, has read too little in a period of *limit* seconds.
 
         A period ends early, and the next begins, when the client has read what it must in one.
-
-        Args:
-            read: Bytes that it has read since some fixed moment.
-            limit: Seconds of a period.
         """
         if self._since < 0 or read - self._read >= self._required:
             self._since, self._read = now, read
@@ -95,7 +86,6 @@ class TimeoutSweep(Generic[C]):
         check: Callable[[C, float], None],
         seconds: float,  # time between two sweeps; 0 to do nothing
     ) -> None:
-        """A sweep that has not started; see `start`."""
         self._loop = loop
         self._turns = turns
         self._connections = connections

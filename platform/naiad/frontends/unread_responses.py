@@ -13,8 +13,6 @@ from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from typing import Protocol
 
-__all__ = ["COUNTED_FROM", "Reader", "UnreadResponse", "UnreadTable"]
-
 COUNTED_FROM = 1 << 16
 """Bytes from which a response counts. The limit on connections bounds what shorter ones use, and asking the transport
 whether they were sent would cost every request."""
@@ -37,11 +35,7 @@ class Reader(Protocol):
 
 
 class UnreadResponse:
-    """The bytes that are kept for one client, as `RequestBudget` counts them.
-
-    Attributes:
-        checked: What that was when there was last a look for room.
-    """
+    """The bytes that are kept for one client, as `RequestBudget` counts them."""
 
     __slots__ = ("_resize", "_seen", "_seen_at", "checked", "rate", "reader", "size")
 
@@ -66,11 +60,9 @@ class UnreadResponse:
 
     @property
     def is_slow(self) -> bool:
-        """Whether its client was seen to read slowly."""
         return 0 <= self.rate * _PATIENT_TICKS < self.size
 
     def look(self, tick: int) -> None:
-        """See what the client has read until *tick*."""
         elapsed = tick - self._seen_at
         if self._seen_at >= 0 and elapsed < _SEEN_TICKS:
             return

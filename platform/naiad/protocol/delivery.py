@@ -8,8 +8,6 @@ import logging
 from naiad.core.errors import NaiadError, unexpected_error, without_frames
 from naiad.protocol.inference import InferResponse, RejectableSink, Sink
 
-__all__ = ["end_failed_sink", "fail_sink", "reject_sink", "send_safely"]
-
 logger = logging.getLogger("naiad.engine")
 
 

@@ -17,8 +17,6 @@ from typing import TypeAlias, cast
 
 from naiad_stub.wire import CLIENT_MEMORY
 
-__all__ = ["DeviceBytes", "DeviceUse", "Exporter", "Importer", "WrittenBytes", "as_data", "device_bytes", "on_device"]
-
 Buffer: TypeAlias = bytes | bytearray | memoryview  # as in `protocol.inference`, which imports this module
 
 _numbers = itertools.count(1)
@@ -70,7 +68,6 @@ class DeviceBytes:
         return self._size
 
     def first(self, size: int) -> DeviceBytes:
-        """The first *size* of these bytes."""
         return DeviceBytes(self.uuid, self.handle, self.offset, size, self.exporter, self.owner)
 
 

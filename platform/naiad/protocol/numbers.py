@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["decimal", "integer"]
-
 _INTEGER = re.compile(r"-?[0-9]{1,19}")  # more digits are more than 64 bits
 _DECIMAL = re.compile(r"-?[0-9]{1,400}(\.[0-9]{0,400})?([eE][+-]?[0-9]{1,4})?")
 

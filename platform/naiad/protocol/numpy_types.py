@@ -11,8 +11,6 @@ import numpy as np
 
 from naiad.protocol.datatypes import Datatype
 
-__all__ = ["NUMPY_TYPES"]
-
 NUMPY_TYPES: dict[Datatype, np.dtype[np.generic]] = {
     datatype: kind for datatype in Datatype if (kind := datatype.numpy) is not None
 }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil
 
-__all__ = ["quantile_of", "rounded_value"]
-
 
 def rounded_value(value: int, bits: int) -> int:
     """*value* with all but its leading *bits* bits cleared: values of similar size share a counter."""

@@ -133,11 +133,7 @@ class RequestPlan:
     # -- the check ----------------------------------------------------------------------------------------------
 
     def check(self, request: InferRequest) -> CheckedRequest:
-        """The checked request; *request* itself stays as it is.
-
-        Raises:
-            InvalidRequestError: With the first thing that is wrong.
-        """
+        """The checked request; *request* stays as it is. InvalidRequestError with the first thing that is wrong."""
         correlation = request.correlation_id
         if isinstance(correlation, str) and len(correlation.encode("utf-8", "replace")) > _CORRELATION_ID_LIMIT:
             raise UnsupportedRequestError(
@@ -167,10 +163,7 @@ class RequestPlan:
             raise InvalidRequestError(f"{error_prefix(request)}output '{repeated}' already exists in request")
 
     def _match_inputs(self, request: InferRequest) -> tuple[list[InputRule], int]:
-        """The rule of each input, in the request's order, and the batch size.
-
-        All required inputs are there, and none is twice.
-        """
+        """The rule of each input, in the request's order, and the batch size; all required inputs are there once."""
         inputs = request.inputs
         names = {tensor.name for tensor in inputs}
         if not len(self._required) <= len(inputs) <= len(self.rules) or len(names) != len(inputs):
@@ -239,7 +232,6 @@ class RequestPlan:
             check_strings(tensor.name, self.model_name, tensor.data, expected, error_prefix(request), tensor.strings)
 
     def _reshaped_inputs(self, inputs: Sequence[InputTensor], rules: Iterable[InputRule]) -> tuple[InputTensor, ...]:
-        """The inputs with the shapes that the model sees."""
         batched = 1 if self.max_batch_size > 0 else 0
         return tuple(
             tensor

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TypeVar
 
-__all__ = ["finish"]
-
 T = TypeVar("T")
 
 

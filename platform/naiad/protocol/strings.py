@@ -26,8 +26,6 @@ from naiad.protocol.steps import finish
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["pack_chunk", "scan_steps", "scan_strings"]
-
 _LENGTH = Struct("<I")
 _PREFIX = _LENGTH.size
 
@@ -80,13 +78,10 @@ def scan_steps(data: Buffer, limit: int) -> Generator[None, None, StringScan]:
 
 
 def pack_chunk(elements: Sequence[bytes] | Sequence[str]) -> bytes:
-    """Some elements as the bytes of a BYTES tensor, texts as UTF-8.
+    """Some elements as the bytes of a BYTES tensor, texts as UTF-8; TypeError if they are not of one type.
 
-    Needs temporary memory of a few times the result. So callers pack long tensors in chunks.
-
-    Raises:
-        TypeError: If the elements are not all bytes, or all texts.
-        UnicodeEncodeError: For a text with a surrogate.
+    Needs temporary memory of a few times the result, so callers pack long tensors in chunks. UnicodeEncodeError for a
+    text with a surrogate.
     """
     first = elements[0] if elements else b""
     if isinstance(first, str):

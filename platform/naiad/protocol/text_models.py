@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
-__all__ = ["EMBEDDING_REQUEST", "TEXT_INPUT", "TEXT_OUTPUT", "can_embed", "can_generate_text", "has_string"]
-
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
 EMBEDDING_REQUEST = "embedding_request"

@@ -98,10 +98,8 @@ def serve(
 ) -> int:
     """Run a server until SIGINT or SIGTERM; returns the exit code.
 
-    Args:
-        supervisor: The connection to the program that started the server; None without one.
-        is_brief: Whether the last line of a failed start says why, and the table of options is left out unless the log
-            is verbose. Else both are as in the reference.
+    With *is_brief*, the last line of a failed start says why, and the table of options is left out unless the log is
+    verbose. Else both are as in the reference.
     """
     try:
         return uvloop.run(_serve(options, log, supervisor, is_brief=is_brief))
@@ -198,11 +196,7 @@ async def _loaded(
     opening: asyncio.Future[OpenPorts],
     stopping: asyncio.Event,
 ) -> list[NaiadError] | None:
-    """Wait until the models are loaded; the errors of those that failed, or None if a signal arrived before.
-
-    Raises:
-        NaiadError: If a repository cannot be read, or a port cannot be opened meanwhile.
-    """
+    """Wait for the models; the errors of those that failed, None after a signal. NaiadError for a port or file."""
     signalled = asyncio.ensure_future(stopping.wait())
     ends: list[asyncio.Future[Any]] = [starting, signalled]
     await asyncio.wait([*ends, opening], return_when=asyncio.FIRST_COMPLETED)
@@ -225,11 +219,7 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
 
 
 def _require_valid_tls(options: ServerOptions) -> None:
-    """Reject certificates and keys that cannot be used, before models are loaded, which may take minutes.
-
-    Raises:
-        OptionError: If a file cannot be read, or holds no valid certificate or key.
-    """
+    """Reject certificates and keys that cannot be used (OptionError) before models load, which may take minutes."""
     serves_http = options.http.is_enabled or options.openai.port is not None
     for is_served, files in ((serves_http, options.http.tls), (options.grpc.is_enabled, options.grpc.tls)):
         if is_served and files is not None:
@@ -247,11 +237,7 @@ async def listen(
     processes: StartedProcesses | None,
     recent: RecentLines | None = None,
 ) -> OpenPorts:
-    """Serve on all ports until *stack* is closed, in *processes* where the server has several.
-
-    Raises:
-        NaiadError: If a port is not available.
-    """
+    """Serve on all ports until *stack* is closed, in *processes* if there are several; NaiadError if one is taken."""
     from naiad.server import listeners as ports
 
     services = ports.server_services(engine, loader, options, log, recent)
@@ -330,11 +316,7 @@ def build_loader(
     # The other processes of the server, which run instances and share memory with guests; None without any.
     replicas: ReplicaMaker | None = None,
 ) -> Loader:
-    """The loader of models, with the environments and the settings it uses; logs the warnings about the options.
-
-    Raises:
-        UnsupportedRequestError: If /proc is missing.
-    """
+    """The loader of models; logs the warnings about the options. UnsupportedRequestError if /proc is missing."""
     require_proc()  # here, because every command that starts guests calls this function
     python_settings = effective_settings(options.backends.configs, "python")
     # Here, because every command that starts guests calls this function.

@@ -30,8 +30,6 @@ from naiad.models.artifacts.garbage import collect_garbage
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.protocol.model_names import LATEST
 
-__all__ = ["make_console_state"]
-
 _HOST = "the host's interpreter"
 _FILE_BYTES = 1 << 18
 _UNUSED_SECONDS = 30 * 86_400
@@ -97,7 +95,6 @@ class LoaderFacts:
         return [] if self._recent is None else self._recent.lines_about(model, after)
 
     async def details(self, key: str, version: str) -> Mapping[str, Any]:
-        """How a version is run."""
         number = int(version) if version.isascii() and version.isdecimal() else LATEST
         resolution = self._loader.resolutions.get((key, number))
         steps = self._loader.steps.get((key, number), ())
@@ -105,7 +102,6 @@ class LoaderFacts:
         return await asyncio.to_thread(self._read_details, resolution, steps, guest)
 
     async def packages(self, key: str, version: str) -> Sequence[Mapping[str, str]]:
-        """The packages that are installed in a version's environment."""
         guest = self._guest(key, int(version) if version.isascii() and version.isdecimal() else LATEST)
         if guest is None:
             return []

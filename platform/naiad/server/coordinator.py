@@ -33,8 +33,6 @@ from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.shared_log import SharedLog
 from naiad.server.processes.shared_regions import SharedRegions
 
-__all__ = ["listen_in_processes"]
-
 
 async def listen_in_processes(
     engine: Engine,
@@ -45,11 +43,7 @@ async def listen_in_processes(
     log: ActiveLog,
     stack: AsyncExitStack,  # ends the processes
 ) -> Listeners:
-    """Serve on all ports that the options name, in all processes, until *stack* is closed; metrics in this one alone.
-
-    Raises:
-        NaiadError: If a port is not available, or a process cannot serve.
-    """
+    """Serve on all ports, in all processes, until *stack* is closed; metrics in this one alone. NaiadError if not."""
     facade = CoordinatorFacade(engine, pool.wait_sent)
     shared_log = SharedLog(log, pool)
     regions = SharedRegions(ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid), pool)
@@ -125,7 +119,6 @@ class _ConsoleOfProcesses:
         self._pool = pool
 
     async def document(self, name: str, *arguments: str) -> Any:
-        """The document of that name."""
         document = await self._source.document(name, *arguments)
         if name == "state":
             figures = {os.getpid(): self.own(), **await self._pool.figures()}
@@ -135,7 +128,6 @@ class _ConsoleOfProcesses:
 
 
 def _own_families(listeners: Listeners, engine: Engine, pool: ProcessPool) -> Sequence[Family]:
-    """The metrics of this process."""
     requests = max(engine.in_flight - pool.request_count, 0)
     return process_families(COORDINATOR, listeners.count, listeners.memory, requests=requests)
 

@@ -40,8 +40,6 @@ from naiad.server.processes.shared_log import RemoteLog
 from naiad.server.processes.shared_regions import RemoteRegions
 from naiad.server.processes.shared_tracer import RemoteTracer
 
-__all__ = ["main"]
-
 _TRIM_PERIOD = 2.0
 
 
@@ -62,7 +60,6 @@ class _RemoteState:
         self._engine = engine
 
     async def document(self, name: str, *arguments: str) -> Any:
-        """The document of that name."""
         return await self._engine.call("console_document", name, *arguments)
 
 
@@ -84,7 +81,6 @@ class _Commands:
         self.tracer: RemoteTracer | None = None
 
     def on_command(self, kind: int, content: Any) -> None:
-        """Carry out a command."""
         if kind == FrameKind.CONFIGURATION:
             self._replicas.options = content[1].options
             self._engine.share_replicas(LinkMemory(content[1].processes - 1))
@@ -152,11 +148,7 @@ async def _trim_periodically(engine: RemoteEngine) -> None:
 
 
 def main(descriptor: int) -> None:
-    """Serve until the coordinator ends this process.
-
-    Args:
-        descriptor: This process's end of the socket pair.
-    """
+    """Serve until the coordinator, at the other end of the socket pair of *descriptor*, ends this process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Service managers send them to all processes: this one follows the coordinator. They are not ignored, which
         # guests that it starts would inherit. `nohup` ignores SIGHUP, for guests as well: it stays ignored.

@@ -15,8 +15,6 @@ from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.protocol.inference import Buffer
 
-__all__ = ["ApiServices", "HttpApi", "HttpApiPackage", "MetricsPage", "openai_package"]
-
 MetricsPage: TypeAlias = Callable[[], Awaitable[list[Buffer]]]
 
 
@@ -66,10 +64,6 @@ class HttpApiPackage(Protocol):
 
 
 def openai_package() -> HttpApiPackage:
-    """The module that makes OpenAI's API.
-
-    Raises:
-        MissingPackageError: If it is not installed.
-    """
+    """The module that makes OpenAI's API; MissingPackageError if it is not installed."""
     package: HttpApiPackage = load_from_extension("naiad_llm.extension:EXTENSION", "serve OpenAI's API (--openai-port)")
     return package

@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from naiad.frontends.api_page.handler import ApiPage
     from naiad.frontends.console.page import StateSource
 
-__all__ = ["listen", "metrics_frontend"]
-
 
 class Frontend(Protocol):
     """A started frontend."""
@@ -95,24 +93,19 @@ class Listeners:
         self._frontends: list[Frontend] = []
 
     def add(self, frontend: Frontend) -> None:
-        """Add a frontend that was started."""
         self._frontends.append(frontend)
 
     async def open_metrics(self, address: str) -> None:
-        """Serve the metrics, if the options enable them.
+        """Serve the metrics, if the options enable them; NaiadError if the port is not available.
 
-        To be called when all other ports of the server are open, those of other processes included. Servers that
-        share their ports each have a metrics port, which shows during a replacement that the new server is ready.
-
-        Raises:
-            NaiadError: If the port is not available.
+        To be called when all other ports of the server are open, those of other processes included. Servers that share
+        their ports each have a metrics port, which shows during a replacement that the new server is ready.
         """
         if self.metrics is not None:
             port = self.ports["metrics"] = await self.metrics.start()
             self.started.append(f"Started Metrics Service at {address}:{port}")
 
     def drain(self) -> None:
-        """Serve on, and ask clients to connect to other servers."""
         for frontend in self._frontends:
             frontend.drain()
 
@@ -121,11 +114,7 @@ class Listeners:
         await asyncio.gather(*(frontend.stop(grace) for frontend in self._frontends))
 
     async def stop(self, grace: float) -> None:
-        """Stop all frontends at the same time; metrics are served until the others have stopped.
-
-        Args:
-            grace: Seconds that requests in flight have.
-        """
+        """Stop all frontends, with *grace* seconds for requests in flight; metrics are served until the others stop."""
         await self.stop_clients(grace)
         if self.metrics is not None:
             await self.metrics.stop()
@@ -217,11 +206,7 @@ def server_services(
 async def listen(
     engine: EngineFacade, services: ListenerServices, options: ServerOptions, stack: AsyncExitStack
 ) -> Listeners:
-    """Serve on all ports that the options name but that of metrics (`Listeners.open_metrics`), until *stack* is closed.
-
-    Raises:
-        NaiadError: If a port is not available.
-    """
+    """Serve on all ports but that of metrics (`open_metrics`) until *stack* is closed; NaiadError if one is taken."""
     tracer = services.tracer()
     stack.callback(tracer.close)
     memory = _request_memory(options, services.share)
@@ -278,7 +263,6 @@ def _http_limits(options: ServerOptions) -> RequestLimits:
 
 
 def _grpc_settings(options: ServerOptions) -> GrpcSettings:
-    """The gRPC flags as settings of the transport."""
     return GrpcSettings(
         keepalive_time_ms=options.grpc.keepalive_time,
         keepalive_timeout_ms=options.grpc.keepalive_timeout,
@@ -499,7 +483,6 @@ def context_of(loader: Loader, model: str, version: str) -> int:
 
 
 def _folder_of(loader: Loader, model: str, version: str) -> Path | None:
-    """The folder of a model's version that was loaded."""
     for (key, number), resolution in loader.resolutions.items():
         if str(number) == version and model in (key, resolution.model):
             return resolution.model_dir / version

@@ -8,18 +8,14 @@ import os
 import signal
 from collections.abc import Callable
 
-__all__ = ["call_on_hangup", "stop_on_signals"]
-
 logger = logging.getLogger("naiad.app")
 
 
 def stop_on_signals(flush: Callable[[], object]) -> asyncio.Event:
     """An event that SIGINT and SIGTERM set; to be called on the running event loop.
 
-    A further signal, while the event is set, ends the process by its default action. Guests and installers end with it.
-
-    Args:
-        flush: Writes the lines of the log that are queued; called before the process ends in this way.
+    A further signal, while the event is set, ends the process by its default action, after *flush* has written the
+    queued lines of the log. Guests and installers end with it.
     """
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -22,8 +22,6 @@ from naiad.core.turns import SHARE_SECONDS
 from naiad.engine.facade import EngineFacade
 from naiad.frontends.api_page.model_operations import TAG, model_operations
 
-__all__ = ["ApiDocument", "ServedApis"]
-
 _LANGUAGE_TAGS = frozenset({"openai", "anthropic"})
 _CONSOLE = "/ui"
 

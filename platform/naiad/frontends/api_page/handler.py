@@ -24,8 +24,6 @@ from naiad.frontends.http1.page_files import Page, compose_page, page_response
 from naiad.frontends.kserve_http.restricted import api_denial
 from naiad.frontends.refusals import RefusalLog
 
-__all__ = ["DOCUMENT_PATHS", "PAGE_PATHS", "ApiPage"]
-
 logger = logging.getLogger("naiad.http")
 
 PAGE_PATHS = frozenset({b"/docs", b"/v2/docs", b"/docs/", b"/v2/docs/"})

@@ -10,8 +10,6 @@ from urllib.parse import quote
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
-__all__ = ["TAG", "model_operations"]
-
 TAG = "loaded models"
 _MOST_ELEMENTS = 64
 """Elements of all inputs together that an example shows; the page makes longer ones when it is asked for them."""
@@ -24,12 +22,7 @@ _SAMPLES = {"boolean": True, "integer": 1, "number": 0.5, "string": "text"}
 def model_operations(
     metadata: ModelMetadata, *, max_batch_size: int, is_decoupled: bool
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The paths of a model, each with its description: what can be sent to it as JSON.
-
-    Args:
-        max_batch_size: Largest batch; 0 if its tensors have no batch dimension.
-        is_decoupled: Whether it sends any number of responses, which only a stream can carry over HTTP.
-    """
+    """The paths of a model, each with what can be sent to it as JSON; *max_batch_size* is 0 without batch dimension."""
     place = f"/v2/models/{quote(metadata.name, safe='')}"
     if is_decoupled:
         yield f"{place}/generate_stream", {"post": _generate(metadata, max_batch_size, is_stream=True)}
@@ -219,7 +212,6 @@ def _flat(tensor: TensorMetadata, *, is_needed: bool) -> dict[str, Any]:
 
 
 def _element(datatype: Datatype) -> dict[str, Any]:
-    """The schema of one element."""
     if datatype is Datatype.BOOL:
         return {"type": "boolean"}
     if datatype is Datatype.BYTES:
@@ -240,7 +232,6 @@ def _is_short(tensors: Sequence[TensorMetadata]) -> bool:
 
 
 def _samples(tensor: TensorMetadata) -> list[Any]:
-    """A value for each element."""
     return [_SAMPLES[_element(BY_NAME[tensor.datatype])["type"]]] * prod(_sample_shape(tensor))
 
 

@@ -11,8 +11,6 @@ from array import array
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SAMPLES", "STEP_SECONDS", "History"]
-
 STEP_SECONDS = 5.0
 SAMPLES = 720  # how many samples are kept: one hour
 _DIGITS = 3

@@ -32,8 +32,6 @@ from naiad.frontends.http1.messages import (
 from naiad.frontends.http1.page_files import Page, compose_page, page_response
 from naiad.frontends.refusals import RefusalLog
 
-__all__ = ["Console", "ConsoleSettings", "StateSource"]
-
 logger = logging.getLogger("naiad.ui")
 
 _PAGE = "/ui"

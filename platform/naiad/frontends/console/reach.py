@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.http1.page_guard import PageGuard, PageRules
 
-__all__ = ["PageReach", "ServedTo"]
-
 _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 """Headers of proxies, whose connections come from this machine for clients of others."""
 

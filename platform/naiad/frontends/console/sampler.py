@@ -28,8 +28,6 @@ from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.protocol.model_names import model_key
 from naiad.protocol.quantiles import quantile_of
 
-__all__ = ["ProcessUse", "Sampler", "read_processes"]
-
 logger = logging.getLogger("naiad.ui")
 
 _TOKENS = "vllm:generation_tokens_total"
@@ -80,7 +78,6 @@ class Sampler:
         history: History,
         roles: Callable[[], Mapping[int, str]],  # the processes of the server other than guests, with what each does
     ) -> None:
-        """Begin to count; the first sample is made by `run`, or by `sample_now`."""
         self._roles = roles
         self._engine = engine
         self._metrics = metrics
@@ -109,7 +106,6 @@ class Sampler:
         self.sample(await asyncio.to_thread(read_processes, pids))
 
     def sample(self, processes: Mapping[int, ProcessUse]) -> None:
-        """Make one sample, with what processes use now."""
         now = time.monotonic()
         seconds, self._last = max(now - self._last, 1e-3), now
         self.cpu = {

@@ -314,7 +314,6 @@ def _trouble_now(counted: ModelStatistics | None) -> str:
 
 
 def _troubles_json(troubles: Troubles | None) -> dict[str, int]:
-    """What happened to a version in the last minutes."""
     found = troubles or Troubles()
     return {"restarts": found.restarts, "failed": found.failed, "rejected": found.rejected}
 

@@ -13,16 +13,6 @@ from dataclasses import dataclass
 
 from naiad.protocol.metadata import InstanceStatus, ModelStatistics
 
-__all__ = [
-    "RECENT_SECONDS",
-    "RecentTroubles",
-    "Troubles",
-    "VersionKey",
-    "failed_count",
-    "read_troubles",
-    "rejected_count",
-]
-
 RECENT_SECONDS = 300.0
 VersionKey = tuple[str, str, str]  # namespace, name and version of a model
 _CANCELLED, _INVALID = "CANCELED", "invalid"

@@ -64,7 +64,6 @@ class CallHeadParser(Generic[M]):
         level: CompressionLevel = CompressionLevel.NONE,
         max_size: int,  # bytes of a request's fields
     ) -> None:
-        """A parser for one service."""
         self._methods = methods
         self._denial = denial
         self._level = level

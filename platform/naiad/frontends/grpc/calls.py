@@ -180,7 +180,6 @@ class GrpcCall:
             self._streaming.on_sent(marker)
 
     def on_cancel(self) -> None:
-        """The client reset the stream or disconnected."""
         if not self.is_over:
             method = self.head.method
             # As the reference logs it, whose users look for this line.
@@ -189,7 +188,6 @@ class GrpcCall:
 
     @property
     def is_unary(self) -> bool:
-        """Whether it has one message each way."""
         return self._begin is not None
 
     @property

@@ -51,7 +51,6 @@ class MessageDecompressor:
         on_step: Callable[[], bool],  # called when `held_size` has changed; returns False to stop until `resume`
         on_failed: Callable[[str], None],
     ) -> None:
-        """A decompressor without messages."""
         self._encoding = encoding
         self._threads = threads
         self._deliver = deliver
@@ -81,12 +80,10 @@ class MessageDecompressor:
             self._continue()
 
     def resume(self) -> None:
-        """Go on after `on_step` returned False."""
         if self._task is not None:
             self._task.resume()
 
     def cancel(self) -> None:
-        """Deliver nothing more."""
         self._waiting.clear()
         self._has_ended = False
         self._current = None

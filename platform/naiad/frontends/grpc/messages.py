@@ -67,11 +67,7 @@ class BufferPool:
     """Buffers of earlier messages. A buffer that is still referred to is never given out again."""
 
     def __init__(self, on_kept: Callable[[], None] = lambda: None) -> None:
-        """An empty pool.
-
-        Args:
-            on_kept: Called when a buffer is kept: `on_tick` must be called from now on, until it returns False.
-        """
+        """An empty pool; *on_kept* is called when a buffer is kept: call `on_tick` from then on until it is False."""
         self._on_kept = on_kept
         self._buffers: dict[int, list[bytearray]] = {}
         self._size = 0
@@ -148,7 +144,6 @@ class MessageReader:
         reserve: Reserve | None = None,  # has places for long messages; None without such
         longest: int = 0,  # bytes of the longest message that the client has sent before
     ) -> None:
-        """A reader at the beginning of a stream."""
         self._encoding = encoding
         self._pool = pool
         self._budget = budget

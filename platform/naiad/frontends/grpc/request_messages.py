@@ -178,7 +178,6 @@ class RequestMessages:
 
     @property
     def is_within_message(self) -> bool:
-        """Whether the client owes the rest of a message."""
         return self._reader.is_within_message
 
     # -- for a consumer with a backlog --------------------------------------------------------------------------
@@ -244,14 +243,12 @@ class RequestMessages:
             self.charge.complete()
 
     def resume_receiving(self) -> None:
-        """Let the client send: the budget has room again."""
         self._is_stopped = False
         if self._decompressor is not None:
             self._decompressor.resume()
         self.update_window()
 
     def refuse(self, reason: str) -> None:
-        """End the call for want of memory."""
         self._call.fail_with(GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
     def release(self) -> None:

@@ -60,7 +60,6 @@ class GrpcApplication:
         settings: GrpcSettings,
         limits: Http2Limits,
     ) -> None:
-        """An application for one service."""
         self._context = context
         self._refusals = refusals
         self._log = log
@@ -69,11 +68,9 @@ class GrpcApplication:
         self._parser = CallHeadParser(methods, denial, level=settings.response_compression, max_size=limits.fields_size)
 
     def parse_head(self, head: RequestHead) -> Head:
-        """The call that a request begins."""
         return self._parser.parse(head)
 
     def handle_request(self, stream: Stream, head: Head) -> StreamHandler | None:
-        """Begin a call, or reject it."""
         method = head.method
         if method is not None:
             if self._log.is_verbose:
@@ -125,14 +122,7 @@ class GrpcServer:
         self._connect: Callable[[], Http2Connection[Head]] | None = None
 
     async def start(self, address: str, port: int, *, reuse_port: bool) -> int:
-        """Listen; return the port.
-
-        Args:
-            port: Port to listen at; 0 for any free one.
-
-        Raises:
-            OptionError: The address or port cannot be used.
-        """
+        """Listen; return the port. Raises OptionError if the address or port cannot be used."""
         loop = asyncio.get_running_loop()
         read_buffer = memoryview(bytearray(READ_BUFFER_SIZE))
 
@@ -192,11 +182,7 @@ class GrpcServer:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def stop(self, deadline: float) -> None:
-        """Drain all connections, and abort what is left at *deadline*. To be called after `close_listening`.
-
-        Args:
-            deadline: By the event loop's clock.
-        """
+        """Drain all connections, after `close_listening`, and abort what is left at *deadline*, by the loop's clock."""
         clock = asyncio.get_running_loop().time
         self.drain()
         deadline = max(deadline, clock() + _MIN_DRAIN_SECONDS)

@@ -40,7 +40,6 @@ class GrpcSettings:
     response_compression: CompressionLevel = CompressionLevel.NONE
 
     def keepalive(self) -> KeepaliveSettings:
-        """The settings of a connection's keepalive."""
         return KeepaliveSettings(
             keepalive_time=_seconds(max(self.keepalive_time_ms, 1)),  # as gRPC; 0 would keep the event loop busy
             keepalive_timeout=_seconds(self.keepalive_timeout_ms),

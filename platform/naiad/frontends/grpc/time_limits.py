@@ -36,20 +36,13 @@ class MessageTimeCheck:
     """Ends calls whose client sends or reads too little."""
 
     def __init__(self, limit: float, budget: RequestBudget) -> None:
-        """A check of all connections.
-
-        Args:
-            limit: Seconds between two reads within a message or within a unary request, and those in which a client
-                has to read `LEAST_RATE`; 0 for any time.
-            budget: Counts the responses that are dropped.
-        """
+        """A check that gives clients *limit* seconds between two reads, and to read `LEAST_RATE`; 0 for any time."""
         self._limit = limit
         self._budget = budget
         # A stream or connection itself would keep the connection, and so this entry, for good.
         self._seen: WeakKeyDictionary[Http2Connection[Any], _Seen] = WeakKeyDictionary()
 
     def check(self, connection: Http2Connection[Any], now: float) -> None:
-        """Check one connection."""
         earlier = self._seen.pop(connection, None)
         if not self._limit:
             return

@@ -9,8 +9,6 @@ from naiad.frontends.decompression import SHORT_INPUT, SHORT_OUTPUT, Decompressi
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.request_memory import RequestMemory
 
-__all__ = ["BodyDecompression", "is_decompressed_at_once"]
-
 
 def is_decompressed_at_once(body: Decompression, size: int) -> bool:
     """Decompress a short body of *size* bytes; False if the rest is left to `BodyDecompression`."""
@@ -37,7 +35,6 @@ class BodyDecompression:
         then: Callable[[], None],  # called once the exchange's request has its decompressed body
         fail: Callable[[Exception], None],  # called with the error, or with that which *then* raised
     ) -> None:
-        """Begin."""
         self._exchange = exchange
         self._then = then
         self._fail = fail
@@ -46,7 +43,6 @@ class BodyDecompression:
         exchange.on_resume(self._on_resume)
 
     def resume_receiving(self) -> None:
-        """Continue: the budget has room again."""
         if self._task is not None:
             self._task.resume()
 

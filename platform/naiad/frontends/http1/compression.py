@@ -28,15 +28,7 @@ class UnknownCodingError(UnsupportedRequestError):
 
 
 def begin_decompression(body: Buffer, coding: bytes, limit: int) -> Decompression | None:
-    """The decompression of a body; None for a body that is not compressed.
-
-    Args:
-        coding: Value of Content-Encoding; empty for none.
-        limit: Maximum size of the uncompressed body in bytes.
-
-    Raises:
-        UnknownCodingError: For a coding other than gzip, deflate and identity.
-    """
+    """The decompression of a body; None if it is not compressed, UnknownCodingError for an unsupported *coding*."""
     name = coding.decode("latin-1").strip().lower()
     if name in ("", "identity"):
         return None
@@ -73,7 +65,6 @@ class Compression:
     __slots__ = ("_deflater", "_parts", "_position", "is_complete", "result")
 
     def __init__(self, parts: Iterable[Buffer], coding: str) -> None:
-        """Nothing compressed yet; *coding* is gzip or deflate."""
         self._deflater = zlib.compressobj(wbits=_GZIP if coding == "gzip" else zlib.MAX_WBITS)
         self._parts = [memoryview(part).cast("B") for part in parts if size_of(part)]
         self._position = 0  # in the first of them

@@ -42,7 +42,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         *,
         is_draining: bool = False,  # whether the first response is the last one
     ) -> None:
-        """Prepare for a client."""
         self._connections = connections
         self._transport: asyncio.Transport | None = None  # while the connection is open
         self._turns = turns
@@ -107,7 +106,6 @@ class HttpConnection(asyncio.BufferedProtocol):
             self.responses.reject(_SERVICE_UNAVAILABLE, refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """Cancel what the client waits for."""
         self._connections.discard(self)
         self._transport = None
         if self._linger_timer is not None:
@@ -129,7 +127,6 @@ class HttpConnection(asyncio.BufferedProtocol):
     # -- turns of the loop --------------------------------------------------------------------------------------------
 
     def _hold(self) -> None:
-        """Read no further requests until `_resume`."""
         if not self._is_held:
             self._is_held = True
             self.reader.hold()
@@ -137,7 +134,6 @@ class HttpConnection(asyncio.BufferedProtocol):
                 self._transport.pause_reading()
 
     def _defer(self) -> None:
-        """Continue in a later turn of the loop."""
         if not self._is_deferred:
             self._is_deferred = True
             self._turns.defer(self._resume)
@@ -183,7 +179,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         return Phase.HEADER if phase is Phase.IDLE and not count else phase, count
 
     def check_time(self, now: float) -> None:
-        """End the connection if it has exceeded a time limit."""
         phase, progress = self.progress()
         limit = self._timeouts.of(phase)
         elapsed = self._watch.elapsed(phase, progress, now)

@@ -213,7 +213,6 @@ class _HeadBuilder:
             self.head = parsed_head(self.parser, self.url, self.headers, int(length))
 
     def parse(self, data: bytes) -> Head | None:
-        """The head with these bytes; None if the reader must parse it."""
         try:
             with contextlib.suppress(httptools.HttpParserUpgrade):
                 self.parser.feed_data(data)

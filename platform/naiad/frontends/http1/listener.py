@@ -57,7 +57,6 @@ class HttpListener:
         refused: RefusalLog | None = None,
         acceptor: Acceptor | None = None,  # accepts the connections; None for a server of one process
     ) -> None:
-        """A listener that is not listening yet; see `start`."""
         self._handle = handle
         self._address = address
         self._port = port

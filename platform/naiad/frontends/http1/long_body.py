@@ -16,8 +16,6 @@ from naiad.frontends.request_budget import Receiver
 from naiad.frontends.request_memory import RequestMemory
 from naiad.protocol.inference import Buffer
 
-__all__ = ["LongBody", "trusted_size"]
-
 _TRUSTED_OF_THIS = 8
 _TRUSTED_OF_EARLIER = 2
 _UNTRUSTED = 1 << 18  # bytes that are expected of a body that is not trusted
@@ -58,11 +56,7 @@ class LongBody:
         # Reserves memory of an instance; None, or returning None, to use a buffer.
         reserve: Callable[[], memoryview | None] | None = None,
     ) -> None:
-        """A body before its first byte has arrived.
-
-        Raises:
-            OSError: If the system refuses memory.
-        """
+        """A body before its first byte has arrived; OSError if the system refuses memory."""
         self.received = 0
         self._size = _UNKNOWN if size is None else size
         self._memory = memory
@@ -130,7 +124,6 @@ class LongBody:
         return self._buffer.first(self.received)
 
     def drop(self) -> None:
-        """Free everything: the body will not be complete."""
         self.charge.release()
         self._reserved = self._buffer = None
 

@@ -86,11 +86,7 @@ class HttpExchange(Protocol):
 
 
 def response(status: int, body: Sequence[Buffer], content_type: bytes = JSON, extra: bytes = b"") -> list[Buffer]:
-    """The parts of a response: status line and headers, then *body*.
-
-    Args:
-        extra: Further header lines, each ending in CR LF.
-    """
+    """The parts of a response: status line, headers, *body*. Each of the *extra* header lines ends in CR LF."""
     length = sum(map(len, body))
     kind = b"Content-Type: %b\r\n" % content_type if content_type else b""
     head = b"HTTP/1.1 %d %b\r\n%b%bContent-Length: %d\r\n\r\n" % (

@@ -17,8 +17,6 @@ from importlib import resources
 from naiad.frontends.http1.messages import HttpRequest, response
 from naiad.protocol.inference import Buffer
 
-__all__ = ["Page", "compose_page", "page_response"]
-
 _OK, _NOT_MODIFIED = 200, 304
 
 
@@ -38,12 +36,7 @@ class Page:
 
 
 def compose_page(package: str, markup: str, styles: Sequence[str], scripts: Sequence[str]) -> Page:
-    """The page that files of a package make.
-
-    Args:
-        markup: Its file with the markup, where comments say where styles and scripts go.
-        scripts: Its scripts in the order in which they run: one may use those before it.
-    """
+    """The page that files of a package make; comments in *markup* say where styles and scripts go."""
     folder = resources.files(package)
 
     def parts(names: Sequence[str]) -> list[str]:

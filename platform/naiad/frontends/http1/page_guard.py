@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["PageGuard", "PageRefusal", "PageRules", "is_loopback"]
-
 ANY = "*"
 FORBIDDEN = 403
 _READS = ("GET", "HEAD", "OPTIONS")
@@ -82,7 +80,6 @@ class PageGuard:
         )
 
     def refusal(self, method: str, path: bytes, headers: Mapping[bytes, bytes]) -> PageRefusal | None:
-        """Why a request is refused; None if it is not."""
         if not self._serves_any_host:
             host = headers.get(b"host", b"")
             if host and not self._is_served(_name_of(host)):  # HTTP/1.0 needs none, and browsers send one

@@ -109,7 +109,6 @@ class RequestReader:
         # Called with True when the budget stops the connection's body, with False when it continues.
         on_stopped: Callable[[bool], None] = lambda _is_stopped: None,
     ) -> None:
-        """A reader at the beginning of a connection."""
         self._on_request = on_request
         self._on_malformed = on_malformed
         self._on_expect_continue = on_expect_continue
@@ -210,11 +209,9 @@ class RequestReader:
             self._read_requests(data)
 
     def stop(self) -> None:
-        """Ignore what is received from now on."""
         self._is_stopped = self._is_held = True
 
     def release(self) -> None:
-        """Drop all memory of the connection, which is lost."""
         self._is_stopped = self._is_held = True
         self._drop_bodies()
         for charge in self._charges.values():
@@ -240,13 +237,11 @@ class RequestReader:
     # -- the budget of bodies -----------------------------------------------------------------------------------------
 
     def resume_receiving(self) -> None:
-        """Read on: the budget has room again."""
         if self._is_body_stopped:
             self._is_body_stopped = False
             self._on_stopped(False)
 
     def refuse(self, reason: str) -> None:
-        """Drop the incomplete body for want of memory, and reject its request."""
         self._reject(_UNAVAILABLE, reason)
 
     def _stop_receiving(self) -> None:
@@ -304,11 +299,7 @@ class RequestReader:
     # -- requests read by their heads -------------------------------------------------------------------------------
 
     def _read_requests(self, data: bytes, deadline: float = 0.0) -> None:
-        """Report the whole requests at the beginning of *data*; keep the rest, or hand it to the parser.
-
-        Args:
-            deadline: When the share of this turn is used up; 0 for a share after the first request.
-        """
+        """Report whole requests; keep the rest, or parse it. This turn's share ends at *deadline*; 0 if not begun."""
         position, size = 0, len(data)
         while position < size and self._parser is None and not self._is_held:
             end = data.find(b"\r\n\r\n", position) + 4
@@ -433,11 +424,7 @@ class RequestReader:
             self._reject(400, f"malformed HTTP request: {problem}")
 
     def _is_framing_too_long(self, size: int, body_before: int) -> bool:
-        """Whether a trailer, or the size of a chunk, does not end: the parser collects it and reports nothing.
-
-        Args:
-            body_before: Bytes of the body before them.
-        """
+        """Whether a trailer, or the size of a chunk, does not end: the parser collects it and reports nothing."""
         if self._body_received > body_before or self._long_body is not None:
             self._framing_received = 0
             return False

@@ -83,7 +83,6 @@ class ResponseQueue(HttpExchange):
         error_response: ErrorResponse = json_error,
         budget: RequestBudget | None = None,  # counts what waits for the client; None for no limit
     ) -> None:
-        """An empty queue."""
         self._handle = handle
         self._budget = budget or RequestBudget()
         self._transport: asyncio.Transport | None = None  # not None while the connection is open
@@ -119,7 +118,6 @@ class ResponseQueue(HttpExchange):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request waits for its response."""
         return self._current is None and not self._pipelined and not self._unwritten
 
     @property
@@ -165,7 +163,6 @@ class ResponseQueue(HttpExchange):
             self._further.append(submitted)
 
     def on_resume(self, resume: Callable[[], None]) -> None:
-        """Call *resume* when the client reads again, or has disconnected."""
         self._resume = resume
 
     def write(self, part: Buffer) -> None:
@@ -181,7 +178,6 @@ class ResponseQueue(HttpExchange):
         self._transport.write(part)
 
     def hold(self, size: int) -> None:
-        """Count *size* bytes of the current response that wait, beside those that were written."""
         if self._unread is not None and self._transport is not None:
             self._unread.resize(self._transport.get_write_buffer_size() + size)
 
@@ -231,7 +227,6 @@ class ResponseQueue(HttpExchange):
         self._end_response(current, transport)
 
     def _release_request(self, request: HttpRequest) -> None:
-        """Free what a request holds."""
         if isinstance(request.body, memoryview):
             body, request.body = request.body, b""
             self._release_body(body)
@@ -259,11 +254,7 @@ class ResponseQueue(HttpExchange):
             self._on_room()
 
     def _count_unsent(self, transport: asyncio.Transport, size: int) -> None:
-        """Count the response that was written until the kernel has all of it.
-
-        Args:
-            size: Its size; 0 if it is counted.
-        """
+        """Count the response that was written until the kernel has all of it; *size* is 0 if it is counted."""
         if not transport.get_write_buffer_size():
             self._release_unread()
             return
@@ -280,7 +271,6 @@ class ResponseQueue(HttpExchange):
             unread.release()
 
     def _end_response(self, current: HttpRequest, transport: asyncio.Transport) -> None:
-        """Continue behind a response that is written."""
         if not current.keep_alive or (self._is_closing and not self._pipelined):
             # A client that asked for the end sends nothing more. Any other may be sending.
             is_expected = not (self._is_closing or self._is_draining or self._has_unread)
@@ -388,7 +378,6 @@ class ResponseQueue(HttpExchange):
     # -- the transport ------------------------------------------------------------------------------------------------
 
     def on_connection_made(self, transport: asyncio.Transport) -> None:
-        """Write to *transport* from now on."""
         self._transport = transport
         # Resumed only when it is empty: a few bytes may keep the memory of a long tensor.
         transport.set_write_buffer_limits(_HIGH_WATER, 0)

@@ -37,7 +37,6 @@ def chunk(data: bytes) -> bytes:
 
 
 def _long_chunk(data: Sequence[Buffer]) -> list[Buffer]:
-    """As `chunk`, of data in parts."""
     return [b"%x\r\n" % sum(map(len, data)), *data, b"\r\n"]
 
 
@@ -55,7 +54,6 @@ class SentCount:
         self._count = 0
 
     def add(self, count: int = 1) -> None:
-        """Confirm *count* more responses."""
         if self._submitted is None:
             self._count += count
         else:
@@ -130,7 +128,6 @@ class EventWriter:
         self._size += max(_WRITE_SIZE, sum(map(len, data)))
 
     def end(self) -> None:
-        """End the stream after the queued events."""
         self._is_ended = True
 
     def write(self) -> None:

@@ -103,7 +103,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         stream_count: StreamCount,
         budget: RequestBudget | None = None,
     ) -> None:
-        """A connection that asyncio has accepted."""
         budget = budget or RequestBudget()
         loop = asyncio.get_running_loop()
         self.has_preface = False  # whether the client has sent HTTP/2's preface
@@ -169,7 +168,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self.on_other_protocol()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        """The client disconnected, or the connection was closed here."""
         self._writer.close()
         self._is_over = True
         self._reader.stop()
@@ -303,7 +301,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._writer.pause()
 
     def resume_writing(self) -> None:
-        """The transport's buffer is empty."""
         self._writer.resume()
         self._sender.send_queued()
         if self._is_unread:
@@ -452,7 +449,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     @property
     def client_address(self) -> str:
-        """The address of the client; "" where it has none."""
         return client_address(self._writer.transport)
 
     def pause_stream(self, stream: Stream) -> None:
@@ -623,7 +619,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     @property
     def writer(self) -> FrameWriter:
-        """What writes to the socket, and knows whether the client reads."""
         return self._writer
 
     @property

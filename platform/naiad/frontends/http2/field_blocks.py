@@ -56,11 +56,7 @@ class FieldBlockDecoder(Generic[T]):
     __slots__ = ("_huffman_left", "_is_changed", "_known", "_limits", "_parse", "_table", "cost")
 
     def __init__(self, parse: Callable[[Fields], T], limits: Http2Limits) -> None:
-        """A decoder with an empty dynamic table.
-
-        Args:
-            parse: Called with the fields of each block that is not known; its result is kept with the block.
-        """
+        """An empty table; *parse* gets the fields of each block that is not known, and its result is kept."""
         self.cost = 0.0  # Microseconds that blocks took to decode, estimated. Known ones add nothing.
         self._parse = parse
         self._limits = limits
@@ -71,12 +67,7 @@ class FieldBlockDecoder(Generic[T]):
         self._huffman_left = 0
 
     def read(self, block: bytes) -> T:
-        """What `parse` returned for the fields of a block.
-
-        Raises:
-            Http2ConnectionError: The block cannot be decoded. The two tables differ from now on, so no later block can
-                be decoded either (section 4.3).
-        """
+        """What `parse` returned; Http2ConnectionError if this block, and so no later one, can be decoded (4.3)."""
         known = self._known.get(block)
         if known is not None:
             return known
@@ -86,7 +77,6 @@ class FieldBlockDecoder(Generic[T]):
         return parsed
 
     def take_cost(self) -> float:
-        """What blocks cost since the last call."""
         cost, self.cost = self.cost, 0.0
         return cost
 
@@ -170,12 +160,7 @@ class FieldBlockDecoder(Generic[T]):
 
 
 def _read_integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
-    """An integer (RFC 7541, section 5.1) and the position behind it.
-
-    Raises:
-        IndexError: The block ends within it.
-        Http2ConnectionError: It is too long.
-    """
+    """An integer and the position behind it (RFC 7541, 5.1); IndexError if the block ends within it."""
     most = (1 << bits) - 1
     value = block[position] & most
     position += 1
@@ -213,10 +198,7 @@ class FieldBlockEncoder:
         self._blocks.clear()
 
     def encode_constant(self, fields: Fields) -> bytes:
-        """A block of fields that are sent again and again.
-
-        They enter the peer's table, so there must be few of them.
-        """
+        """A block of fields that are sent again and again: they enter the peer's table, so there must be few."""
         known = self._blocks.get(fields)
         if known is not None:
             return known
@@ -231,7 +213,6 @@ class FieldBlockEncoder:
         return block
 
     def encode_once(self, fields: Fields) -> bytes:
-        """A block of fields that vary."""
         prefix, self._prefix = self._prefix, b""
         return prefix + b"".join([_encode_plain(field) for field in fields])
 

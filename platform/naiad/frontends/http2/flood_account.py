@@ -99,14 +99,7 @@ class FloodAccount:
         self._balance += cost
 
     def settle(self, now: float, answers: int) -> None:
-        """Refill the account by what happened since the last time.
-
-        Args:
-            answers: How many answers have left since the connection began.
-
-        Raises:
-            Http2ConnectionError: The account is still empty.
-        """
+        """Refill the account by time and all *answers* so far; Http2ConnectionError if it is still empty."""
         self._refill(now)
         self._balance = min(self._burst, self._balance + (answers - self._answers) * ANSWER_EARNS)
         self._answers = answers

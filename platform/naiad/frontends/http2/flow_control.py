@@ -57,11 +57,7 @@ class SendFlow:
         stream.send_window -= size
 
     def on_window_update(self, increment: int) -> None:
-        """Open the connection's window.
-
-        Raises:
-            Http2ConnectionError: The increment is 0 (section 6.9), or the window exceeds 31 bits (section 6.9.1).
-        """
+        """Open the connection's window; Http2ConnectionError for an increment of 0 (6.9), or 32 bits (6.9.1)."""
         if not increment:
             raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE with an increment of 0")
         self.window += increment
@@ -70,11 +66,7 @@ class SendFlow:
 
     @staticmethod
     def on_stream_window_update(stream: StreamWindows, increment: int) -> None:
-        """Open a stream's window.
-
-        Raises:
-            Http2StreamError: As `on_window_update`; these errors end the stream alone.
-        """
+        """Open a stream's window; Http2StreamError where `on_window_update` ends the connection."""
         if not increment:
             raise Http2StreamError(stream.number, ErrorCode.PROTOCOL_ERROR)
         stream.send_window += increment
@@ -84,11 +76,8 @@ class SendFlow:
     def change_initial_window(self, size: int, streams: Iterable[StreamWindows]) -> bool:
         """Apply SETTINGS_INITIAL_WINDOW_SIZE; return whether it differs from before.
 
-        The setting also moves the windows of open streams, by the difference of the two sizes, even below zero
-        (section 6.9.2).
-
-        Raises:
-            Http2ConnectionError: A stream's window exceeds 31 bits.
+        The setting also moves the windows of open streams, by the difference of the two sizes, even below zero (section
+        6.9.2). Http2ConnectionError if one exceeds 31 bits.
         """
         change = size - self.initial_window
         if not change:
@@ -120,11 +109,8 @@ class ReceiveFlow:
     def consume(self, size: int) -> int:
         """Count *size* bytes of DATA on the connection; return the increment to announce, 0 for none.
 
-        DATA counts here even where its stream no longer exists: the peer has counted it too, and if the two
-        sides count differently, the connection stalls in the end (section 5.1, "closed").
-
-        Raises:
-            Http2ConnectionError: The peer sent more than the window.
+        DATA counts here even where its stream no longer exists: the peer has counted it too, and if the two sides count
+        differently, the connection stalls in the end (section 5.1, "closed"). Http2ConnectionError beyond the window.
         """
         self.window -= size
         if self.window >= self._size >> 1:
@@ -136,11 +122,7 @@ class ReceiveFlow:
         return increment
 
     def consume_on_stream(self, stream: StreamWindows, size: int) -> int:
-        """Count *size* bytes of DATA on a stream; return the increment to announce, 0 for none.
-
-        Raises:
-            Http2StreamError: The peer sent more than the stream's window.
-        """
+        """Count *size* bytes of DATA on a stream; return the increment. Http2StreamError beyond its window."""
         stream.receive_window -= size
         if stream.receive_window >= self._stream_size >> 1:
             return 0

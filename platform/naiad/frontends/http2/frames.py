@@ -147,11 +147,7 @@ def read_settings(payload: bytes) -> list[tuple[int, int]]:
 
 
 def strip_padding(kind: int, flags: int, start: int, end: int, data: bytes) -> tuple[int, int]:
-    """The bounds of a DATA or HEADERS payload within *data*, without padding and priority (sections 6.1, 6.2).
-
-    Raises:
-        Http2ConnectionError: The payload is shorter than its flags require.
-    """
+    """The bounds of a payload without padding and priority (6.1, 6.2); Http2ConnectionError if its flags need more."""
     content_start, content_end = start, end
     if flags & PADDED:
         content_start += 1

@@ -172,7 +172,6 @@ class GracefulShutdown:
         self._ack_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Schedule the shutdown at the connection's maximum age."""
         if self._settings.max_age < math.inf:
             age = self._settings.max_age * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER)
             self._age_timer = self._loop.call_later(age, self._on_max_age)
@@ -184,7 +183,6 @@ class GracefulShutdown:
         self._age_timer = self._ack_timer = None
 
     def begin(self) -> None:
-        """Begin the shutdown, unless it has begun."""
         if self.has_begun:
             return
         self.has_begun = True

@@ -60,21 +60,16 @@ class FrameWriter:
         self._pending_size = 0
 
     def open(self, transport: asyncio.Transport) -> None:
-        """Write to *transport* from now on."""
         self.transport = transport
         # Resumed only when it is empty: a few bytes may keep the memory of a long tensor.
         transport.set_write_buffer_limits(_HIGH_WATER, 0)
 
     def close(self) -> None:
-        """Write nothing any more: the connection is lost."""
         self.transport = None
         self._release()
 
     def disconnect(self) -> None:
-        """Close the connection without GOAWAY; see `Reader`.
-
-        Nothing is written any more: transports of uvloop take that for an error.
-        """
+        """Close the connection without GOAWAY (see `Reader`); write nothing more, which uvloop takes for an error."""
         transport = self.transport
         self.close()
         if transport is not None:
@@ -145,7 +140,6 @@ class FrameWriter:
             self.transport.writelines(parts)
 
     def flush(self) -> None:
-        """Write what waits for the end of the turn."""
         pending, self._pending = self._pending, []
         self._pending_size = 0
         if pending and self.transport is not None:
@@ -153,11 +147,7 @@ class FrameWriter:
 
 
 class Sender:
-    """Sends responses as far as flow control and the transport allow. Implements `ResponseSender`.
-
-    Attributes:
-        fragments: How many of these pieces were fragments.
-    """
+    """Sends responses as far as flow control and the transport allow. Implements `ResponseSender`."""
 
     def __init__(
         self,
@@ -168,7 +158,6 @@ class Sender:
         defer: Callable[[Callable[[], None]], None],
         budget: RequestBudget,
     ) -> None:
-        """A sender for one connection."""
         self._budget = budget
         self.flow = SendFlow()
         # How many field sections and pieces of data were sent (gRPC's ping rules depend on it).

@@ -161,10 +161,7 @@ class Stream:
         return 0 if self.unsent_data is None else self.unsent_data.taken - self.controller.unsent
 
     def disconnect(self) -> None:
-        """End the stream, whose client reads too slowly: see `Reader`.
-
-        gRPC's clients make RESOURCE_EXHAUSTED of the code.
-        """
+        """End the stream, whose client reads too slowly: see `Reader`. In gRPC this is RESOURCE_EXHAUSTED."""
         self.controller.cancel_stream(self, ErrorCode.ENHANCE_YOUR_CALM)
 
     def count_content(self, size: int, *, ended: bool) -> None:

@@ -69,7 +69,6 @@ class InferStream:
         headers: Mapping[str, str] = NO_HEADERS,  # those that name the trace which the requests belong to
         errors_end_stream: bool = False,  # whether the first error ends the stream (metadata `triton_grpc_error: true`)
     ) -> None:
-        """A stream without requests."""
         # Messages to send, oldest first, each with its request where that may have many responses, else None. The
         # transport removes them, and calls `on_sent` with the request once a message has left.
         self.outgoing: deque[tuple[bytes, SubmittedRequest | None]] = deque()
@@ -195,7 +194,6 @@ class InferStream:
             submitted.confirm_sent()
 
     def end_requests(self) -> None:
-        """The client has sent its last message."""
         self._has_all_requests = True
         self._on_change()
 
@@ -256,7 +254,6 @@ class InferStream:
         self.send_completed()
 
     def on_rejected(self, request: _StreamedRequest, error: NaiadError) -> None:
-        """The engine has rejected a request after it was submitted."""
         self._reject(request, error)
         request.is_complete = True
         self.on_request_end(request)

@@ -34,13 +34,7 @@ class LongMessage(NamedTuple):
 
 
 def read_message(content: memoryview, raw_count: int | None, version: int, limits: TensorLimits) -> LongMessage:
-    """Read a message; runs in an offload process.
-
-    Args:
-        content: The message, without its raw contents where their number is given.
-        raw_count: How many raw contents the host has; None if they are in *content*.
-        limits: How many tensors the model has.
-    """
+    """Read a message, without the *raw_count* raw contents that the host has; runs in an offload process."""
     try:
         body = ModelInferRequest.FromString(bytes(content))
     except DecodeError:

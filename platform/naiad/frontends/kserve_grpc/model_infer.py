@@ -134,7 +134,6 @@ class ModelInfer:
         return forwarder.forward(inference.request, head.metadata, head.propagated)
 
     def _on_applied(self, response: InferResponse) -> None:
-        """A long response has the requested forms."""
         self._job = None
         self._response = response
         inference = self._inference
@@ -178,7 +177,6 @@ class ModelInfer:
             self._context.gate.leave()
 
     def on_cancel(self) -> None:
-        """Cancel the inference; its response is discarded."""
         self._leave_gate()
         inference, self._inference = self._inference, None
         self._release_regions(inference)

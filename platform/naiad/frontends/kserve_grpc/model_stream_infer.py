@@ -147,7 +147,6 @@ class ModelStreamInfer:
         return not self._call.is_over and not self._inference.is_reading
 
     def _resume(self) -> None:
-        """Submit more of the waiting requests, in a later turn of the loop."""
         self._is_deferred = False
         if not self._call.is_over:
             self._feed()

@@ -116,12 +116,8 @@ def parse_short(data: Message) -> InferMessage | LongHead:
 def find_raw_input(head: memoryview, size: int) -> tuple[str, int, int] | None:
     """Model, version, and where the only raw tensor begins, of a message of *size* bytes that ends with it.
 
-    Args:
-        head: The first bytes of the message.
-
-    Returns:
-        None if *head* does not show that it is such a message: every implementation of protobuf writes raw tensors
-        last, but a sender may put fields in any order.
+    None if *head*, its first bytes, does not show that: every implementation of protobuf writes raw tensors last, but a
+    sender may put fields in any order.
     """
     found = wire_format.find_last(head, size, RAW_INPUTS, (_NAME, _VERSION), _MAX_HEAD_FIELDS)
     if found is None:

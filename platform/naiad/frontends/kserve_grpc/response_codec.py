@@ -57,12 +57,7 @@ def _parts(response: InferResponse, *, final: bool | None) -> list[Buffer]:
 
 
 def encode_stream_error(message: str, request: ModelInferRequest, *, final: bool | None) -> bytes:
-    """The bytes of an error on a stream.
-
-    Args:
-        final: Whether it is the last response to the request; None for a request that never reached the model. The
-            reference then sets the id alone.
-    """
+    """An error on a stream; *final* is None where the request never reached the model: then the id alone is set."""
     response_message = ModelStreamInferResponse(error_message=message)
     response_message.infer_response.id = request.id
     if final is not None:

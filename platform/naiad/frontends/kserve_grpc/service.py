@@ -83,11 +83,7 @@ class InferenceService:
         on_read: Callable[[Inference], None],
         on_failed: Callable[[Exception], None],  # called with the error of work that was done later
     ) -> Cancellable | None:
-        """As `read`, for messages of any length: calls *on_read* at once, or later.
-
-        Returns:
-            What cancels the work; None if *on_read* was called.
-        """
+        """As `read`, for any length: calls *on_read* at once, or later and returns what cancels the work."""
         match = self._patterns.match(data)
         if match is not None:
             self._reject_decoupled(match.pattern.model_name, match.pattern.version)

@@ -32,22 +32,16 @@ class Outline(NamedTuple):
 
     @property
     def kept_size(self) -> int:
-        """Bytes of the message without the values."""
         return sum(map(len, self.kept))
 
 
 def find_last(
     head: memoryview, size: int, field: int, texts: Collection[int], max_fields: int
 ) -> tuple[int, dict[int, memoryview]] | None:
-    """Where the value of the length-delimited *field* begins that ends a message of *size* bytes.
+    """Where the value of *field* begins that ends a message of *size* bytes, and the *texts* before it, as `outline`.
 
-    Args:
-        texts: As for `outline`: fields before it.
-        max_fields: How many fields are walked.
-
-    Returns:
-        The position, and the texts; None if *head* ends before that position or is malformed, and for messages that do
-        not end with the first value of the field.
+    None if *head*, its first bytes, ends before that position or is malformed, and for messages that do not end with
+    the first value of the field.
     """
     wanted = field << 3 | _LENGTH_DELIMITED
     text_tags = {number << 3 | _LENGTH_DELIMITED: number for number in texts}
@@ -71,12 +65,9 @@ def find_last(
 def outline(
     message: bytes | bytearray | memoryview, field: int, texts: Collection[int] = (), max_fields: int = _UNLIMITED
 ) -> Outline:
-    """Find the values of the length-delimited *field*; no value is copied.
+    """Find the values of the length-delimited *field*, and the last ones of *texts*; no value is copied.
 
-    Args:
-        field: Number of the field whose values are cut out.
-        texts: Numbers of further length-delimited fields whose last values are returned.
-        max_fields: How many fields are walked; each takes about a microsecond.
+    At most *max_fields* are walked; each takes about a microsecond.
     """
     wanted = field << 3 | _LENGTH_DELIMITED
     text_tags = {number << 3 | _LENGTH_DELIMITED: number for number in texts}
@@ -148,7 +139,6 @@ def _varint(data: bytes | bytearray | memoryview, position: int) -> tuple[int, i
 
 
 def _skip(data: bytes | bytearray | memoryview, wire_type: int, position: int) -> tuple[int, int]:
-    """The bounds of the value at *position*."""
     if wire_type == _LENGTH_DELIMITED:
         length, position = _varint(data, position)
         return position, position + length

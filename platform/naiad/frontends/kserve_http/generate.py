@@ -60,7 +60,6 @@ class GenerateEndpoints:
         self._budget = extensions.memory.budget
 
     def handle(self, exchange: HttpExchange, route: Route) -> None:
-        """Submit one request; its sink responds now or later."""
         request = exchange.request
         metadata = self._engine.model_metadata(route.name, route.version)
         if request.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):

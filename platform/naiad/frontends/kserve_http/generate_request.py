@@ -28,12 +28,7 @@ _MAX_QUICK_KEYS = 32
 def parse_generate(
     body: Buffer, metadata: ModelMetadata, version: int, max_json: int, *, max_objects: int | None = None
 ) -> InferRequest:
-    """Read a generate request.
-
-    Args:
-        version: Its version from the URL, or LATEST.
-        max_objects: How many objects the JSON may contain; None for any number.
-    """
+    """Read a generate request; its JSON may have *max_objects*, None for any number."""
     if len(body) > max_json:
         raise json_too_long(len(body), max_json)
     names = {tensor.name for tensor in metadata.inputs}
@@ -70,14 +65,7 @@ def may_repeat_keys(body: Buffer, document: Mapping[str, Any]) -> bool:
 
 
 def check_unique_keys(body: Buffer, request_id: str, inputs: Container[str]) -> None:
-    """Reject a request in which a key occurs twice in one object.
-
-    Args:
-        body: The body, which is valid JSON.
-
-    Raises:
-        InvalidRequestError: If one does; for an input, with the text of the reference.
-    """
+    """Reject valid JSON with a key twice in one object; for an input, with the text of the reference."""
 
     def collect(pairs: list[tuple[str, Any]]) -> None:
         seen = set()
@@ -94,13 +82,9 @@ def check_unique_keys(body: Buffer, request_id: str, inputs: Container[str]) -> 
 
 
 def deduce_shape(configured: tuple[int, ...], count: int) -> tuple[int, ...] | None:
-    """The shape of *count* elements: the innermost variable dimension gets what the fixed ones leave.
+    """The shape of *count* elements; None if they do not fit *configured*, -1 where variable, the batch included.
 
-    Args:
-        configured: The dimensions, -1 where variable, the batch among them.
-
-    Returns:
-        The shape, with 1 for all other variable dimensions; None if the count does not fit.
+    The innermost variable dimension gets what the fixed ones leave, the other variable ones 1.
     """
     fixed = prod(dimension for dimension in configured if dimension != -1)
     rest, excess = divmod(count, fixed) if fixed else (1, count)

@@ -197,9 +197,8 @@ def parse_raw(
 ) -> tuple[InferRequest, ResponseFormat]:
     """Read a raw binary request: the body is the data of the model's only input, with batch size 1.
 
-    Raises:
-        InvalidRequestError: If the body is too long, the model has another number of inputs, several dimensions are
-            variable, or strings may have several elements.
+    InvalidRequestError if the body is too long, the model has another number of inputs, several dimensions are
+    variable, or strings may have several elements.
     """
     if len(body) > max_size:
         raise InvalidRequestError(
@@ -222,11 +221,7 @@ def parse_raw(
 
 
 def parse_header_length(value: bytes, size: int) -> int:
-    """The number in Inference-Header-Content-Length.
-
-    Raises:
-        InvalidRequestError: If it is none, or more than *size*, the length of the body.
-    """
+    """The number in Inference-Header-Content-Length; InvalidRequestError if it is none, or more than *size*."""
     text = value.decode("latin-1").strip(" \t")
     length = integer(text)
     if length is None:

@@ -26,11 +26,7 @@ _HEADER = b"Inference-Header-Content-Length: %d\r\n"
 
 
 def infer_response(result: InferResponse, form: ResponseFormat) -> tuple[list[Buffer], bytes, bytes]:
-    """The body of a response.
-
-    Returns:
-        Parts of the body, its content type and further header lines.
-    """
+    """The parts of a response's body, its content type and further header lines."""
     regions = _NO_REGIONS
     if form.requested is not None:
         result = form.requested.apply(result)

@@ -103,11 +103,7 @@ def _malformed(problem: orjson.JSONDecodeError) -> MalformedRequestError:
 
 
 def reason_of(problem: orjson.JSONDecodeError) -> str:
-    """Why orjson refuses a text, in words for clients.
-
-    Raises:
-        MemoryError: If the text may be right, and there is not enough memory.
-    """
+    """Why orjson refuses a text, in words for clients; MemoryError if it may be right, and memory is short."""
     if problem.msg.startswith("Not enough memory"):
         raise MemoryError from None
     if problem.msg.startswith("number is infinity"):

@@ -19,14 +19,9 @@ _CHUNK = 1 << 20  # brackets that are added up at once, so that what numpy needs
 
 
 def check_structure(text: bytes, *, max_objects: int | None = None) -> None:
-    """Reject JSON that is nested too deeply, or has too many objects.
+    """Reject JSON that is nested deeper than 100 levels, or has more than *max_objects* objects.
 
-    Args:
-        text: The JSON; where it is not valid, the result holds for the part that a parser reads.
-        max_objects: How many objects are allowed; None for any number.
-
-    Raises:
-        InvalidRequestError: If it is nested deeper than 100 levels, or has more objects.
+    Where it is not valid, the result holds for the part that a parser reads.
     """
     # Most JSON has few brackets, strings included, so that counting them is enough.
     objects = text.count(b"{")

@@ -68,13 +68,10 @@ _ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
 
 def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object) -> bytes:
-    """The bytes of an input given as JSON.
+    """The bytes of an input given as JSON; InvalidRequestError for FP16 and BF16.
 
-    Raises:
-        InvalidRequestError: For FP16 and BF16.
-        MalformedRequestError: For elements of the wrong JSON type, for integers beyond 64 bits, and if the number of
-            numbers is not that of *shape*. Integers that fit into 64 bits but not into the datatype are truncated, as
-            in the reference.
+    MalformedRequestError for elements of the wrong JSON type, integers beyond 64 bits, and another number of elements
+    than *shape* has. Integers that fit into 64 bits but not into the datatype are truncated, as in the reference.
     """
     if datatype in _WITHOUT_JSON:
         raise InvalidRequestError(
@@ -135,13 +132,10 @@ class UnusualListError(Exception):
 
 
 def list_packer(datatype: Datatype, shape: tuple[int, ...]) -> Callable[[bytes], bytes] | None:
-    """A function that gives the bytes of an input from its JSON list, as `to_bytes` does, in a fraction of the time.
+    """What gives the bytes of an input from its JSON list, as `to_bytes` but faster; None for a datatype without JSON.
 
     It raises `UnusualListError` for a list that is malformed or has elements of the wrong type, another number of
     numbers than *shape*, integers beyond the datatype, or numbers beyond FP32.
-
-    Returns:
-        The function; None for a datatype without JSON.
     """
     if datatype is Datatype.BYTES:
         return _pack_string_list
@@ -195,7 +189,6 @@ def _pack_list(pack_all: Callable[..., bytes], text: bytes) -> bytes:
 
 
 def _flat(values: Any) -> list[Any]:
-    """The elements of nested lists in order."""
     if type(values) is not list:
         raise TypeError
     flat: list[Any] = values
@@ -208,10 +201,7 @@ def _flat(values: Any) -> list[Any]:
 
 @lru_cache(256)
 def list_writer(datatype: Datatype, count: int) -> Callable[[OutputTensor], bytes]:
-    """A function that gives the JSON list of an output of *count* elements, as `from_tensor` with `exact` has it.
-
-    It raises what `from_tensor` raises.
-    """
+    """What gives the JSON list of an output of *count* elements, as `from_tensor` with `exact` has it, or raises."""
     code = _CODES.get(datatype)
     if code is None:
         return _write_list
@@ -325,10 +315,7 @@ def is_long(tensors: Sequence[OutputTensor]) -> bool:
 
 
 def rendered_steps(tensor: OutputTensor, *, exact: bool) -> Generator[None, None, list[bytes]]:
-    """The elements of a long output as JSON, without the brackets of the list, in steps of about a millisecond.
-
-    The same as the elements of `from_tensor`.
-    """
+    """The elements of a long output as `from_tensor` has them, without brackets, in steps of a millisecond."""
     data = tensor.data
     pieces: list[bytes] = []
     if tensor.datatype is Datatype.BYTES:

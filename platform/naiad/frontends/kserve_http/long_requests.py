@@ -29,10 +29,7 @@ LONG_JSON = 128 << 10  # longer JSON is read in the offload process; up to this 
 def read_infer(
     content: memoryview, body_size: int, model_name: str, version: int, limits: TensorLimits
 ) -> tuple[InferRequest, ResponseFormat]:
-    """Read a request. See `infer_request.parse_infer`.
-
-    *content* is the JSON at the beginning of the body, which has *body_size* bytes.
-    """
+    """As `infer_request.parse_infer`; *content* is the JSON that begins the body, which has *body_size* bytes."""
     json_size = len(content)
     document = parse_json(content, max_objects=MAX_OBJECTS)
     content.release()

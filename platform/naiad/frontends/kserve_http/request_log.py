@@ -6,8 +6,6 @@ import logging
 
 from naiad.frontends.http1.messages import HttpRequest
 
-__all__ = ["log_request"]
-
 # The reference prints its HTTP library's number of the method. Tools that read its log rely on it.
 _NAMES = "GET HEAD POST PUT DELETE MKCOL COPY MOVE OPTIONS PROPFIND PROPPATCH LOCK UNLOCK TRACE CONNECT PATCH"
 _METHODS = {name: number for number, name in enumerate(_NAMES.split())}

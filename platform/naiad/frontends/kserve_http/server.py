@@ -43,7 +43,6 @@ class HttpFrontend:
         pages: PageRules | None = None,  # which Hosts and which web pages are served; None for the defaults
         acceptor: Acceptor | None = None,  # accepts the connections; None for a server of one process
     ) -> None:
-        """A frontend that is not listening yet; see `start`."""
         limits = limits or RequestLimits()
         # Extensions that are not shared are closed with this frontend.
         self._own_background = None
@@ -82,7 +81,6 @@ class HttpFrontend:
         return await self._listener.start()
 
     def drain(self) -> None:
-        """Serve on, and ask clients to connect elsewhere."""
         self._listener.drain()
 
     async def stop(self, grace: float) -> None:

@@ -57,12 +57,7 @@ def single_gauge(name: str, text: str, value: float) -> Family:
 def histogram_samples(
     labels: Mapping[str, str], counts: Sequence[int], total: float, bounds: Sequence[float]
 ) -> Iterator[Sample]:
-    """The series of one histogram, in the reference's order.
-
-    Args:
-        counts: Observations in each bucket, not cumulated; the last bucket has no upper bound.
-        bounds: Upper bounds of all buckets but the last.
-    """
+    """The series of one histogram in the reference's order; *counts* are not cumulated, the last has no upper bound."""
     yield Sample(labels, sum(counts), "_count")
     yield Sample(labels, total, "_sum")
     for bound, count in zip((*bounds, math.inf), accumulate(counts), strict=True):

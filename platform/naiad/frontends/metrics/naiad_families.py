@@ -71,11 +71,7 @@ def reported_memory_families(statistics: Iterable[ModelStatistics]) -> list[Fami
 
 
 def refusal_families(statistics: Sequence[ModelStatistics], without_version: Mapping[str, int]) -> list[Family]:
-    """Requests that were refused on arrival, and whether models can serve now.
-
-    Args:
-        without_version: Requests that no version got to see, by reason.
-    """
+    """Requests that were refused on arrival, *without_version* before any saw them; whether models can serve."""
     # Reasons without refusals are included, so that the first refusal is an increase.
     refused = [
         Sample(model_labels(model, reason=reason), count)

@@ -46,7 +46,6 @@ class MetricsFrontend:
         prepare: Callable[[], Awaitable[None]] | None = None,
         pages: PageRules | None = None,  # which Hosts are served; None for the default
     ) -> None:
-        """A frontend that is not listening yet; see `start`."""
         self._engine = engine
         self._prepare = prepare
         self._tasks: set[asyncio.Task[None]] = set()

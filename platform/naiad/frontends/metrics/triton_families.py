@@ -124,12 +124,7 @@ _FAILURE_REASONS = ("OTHER", "BACKEND", "CANCELED", "REJECTED")
 
 
 def model_families(statistics: Sequence[ModelStatistics], *, with_durations: bool = True) -> list[Family]:
-    """The metrics of each model version.
-
-    Args:
-        with_durations: Whether to include the sums of durations and the cache's counters. The reference switches both
-            off by `--metrics-config=counter_latencies=false`.
-    """
+    """The metrics of each model version, sums of durations and the cache's counters only *with_durations*."""
     cached = [model for model in statistics if model.is_cached]
     durations = [
         *(_counter(name, text, statistics, value) for name, text, value in _DURATION_FAMILIES),

@@ -25,17 +25,11 @@ class Background:
     """Runs long work."""
 
     def __init__(self, memory_limit: int | None = None) -> None:
-        """Nothing that runs yet.
-
-        Args:
-            memory_limit: Bytes that reading one request may take in a process of the pool; None for no limit but that
-                which follows from the length of the request.
-        """
+        """Nothing runs yet; reading a request may take *memory_limit* bytes, None for what its length allows."""
         self.slices = SliceScheduler()  # runs generators on the event loop, a slice of them in each turn
         self.pool = OffloadPool() if memory_limit is None else OffloadPool(memory_limit=memory_limit)
 
     async def close(self) -> None:
-        """Cancel all work and end the processes."""
         self.slices.close()
         await self.pool.close()
 

@@ -93,12 +93,7 @@ def write_outcome(outcome: Outcome) -> tuple[int, bytes]:
 
 
 def read_outcome(head: bytes, descriptor: int, resolve: Callable[[tuple[Any, ...]], Any]) -> Outcome:
-    """Read an outcome; its long buffers are views of the shared memory.
-
-    Args:
-        descriptor: The shared memory; it may be closed afterwards.
-        resolve: Returns the object for the key of a `Deferred`.
-    """
+    """Read an outcome, whose long buffers are views of the shared memory; *resolve* finds what a `Deferred` names."""
     kind, count, text_size = OUTCOME_HEAD.unpack(head)
     view = memoryview(mmap.mmap(descriptor, 0))
     start = count * 8 + text_size

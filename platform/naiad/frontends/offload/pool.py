@@ -98,12 +98,7 @@ class OffloadPool:
     """
 
     def __init__(self, *, size: int = 1, idle_seconds: float = _IDLE_SECONDS, memory_limit: int = _UNLIMITED) -> None:
-        """A pool without processes.
-
-        Args:
-            memory_limit: Bytes that a task may use at most. Tasks with little content may use less.
-            idle_seconds: How long a process without a task is kept.
-        """
+        """A pool without processes; a task may use *memory_limit* bytes, or less if it has little content."""
         self._size = size
         self._memory_limit = memory_limit
         self._idle_seconds = idle_seconds
@@ -162,7 +157,6 @@ class OffloadPool:
         self._dispatch()
 
     def on_end(self, process: OffloadProcess, reaping: asyncio.Future[int]) -> None:
-        """A process was ended, or has died."""
         if process in self._processes:
             self._processes.remove(process)
         self._reaping.add(reaping)
@@ -193,7 +187,6 @@ class OffloadProcess:
     """One process of the pool."""
 
     def __init__(self, pool: OffloadPool, idle_seconds: float) -> None:
-        """Start it."""
         self._pool = pool
         self._idle_seconds = idle_seconds
         self._loop = asyncio.get_running_loop()

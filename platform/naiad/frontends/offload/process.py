@@ -19,8 +19,6 @@ from pathlib import Path
 from naiad.core.errors import NaiadError
 from naiad.frontends.offload.messages import TASK_HEAD, Outcome, OutcomeKind, write_outcome
 
-__all__ = ["run_tasks"]
-
 _NICE = 5  # lower priority than the host: where processors are few, those requests wait rather than all others
 _PAGE = mmap.PAGESIZE
 

@@ -70,7 +70,6 @@ class RequestTrace:
         return self.recorder.context
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
-        """Record when the request was queued, and its execution by a model."""
         if self._outer is not None:
             self._outer.on_computed(queued, laid_out, started, ended, done)
         self.recorder.record("QUEUE_START", queued)
@@ -83,7 +82,6 @@ class RequestTrace:
         self.recorder.record("QUEUE_START", queued)
 
     def start_child(self, request: InferRequest, sink: Sink) -> Sink:
-        """Trace a request that this one causes; return the sink for its responses."""
         recorder = self.recorder.create_child(request)
         request.trace = RequestTrace(request, recorder)
         recorder.begin()

@@ -28,10 +28,8 @@ class RequestTracer(Protocol):
     async def change(self, model: str, changes: Mapping[str, Any]) -> None:
         """Set fields of `TraceConfig` for all models (*model* is "") or for one.
 
-        None resets a field: a model's to the setting for all models, the setting for all models to that of the flags.
-
-        Raises:
-            InvalidRequestError: If tracing is enabled without a rate or a file.
+        None resets a field: a model's to the setting for all models, that to the flags'. InvalidRequestError if tracing
+        is enabled without a rate or a file.
         """
 
     def reopen(self) -> None:

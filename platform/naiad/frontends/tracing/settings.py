@@ -42,10 +42,7 @@ def parse_levels(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def parse_number(name: str, text: str) -> int:
-    """The value of a numeric setting.
-
-    Negative values of unsigned settings wrap around 2**32, as in the reference.
-    """
+    """The value of a numeric setting; negative ones of unsigned settings wrap around 2**32, as in the reference."""
     match = _LEADING.match(text)
     if match is None:
         raise InvalidRequestError(f"Unable to parse '{name}', got: {text}")

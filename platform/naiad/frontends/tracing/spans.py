@@ -103,7 +103,6 @@ class SpanExporter:
         return next(self._ids)
 
     def start_span(self, name: str, parent: Context | None, when: int) -> tuple[Span, Context]:
-        """Start a span; return it with the context of its children."""
         span = self._tracer.start_span(name, parent, self._trace.SpanKind.SERVER, start_time=when)
         return span, self._trace.set_span_in_context(span)
 
@@ -179,7 +178,6 @@ class SpanRecorder:
         self._span.set_attribute("triton.model_version", response.model_version)
 
     def end_request(self, error: NaiadError | None) -> None:
-        """End the model's span, with the request's error if it has failed."""
         now = time.monotonic_ns()
         self.record("REQUEST_END", now)
         if error is not None:

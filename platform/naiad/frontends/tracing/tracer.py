@@ -104,11 +104,7 @@ class Tracer:
     def start(
         self, request: InferRequest, protocol: str, headers: Mapping[str, str], received: int
     ) -> TraceRecorder | None:
-        """Begin the trace of a request, arrived at *received* (monotonic ns), if it is sampled or has a trace context.
-
-        Returns:
-            What records the responses; None if the request is not traced.
-        """
+        """Begin the trace of a request that arrived at *received* (monotonic ns), if it is traced, else None."""
         settings = self._settings.get(request.model_name) or self._settings[""]
         recorder: TraceRecorder
         if self._exporter is None:
@@ -195,10 +191,7 @@ def _check(options: TraceConfig) -> None:
 
 
 def exporter_settings(options: OpenTelemetryConfig | None) -> dict[str, str | list[str]]:
-    """The settings of the exporter in the form that clients receive; empty without one.
-
-    A setting with several values is a list, one with a single value a string.
-    """
+    """The settings of the exporter as clients receive them, several values as a list; empty without one."""
     found: dict[str, str | list[str]] = {}
     if options is None:
         return found
