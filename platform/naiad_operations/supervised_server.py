@@ -69,7 +69,6 @@ class SupervisedServer:
         return self._process.pid
 
     def report(self) -> Mapping[str, Any]:
-        """Whether the server is ready, and the number of requests of each model."""
         return self._ask("report")
 
     def poll(self) -> Sequence[str]:
@@ -82,7 +81,6 @@ class SupervisedServer:
         return problems
 
     def stop(self, seconds: float) -> None:
-        """Have the server drain and stop; kill it after *seconds*."""
         self._process.terminate()
         try:
             self._process.wait(seconds)

@@ -71,17 +71,7 @@ class _EngineState(enum.Enum):
 
 
 class Engine:
-    """Implements `naiad.engine.facade.EngineFacade`.
-
-    Attributes:
-        services: What models can use of the server.
-        response_cache: The response cache; None if it is disabled.
-        is_reachable: Whether clients should connect: False while a port for clients is not open yet, and when the
-            server is about to stop. The server is not ready then.
-        count_elsewhere: Has other processes report what they have counted; None if this process counts all.
-        exit_time: How long requests and models are waited for when the server stops.
-        has_overrun: Whether that time was over, when the engine was stopped, before requests and models had ended.
-    """
+    """Implements `naiad.engine.facade.EngineFacade`."""
 
     def __init__(self, settings: EngineSettings, loader: Loader) -> None:
         self._settings = settings
@@ -105,8 +95,12 @@ class Engine:
         self._poller = None if seconds is None else Poller(self._repositories, self._order, self._registry, seconds)
         self._polling: asyncio.Task[None] | None = None
         self._state = _EngineState.STARTING
+        # Whether clients should connect: False while a port for clients is not open yet, and when the server is about
+        # to stop. The server is not ready then.
         self.is_reachable = True
+        # Has other processes report what they have counted; None if this process counts all.
         self.count_elsewhere: Callable[[], Awaitable[None]] | None = None
+        # How long requests and models are waited for when the server stops.
         self.exit_time = ExitTime(settings.exit_timeout, asyncio.get_running_loop().time)
         self.has_overrun = False
         self._refusals = {"exiting": 0, "not_loaded": 0, "unknown_model": 0}
@@ -173,16 +167,13 @@ class Engine:
         self._is_finishing = False
 
     def _close_sequences(self) -> int:
-        """Let no further sequence start in any model; the number of those in progress."""
         versions = self._registry.versions_alive.values()
         return sum([version.finish_sequences() for version in versions if isinstance(version, SequenceOwner)])
 
     async def end_loads(self) -> None:
-        """End the loads and unloads in progress, and reject further ones."""
         await self._order.end_loads()
 
     async def stop(self) -> None:
-        """Reject all requests, let those in flight finish, end all guests."""
         self._state = _EngineState.EXITING
         self._releasing.cancel()
         had_time = self.exit_time.for_requests() > 0
@@ -228,7 +219,6 @@ class Engine:
         return ServerMetadata(name=self._settings.server_id, version=naiad.__version__)
 
     def is_started(self) -> bool:
-        """See `EngineFacade.is_started`."""
         return self._state is not _EngineState.STARTING
 
     def is_live(self) -> bool:
@@ -336,7 +326,6 @@ class Engine:
         return self.route(name, version).config.decoupled
 
     def outcomes(self) -> list[tuple[str, int | None, str]]:
-        """Model, version and status of everything that was to be loaded: the rows of the start-up table."""
         rows = []
         for entry in self._registry.index(ready_only=False):
             status = entry.state.value if entry.state is not None else ""
@@ -352,7 +341,6 @@ class Engine:
         return rows
 
     def instances(self) -> list[InstanceStatus]:
-        """The status of all instances for metrics; ensembles themselves have no instances."""
         found: list[InstanceStatus] = []
         for loaded in self._registry.ready_versions():
             if isinstance(loaded, ModelVersion):
@@ -361,7 +349,6 @@ class Engine:
         return found
 
     def demand_status(self) -> DemandStatus | None:
-        """The models that are loaded on demand, for metrics; None if no model is."""
         return self._demand.status()
 
     def demand_states(self) -> Mapping[str, str]:
@@ -390,7 +377,6 @@ class Engine:
         return self._refusals
 
     def find_target(self, name: str, version: int = LATEST) -> Target:
-        """What requests to a name go to now."""
         return self._registry.find(name, version)
 
     def find_loaded(self, name: str, version: int = LATEST) -> LoadedVersion:
@@ -421,13 +407,11 @@ class Engine:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests that models have here, those that ensembles and models caused included."""
         versions = self._registry.versions_alive.values()
         return sum(version.in_flight for version in versions if isinstance(version, ModelVersion))
 
     @property
     def is_exiting(self) -> bool:
-        """Whether requests are rejected because the server ends."""
         return self._state is _EngineState.EXITING
 
     # -- loading ------------------------------------------------------------------------------------------------

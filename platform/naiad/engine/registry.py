@@ -18,19 +18,13 @@ from naiad.protocol.model_names import LATEST
 
 @dataclass(slots=True)
 class VersionRecord:
-    """State of one version.
-
-    Attributes:
-        reason: Why it is UNAVAILABLE.
-        loaded: The version itself while it is READY.
-        handover: What its requests go to while versions that *loaded* has replaced have sequences in progress; None
-            where they go to *loaded*, and always None without one.
-        leaving: The version being unloaded, while it is UNLOADING.
-    """
+    """State of one version."""
 
     state: ModelState = ModelState.UNKNOWN
     reason: str = ""
     loaded: ServedVersion | None = None
+    # What its requests go to while versions that *loaded* has replaced have sequences in progress; None where they go
+    # to *loaded*, and always None without one.
     handover: Target | None = None
     leaving: LoadedVersion | None = None
 
@@ -47,26 +41,17 @@ class VersionRecord:
 
     @property
     def target(self) -> Target | None:
-        """What its requests go to now; None if it does not serve."""
         return self.loaded if self.handover is None else self.handover
 
 
 @dataclass(slots=True)
 class ModelRecord:
-    """What is known of one model.
+    """What is known of one model."""
 
-    Attributes:
-        key: Its unique key (see `naiad.protocol.model_names.model_key`).
-        namespace: Its namespace; empty where namespaces are disabled.
-        versions: All versions that were ever loaded, or failed to load.
-        reason: Why its configuration could not be used; empty if it could.
-        is_on_demand: Whether its first request loads it.
-        step: What its load does now; empty while none is in progress.
-    """
-
-    key: str
+    key: str  # its unique key (see `naiad.protocol.model_names.model_key`)
     namespace: str
     name: str
+    # All versions that were ever loaded, or failed to load.
     versions: dict[int, VersionRecord] = field(default_factory=dict)
     reason: str = ""
     is_on_demand: bool = False
@@ -90,30 +75,24 @@ class ModelRecord:
 
 
 class Registry:
-    """All models by key (see `naiad.protocol.model_names.model_key`); without namespaces, the key is the name.
-
-    Attributes:
-        is_namespaced: Whether several namespaces may have models of the same name.
-        versions_alive: Versions that serve or still finish their requests, by `LoadedVersion.number`.
-        is_complete: Whether the names of all models are known; until then, no name is unknown.
-        activity: What is being done now to build environments, by the key of the model.
-        on_change: Called after the version that serves a name may have changed.
-    """
+    """All models by key (see `naiad.protocol.model_names.model_key`); without namespaces, the key is the name."""
 
     def __init__(self, *, is_namespaced: bool = False) -> None:
-        self.is_namespaced = is_namespaced
+        self.is_namespaced = is_namespaced  # whether several namespaces may have models of the same name
+        # Versions that serve or still finish their requests, by `LoadedVersion.number`.
         self.versions_alive: dict[int, LoadedVersion] = {}
         self._models: dict[str, ModelRecord] = {}
         self._ready: dict[tuple[str, int], Target] = {}
-        self.is_complete = True
+        self.is_complete = True  # whether the names of all models are known; until then, no name is unknown
+        # What is being done now to build environments, by the key of the model.
         self.activity: Callable[[], Mapping[str, str]] = dict
+        # Called after the version that serves a name may have changed.
         self.on_change: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[ModelRecord]:
         return iter(self._models.values())
 
     def record(self, key: str) -> ModelRecord:
-        """The record of a model; created if it does not exist."""
         if key not in self._models:
             namespace = key.rpartition("::")[0] if self.is_namespaced else ""
             self._models[key] = ModelRecord(key, namespace, self.name_of(key))
@@ -130,7 +109,6 @@ class Registry:
         return sorted(model.key for model in self._models.values() if model.name == name and model.is_wanted)
 
     def is_serving(self, key: str) -> bool:
-        """Whether any version of *key* serves."""
         model = self._models.get(key)
         return model is not None and bool(model.serving())
 
@@ -144,12 +122,10 @@ class Registry:
                     del model.versions[number]
 
     def forget(self, key: str) -> None:
-        """Remove a model that is at rest."""
         del self._models[key]
         self.changed(key)
 
     def name_of(self, key: str) -> str:
-        """The name in a key; the model need not exist."""
         return key.rpartition("::")[2] if self.is_namespaced else key
 
     def changed(self, key: str) -> None:
@@ -239,7 +215,6 @@ class Registry:
         return record.state, self._step_of(model) if record.state is ModelState.LOADING else record.reason
 
     def _step_of(self, model: ModelRecord) -> str:
-        """What the load of a model does now; empty while none is in progress."""
         return model.step and (self.activity().get(model.key) or model.step)
 
     def _known(self, name: str) -> ModelRecord:

@@ -43,16 +43,11 @@ _Key: TypeAlias = tuple[int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A cached response.
-
-    Attributes:
-        outputs: Its outputs; they own their bytes.
-        requested: The outputs that were requested; empty for all.
-    """
+    """A cached response."""
 
     outputs: Sequence[OutputTensor]
     parameters: Mapping[str, Parameter]
-    requested: frozenset[str]
+    requested: frozenset[str]  # the outputs that were requested; empty for all
 
     def has(self, wanted: Sequence[str]) -> bool:
         """Whether it has all outputs that a request names; a request that names none needs all."""
@@ -92,12 +87,10 @@ class ResponseCache:
         return is_kept
 
     def forget(self, number: int) -> None:
-        """Remove the entries of one load of a version."""
         self._entries.discard(lambda key: key[0] == number)
 
     @property
     def size(self) -> int:
-        """Capacity in bytes."""
         return self._entries.capacity
 
     def statistics(self) -> CacheStatistics:

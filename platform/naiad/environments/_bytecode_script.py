@@ -54,7 +54,6 @@ def has_stale_list() -> bool:
 
 
 def main() -> None:
-    """Compile the stale sources if they are few, and print the counts."""
     searched = not has_stale_list()
     stale = stale_sources() if searched else sys.argv[4:]
     few = len(stale) <= int(sys.argv[1])

@@ -41,22 +41,17 @@ _IGNORED = re.compile("_|SHLVL|PWD|OLDPWD|PS[1-4]|IFS|BASH.*|SHELL|SHELLOPTS|COL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """What activating an environment does to variables.
+    """What activating an environment does to variables."""
 
-    Attributes:
-        fixed: Variables of `env_vars.d` and `conda-meta/state`; None to remove one.
-        changes: Variables that the scripts set; None for those that they remove.
-        problems: Scripts that failed, and effects that guests do not get, as sentences.
-    """
-
+    # Variables of `env_vars.d` and `conda-meta/state`; None to remove one.
     fixed: Mapping[str, str | None] = field(default_factory=dict)
+    # Variables that the scripts set; None for those that they remove.
     changes: Mapping[str, str | None] = field(default_factory=dict)
     scripts: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # scripts that failed, and effects that guests do not get, as sentences
 
     @property
     def names(self) -> list[str]:
-        """The variables that it sets or removes, sorted."""
         return sorted({*self.fixed, *self.changes})
 
     def __str__(self) -> str:

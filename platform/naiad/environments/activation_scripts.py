@@ -71,19 +71,13 @@ def run_scripts(scripts: Sequence[Path], variables: Mapping[str, str]) -> tuple[
 
 
 class _Run(NamedTuple):
-    """What a shell that runs scripts has done.
+    """What a shell that runs scripts has done."""
 
-    Attributes:
-        reports: Of each script that has ended and left the shell: its status, and the variables after it.
-        outputs: What each of them has printed, and then what the next one has.
-        status: The shell's own exit code.
-        is_in_time: Whether it has ended by itself.
-    """
-
+    # Of each script that has ended and left the shell: its status, and the variables after it.
     reports: Sequence[Sequence[str]]
-    outputs: Sequence[str]
-    status: int
-    is_in_time: bool
+    outputs: Sequence[str]  # what each of them has printed, and then what the next one has
+    status: int  # the shell's own exit code
+    is_in_time: bool  # whether it has ended by itself
 
 
 def _run_shell(shell: str, scripts: Sequence[Path], variables: Mapping[str, str], seconds: float) -> _Run:

@@ -61,12 +61,7 @@ class CompileJob(NamedTuple):
 
 
 class BytecodeTarget(NamedTuple):
-    """The interpreter that bytecode is for.
-
-    Attributes:
-        tag: Cache tag in the file names, `cpython-310`.
-        magic: Magic number at the start of the files.
-    """
+    """The interpreter that bytecode is for."""
 
     tag: str
     magic: bytes

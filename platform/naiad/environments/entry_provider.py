@@ -155,7 +155,6 @@ class EntryProvider:
         return expected
 
     def _find_entry(self, digest: str, uri: str, label: str) -> tuple[ReadyEntry, Lease] | None:
-        """The entry of a digest with a lease, None if the store does not have it."""
         if not digest:
             return None
         lease = self._leases.acquire(digest)
@@ -193,7 +192,6 @@ class EntryProvider:
         return found
 
     def _mismatch_error(self, named: EnvironmentSource, found: str, expected: str) -> ExecutionEnvironmentError:
-        """The error for content with another digest than the expected one, with what expects that."""
         uri = redact(named.uri)
         if self._policy.trust is not None:
             why = f"its signatures are for {expected}; sign the archive that is there, or put back the signed one"

@@ -91,7 +91,6 @@ def editable_remains(site_dirs: Iterable[str]) -> list[str]:
 
 
 def _named_folders(file: Path) -> Iterator[str]:
-    """The absolute paths that a file of an editable install names."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

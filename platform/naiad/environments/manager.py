@@ -64,7 +64,6 @@ class EnvironmentManager:
     """Prepares environments; one per server. Methods are thread-safe.
 
     Args:
-        store_root: Folder of the store, created when first needed.
         waits: Whether to wait for an environment that another process is creating; `EnvironmentBusyError` otherwise.
     """
 
@@ -91,7 +90,6 @@ class EnvironmentManager:
         return self._root
 
     def activity(self) -> Mapping[str, str]:
-        """What is being done now to build environments, by the name of the model."""
         return {} if self._declared is None else self._declared.activity()
 
     def prepare(
@@ -109,7 +107,6 @@ class EnvironmentManager:
         Args:
             source: An archive, a directory, an interpreter, or a file that declares packages; None for an interpreter
                 of the machine, preferably the host's.
-            python: Versions that the model supports.
         """
         with explained(self._root):
             return self._prepare(source, python, python_origin, label)
@@ -163,7 +160,6 @@ class EnvironmentManager:
         return self._prepare_directory(path)
 
     def _prepare_declared(self, named: EnvironmentSource, python: SpecifierSet | None, label: str) -> ReadyEnvironment:
-        """An environment that a file declares by its requirements."""
         assert named.path is not None
         if named.digest:
             raise ExecutionEnvironmentError(
@@ -192,7 +188,6 @@ class EnvironmentManager:
         return self._ready(found, source=None, prefix=found.prefix, library_path=None)
 
     def _prepare_directory(self, path: Path) -> ReadyEnvironment:
-        """A conda environment or a venv, used in place and never written to."""
         where = f"the execution environment {path}"
         python = require_interpreter(path, where=where)
         self._require_own_paths(path, where)
@@ -320,7 +315,6 @@ def host_environment(store_root: Path) -> ReadyEnvironment:
 
 
 def _numpy_version(origin: str | None) -> str | None:
-    """The version in the name of numpy's `.dist-info`; faster than `importlib.metadata`, which parses files."""
     folders = Path(origin).parents[1].glob("numpy-*.dist-info") if origin is not None else iter(())
     return next((path.name.removesuffix(".dist-info").partition("-")[2] for path in folders), None)
 
@@ -333,7 +327,6 @@ def _is_in_user_site(origin: str | None) -> bool:
 
 
 def _missing_error(source: Path, path: Path) -> ExecutionEnvironmentError:
-    """Triton's error text, followed by details."""
     nearest = next((parent for parent in path.parents if parent.exists()), path.parent)
     return ExecutionEnvironmentError(
         f"Failed to get the canonical path for {source}. There is no such file or directory "

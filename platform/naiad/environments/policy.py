@@ -20,27 +20,21 @@ _DEPTH = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePolicy:
-    """Rules for archives and the store.
-
-    Attributes:
-        max_bytes: Size of the store above which unused entries are removed; 0 for no limit.
-        trust: Keys that may sign archives; None if signatures are not required.
-        require_digest: Whether remote archives must be pinned with `@sha256:`.
-        reports_changed: Whether a warning says that a URI without a digest has another content now than at its first
-            use, which is compared in the background.
-        guest_variables: Names, or patterns, of the server's variables that guests inherit; None for all.
-        signed_folders: Folders with files of signed repositories only. An archive in the hidden folder of a repository
-            there needs no signature of its own: that of the repository covers it.
-    """
+    """Rules for archives and the store."""
 
     max_bytes: int = 0
-    trust: TrustedKeys | None = None
+    trust: TrustedKeys | None = None  # keys that may sign archives; None if signatures are not required
     require_digest: bool = False
     build: EnvBuild = EnvBuild.LOCKED
     offline: bool = False
+    # Whether a warning says that a URI without a digest has another content now than at its first use, which is
+    # compared in the background.
     reports_changed: bool = False
     wheels: tuple[Path, ...] = ()
+    # Names, or patterns, of the server's variables that guests inherit; None for all.
     guest_variables: tuple[str, ...] | None = None
+    # Folders with files of signed repositories only. An archive in the hidden folder of a repository there needs no
+    # signature of its own: that of the repository covers it.
     signed_folders: tuple[Path, ...] = ()
 
     def keys_for(self, archive: Path) -> TrustedKeys | None:

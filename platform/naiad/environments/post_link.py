@@ -68,7 +68,6 @@ def _records(prefix: Path) -> Iterator[dict[str, Any]]:
 
 
 def _in_order(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The names of packages, each after those that it depends on."""
     ordered: dict[str, None] = {}
     visited: set[str] = set()
     waiting = [(name, False) for name in sorted(records, reverse=True)]

@@ -43,7 +43,6 @@ class ProgressEvent:
 
     @property
     def rate(self) -> float:
-        """Bytes per second so far."""
         return self.done / self.seconds if self.seconds > 0 else 0.0
 
     def __str__(self) -> str:
@@ -69,7 +68,6 @@ class LogReporter:
         self._last: dict[Path, float] = {}
 
     def on_progress(self, event: ProgressEvent) -> None:
-        """Log the event if the last line for this archive is old enough."""
         if event.finished:
             self._last.pop(event.path, None)
             level = logging.INFO if event.seconds >= 1 and not event.failed else logging.DEBUG
@@ -186,8 +184,6 @@ class BarReporter:
 
 
 class _FanOutReporter:
-    """Passes events to several reporters."""
-
     def __init__(self, *reporters: ProgressReporter) -> None:
         self._reporters = reporters
 

@@ -130,21 +130,9 @@ _LIBRARY_PATH_OF_CHILDREN = "NAIAD_CHILD_LIBRARY_PATH"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyEnvironment:
-    """A checked environment, with facts that its interpreter reported.
+    """A checked environment, with facts that its interpreter reported."""
 
-    Attributes:
-        source: Archive or directory named by the user, a string for a URI; None for an installed interpreter.
-        prefix: Folder of the environment; for an archive, a folder in the store.
-        cache_tag: Tag in names of bytecode files, `cpython-310`.
-        abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
-        digest: SHA-256 of the archive, None if it is not an archive.
-        bytecode: Folder for bytecode, None if bytecode is beside the sources.
-        library_path: Folder that the interpreter needs in LD_LIBRARY_PATH to find its libpython, None normally.
-        libraries: Folder with its shared libraries, None if it has none of its own.
-        user_site: Whether it uses the user's site-packages (host only).
-        lease: Lease on its store entry, None if it is not in the store.
-    """
-
+    # Archive or directory named by the user, a string for a URI; None for an installed interpreter.
     source: Path | str | None
     prefix: Path
     python: Path
@@ -154,11 +142,13 @@ class ReadyEnvironment:
     numpy_version: str | None
     digest: str | None = None
     is_host: bool = False
-    bytecode: Path | None = None
+    bytecode: Path | None = None  # folder for bytecode, None if bytecode is beside the sources
+    # Folder that the interpreter needs in LD_LIBRARY_PATH to find its libpython, None normally.
     library_path: Path | None = None
-    libraries: Path | None = None
-    user_site: bool = False
+    libraries: Path | None = None  # folder with its shared libraries, None if it has none of its own
+    user_site: bool = False  # whether it uses the user's site-packages (host only)
     activation: Activation = field(default=NOT_ACTIVATED, hash=False)
+    # Lease on its store entry, None if it is not in the store.
     lease: Lease | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:

@@ -39,7 +39,6 @@ def _files(folder: Path, suffix: str) -> Iterator[Path]:
 
 
 def _object_in(file: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is no such file."""
     if file.exists() and not file.is_file():  # a pipe or a device: a read of it may never end
         raise ExecutionEnvironmentError(
             f"cannot read the variables in {file}: it is not a regular file; conda cannot read it either: remove it"
@@ -71,7 +70,6 @@ def _stored_variables(file: Path, variables: Mapping[str, Any]) -> dict[str, str
 
 
 def _is_passable(text: str) -> bool:
-    """Whether a text can be in the environment of a process."""
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:

@@ -43,7 +43,6 @@ def _denied(user: GuestUser, path: Path) -> Path | None:
 
 
 def _has(user: GuestUser, path: Path, bits: int) -> bool:
-    """Whether *user* has the rights *bits*, which are given as those of others."""
     facts = path.stat()
     if user.uid == _ROOT:
         return True

@@ -43,20 +43,14 @@ _CODE_NUMBERS = {code: number for number, code in enumerate(CODES)}
 
 
 class ModelCall(NamedTuple):
-    """One call.
-
-    Attributes:
-        is_blocking: Whether the calling instance does nothing else until the call ends.
-        is_awaited: The same, but only while the instance executes a batch.
-        traced_by: Key of the caller's request to whose trace it belongs; None for none.
-    """
+    """One call."""
 
     number: int
     request: InferRequest
     is_decoupled: bool
-    is_blocking: bool
-    is_awaited: bool
-    traced_by: int | None = None
+    is_blocking: bool  # whether the calling instance does nothing else until the call ends
+    is_awaited: bool  # the same, but only while the instance executes a batch
+    traced_by: int | None = None  # key of the caller's request to whose trace it belongs; None for none
     uses_device: bool = False
 
 

@@ -23,9 +23,7 @@ class Channel:
     """Frames over a non-blocking stream socket on an event loop.
 
     Attributes:
-        on_frame: Called with kind and payload of each frame; may raise to stop reading.
         was_cut: Whether the guest closed its end with unread data in it: the kernel reports that as a reset.
-        is_broken: Whether the guest sent a malformed frame, or one that is too long.
     """
 
     def __init__(
@@ -39,12 +37,11 @@ class Channel:
         """Start reading *sock*.
 
         Args:
-            sock: Owned from now on.
             on_end: Called once with the reason, when the guest has closed its end or sent a malformed frame.
         """
         self._socket: socket.socket | None = sock
         self._loop = loop
-        self.on_frame = on_frame
+        self.on_frame = on_frame  # called with kind and payload of each frame; may raise to stop reading
         self._on_end = on_end
         self._on_activity = on_activity
         self.was_cut = self.is_broken = False
@@ -117,7 +114,6 @@ class Channel:
                 on_drained()
 
     def close(self) -> None:
-        """Stop reading and close the socket; frames that wait are dropped."""
         self._frames.clear()
         if self._socket is not None:
             self._loop.remove_reader(self._socket)

@@ -68,21 +68,17 @@ KeyedRequest: TypeAlias = tuple[int, InferRequest, PackedInputs | None]
 
 
 class ModelInterface:
-    """What the exchange with all guests of one loaded version shares.
-
-    Attributes:
-        plan: The version's plan: the names that both sides refer to by their position.
-        layouts: Layouts of outputs by their packed bytes, checked when they were first seen.
-        notices: Sentences about outputs that contradict the configuration; `take_notices` empties it.
-    """
+    """What the exchange with all guests of one loaded version shares."""
 
     __slots__ = ("_noticed", "layouts", "model_name", "model_version", "notices", "plan")
 
     def __init__(self, plan: RequestPlan) -> None:
-        self.plan = plan
+        self.plan = plan  # the version's plan: the names that both sides refer to by their position
         self.model_name = plan.model_name
         self.model_version = plan.model_version
+        # Layouts of outputs by their packed bytes, checked when they were first seen.
         self.layouts: Memo[bytes, TensorLayout] = Memo(KEPT)
+        # Sentences about outputs that contradict the configuration; `take_notices` empties it.
         self.notices: list[str] = []
         self._noticed: set[str] = set()  # outputs
 
@@ -104,34 +100,22 @@ class ModelInterface:
 
 
 class GuestResponse(NamedTuple):
-    """One entry of RESPONSES.
-
-    Attributes:
-        response: The response; None for a mark alone.
-        reschedule: Whether the model asks, instead, for the request to be scheduled again.
-    """
+    """One entry of RESPONSES."""
 
     key: int
-    response: InferResponse | None
+    response: InferResponse | None  # the response; None for a mark alone
     final: bool
-    reschedule: bool = False
+    reschedule: bool = False  # whether the model asks, instead, for the request to be scheduled again
 
 
 class ExecutingBatch(NamedTuple):
-    """A batch that was sent to a guest, whose `execute` has not returned.
-
-    Attributes:
-        block: Their input block, less than 0 without one.
-        sent: When its inputs began to be copied (monotonic ns); 0 if the guest exited before it read the message.
-        size: Rows of its requests together.
-        places: Where the inputs are that other processes or other guests wrote; they stay there while something
-            refers to this.
-    """
+    """A batch that was sent to a guest, whose `execute` has not returned."""
 
     keys: Sequence[int]
-    block: int
-    sent: int
+    block: int  # their input block, less than 0 without one
+    sent: int  # when its inputs began to be copied (monotonic ns); 0 if the guest exited before it read the message
     size: int
+    # Where the inputs are that other processes or other guests wrote; they stay there while something refers to this.
     places: Sequence[InputPlace | None] = ()
 
 
@@ -270,7 +254,6 @@ def _copy_others(
     copies: list[InputCopy] | None,
     memory: InstanceMemory,
 ) -> None:
-    """Copy the inputs that are not in GPU memory, and hold those that are until the guest releases *block*."""
     devices = []
     for tensor, offset in zip(request.inputs, offsets, strict=True):
         device = device_bytes(tensor.data)
@@ -449,8 +432,6 @@ class SingleResponse(NamedTuple):
 
     Attributes:
         started, ended: When `execute` began and returned (monotonic ns).
-        outputs: Their bytes, as *layout* places them.
-        reports: What a native backend has reported of the batch, as `read_reports` takes it.
     """
 
     number: int
@@ -458,8 +439,8 @@ class SingleResponse(NamedTuple):
     started: int
     ended: int
     layout: TensorLayout
-    outputs: bytes
-    reports: bytes = b""
+    outputs: bytes  # their bytes, as *layout* places them
+    reports: bytes = b""  # what a native backend has reported of the batch, as `read_reports` takes it
 
     def as_any(self, interface: ModelInterface) -> GuestResponse:
         """The same as `read_responses` would have decoded it."""
@@ -519,16 +500,13 @@ class Responses(NamedTuple):
     """One RESPONSES message.
 
     Attributes:
-        done: Whether its `execute` has returned.
-        kept: Whether the model still refers to its inputs.
-        kept_shared: Whether it still refers to those that other processes wrote.
         started, ended: When `execute` began, and when it returned or the response was sent (monotonic ns).
     """
 
     number: int
     done: bool
-    kept: bool
-    kept_shared: bool
+    kept: bool  # whether the model still refers to its inputs
+    kept_shared: bool  # whether it still refers to those that other processes wrote
     started: int
     ended: int
     responses: list[GuestResponse]
@@ -606,15 +584,10 @@ _LATEST_NS = 1 << 63
 
 
 class ExecutionReport(NamedTuple):
-    """What a native backend reports about one request, one batch or one response. Times are monotonic ns.
-
-    Attributes:
-        kind: `wire.REPORT_BATCH`, `REPORT_SUCCESS` and so on.
-        subject: The key of the request, the rows of the batch, or the position of the response.
-    """
+    """What a native backend reports about one request, one batch or one response. Times are monotonic ns."""
 
     kind: int
-    subject: int
+    subject: int  # the key of the request, the rows of the batch, or the position of the response
     exec_start: int
     compute_start: int
     compute_end: int

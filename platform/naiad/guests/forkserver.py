@@ -110,7 +110,6 @@ class ForkServer:
 
     @property
     def end(self) -> str:
-        """How it ended; empty while it runs."""
         return self._end
 
     @property
@@ -149,7 +148,6 @@ class ForkServer:
         )
 
     def close(self) -> None:
-        """End it, and with it the guests it has forked."""
         self._stop("it was not needed any more")
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -298,7 +296,6 @@ class ForkServer:
         self._report_guests_killed()
 
     def _wait(self) -> int:
-        """Its exit status. It has exited or was killed: the wait is for the kernel to free its memory."""
         try:
             return self._process.wait(1)
         except subprocess.TimeoutExpired:

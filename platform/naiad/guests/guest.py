@@ -19,12 +19,7 @@ logger = logging.getLogger("naiad.workers")
 
 
 class GuestProcess:
-    """One guest process.
-
-    Attributes:
-        pid: Its process id, 0 before `spawn`.
-        kill_reason: Why the host killed it; empty if it did not.
-    """
+    """One guest process."""
 
     def __init__(self, spec: LaunchSpec, loop: asyncio.AbstractEventLoop) -> None:
         self.pid = 0
@@ -49,7 +44,6 @@ class GuestProcess:
         """Start it; return the host's ends of its sockets.
 
         Args:
-            on_line: Called with the stream's name and each line it writes.
             on_exit: Called with its exit status, before `exited` is set.
         """
         self._launched = launched = await self._processes.launch(self._spec, memory)
@@ -63,7 +57,6 @@ class GuestProcess:
         return launched.sockets
 
     def kill(self) -> None:
-        """Kill it and every process it started; `exited` is set when it has exited."""
         if self.pid and not self._is_reaped:
             self._processes.kill(self.pid)
 
@@ -72,7 +65,6 @@ class GuestProcess:
             self._processes.send_signal(self.pid, number)
 
     def close(self) -> None:
-        """Read the rest of what it printed."""
         for lines in self._lines:
             lines.close()
         self.log.close()

@@ -22,11 +22,7 @@ STACKS_SECONDS = 0.5
 
 
 class HangWatch:
-    """The time without progress of one guest. Times are seconds of a monotonic clock.
-
-    Attributes:
-        seconds: How long the guest may go without progress; 0 for any time.
-    """
+    """The time without progress of one guest. Times are seconds of a monotonic clock."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -35,7 +31,6 @@ class HangWatch:
         self._last = 0.0
 
     def record(self, now: float) -> None:
-        """Record progress, or that the guest waits for others."""
         self._last = now
 
     def since_progress(self, now: float, sent: float) -> float:

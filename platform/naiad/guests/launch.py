@@ -94,52 +94,39 @@ class GuestProcesses(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """How a guest is started.
-
-    Attributes:
-        name: The instance's name, for logs and error texts.
-        library: Folder of `naiad_stub`, which the stub finds in NAIAD_STUB_LIBRARY.
-        environ: The child's whole environment.
-        start_timeout: Seconds that a start may take without progress.
-        at_terminal: Whether the guest's stdin, stdout and stderr are this process's, for a debugger.
-        hang_seconds: How long requests may go without progress (`guests.hang_watch`); 0 for any time.
-        busy_poll_us: Both sides of the channel poll instead of sleeping while messages come every so many microseconds
-            (`naiad_stub.busy_poll`); 0: never.
-        log_rate: Lines a second that the guest may log; 0 for any number.
-        memory_limit: How much memory the guest may allocate; for the reason of its exit, since `load` tells it.
-        user: The user that the guest runs as; None for the server's own.
-        device: The instance's device; 0 for the CPU, as in the reference.
-        lease: Keeps the environment in the store; None if it is not from the store.
-        restore: Prepares the environment again if somebody has removed it from the store; None if it is not from there.
-            It blocks, and raises a NaiadError if that fails.
-        prewarm: Forks the guest; None if an interpreter is started for it.
-        link_memory: The memory that other processes of the server share with guests; None where it has one process.
-        inputs: The part of it that all guests of the version map.
-        server_id: Identifies the server, where another of its processes starts the guest; "" for this process's own.
-        load_number: Number of the version's load, for such a guest; 0 for others.
-    """
+    """How a guest is started."""
 
     name: str
     python: Path
     stub: Path
-    library: Path
+    library: Path  # folder of `naiad_stub`, which the stub finds in NAIAD_STUB_LIBRARY
     environ: Mapping[str, str]
     load: LoadSpec = field(repr=False)
-    start_timeout: float = 30.0
-    at_terminal: bool = False
-    hang_seconds: float = 0.0
+    start_timeout: float = 30.0  # seconds that a start may take without progress
+    at_terminal: bool = False  # whether the guest's stdin, stdout and stderr are this process's, for a debugger
+    hang_seconds: float = 0.0  # how long requests may go without progress (`guests.hang_watch`); 0 for any time
+    # Both sides of the channel poll instead of sleeping while messages come every so many microseconds
+    # (`naiad_stub.busy_poll`); 0: never.
     busy_poll_us: int = 0
-    log_rate: int = 0
+    log_rate: int = 0  # lines a second that the guest may log; 0 for any number
+    # How much memory the guest may allocate; for the reason of its exit, since `load` tells it.
     memory_limit: MemoryLimit = NO_MEMORY_LIMIT
     user: GuestUser | None = None
-    device: int = 0
+    device: int = 0  # the instance's device; 0 for the CPU, as in the reference
+    # Keeps the environment in the store; None if it is not from the store.
     lease: EnvironmentLease | None = field(default=None, compare=False, repr=False)
+    # Prepares the environment again if somebody has removed it from the store; None if it is not from there. It blocks,
+    # and raises a NaiadError if that fails.
     restore: Callable[[], object] | None = field(default=None, compare=False, repr=False)
+    # Forks the guest; None if an interpreter is started for it.
     prewarm: GuestForker | None = field(default=None, compare=False, repr=False)
+    # The memory that other processes of the server share with guests; None where it has one process.
     link_memory: LinkMemory | None = field(default=None, compare=False, repr=False)
+    # The part of it that all guests of the version map.
     inputs: SharedInputs | None = field(default=None, compare=False, repr=False)
+    # Identifies the server, where another of its processes starts the guest; "" for this process's own.
     server_id: str = ""
-    load_number: int = 0
+    load_number: int = 0  # number of the version's load, for such a guest; 0 for others
     processes: GuestProcesses = field(default_factory=lambda: SYSTEM, compare=False, repr=False)
 
 
@@ -162,7 +149,6 @@ class GuestSockets:
         self._of_guest = [guest for _, guest in pairs]
 
     def __enter__(self) -> tuple[int, ...]:
-        """Descriptors of the guest's ends, in the order of the attributes."""
         return tuple(end.fileno() for end in self._of_guest)
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
@@ -179,19 +165,15 @@ class GuestSockets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedGuest:
-    """A guest that was started.
-
-    Attributes:
-        output: The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
-        guest_id: Its id for the sweeper (`guests.sweeper`).
-        reap: To be called once when it has exited. It frees the process id and calls back with the exit status as
-            `subprocess` gives it, and the reason if the guest ended because another process did.
-    """
+    """A guest that was started."""
 
     pid: int
+    # The pipes it prints into, by the stream's name; none if it prints to the host's terminal.
     output: tuple[tuple[str, IO[bytes]], ...]
     sockets: GuestSockets
-    guest_id: str
+    guest_id: str  # its id for the sweeper (`guests.sweeper`)
+    # To be called once when it has exited. It frees the process id and calls back with the exit status as `subprocess`
+    # gives it, and the reason if the guest ended because another process did.
     reap: Callable[[Callable[[int, str], None]], None]
 
 

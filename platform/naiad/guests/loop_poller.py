@@ -32,7 +32,6 @@ class LoopPoller:
         self._away = (0, 0)  # when the last turn yielded the processor, and had it back
 
     def on_activity(self) -> None:
-        """A message came from a guest, or is sent to one."""
         poll = self._poll
         poll.on_activity(clock.monotonic_ns())
         self._is_fresh = True

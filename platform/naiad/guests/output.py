@@ -155,11 +155,7 @@ class GuestLog:
 
 
 class LineReader:
-    """Reads one pipe of a guest on the event loop and passes on whole lines.
-
-    Attributes:
-        last_lines: The last lines read, oldest first, those that were dropped included.
-    """
+    """Reads one pipe of a guest on the event loop and passes on whole lines."""
 
     def __init__(
         self, pipe: IO[bytes], on_line: Callable[[str], None], log: GuestLog, loop: asyncio.AbstractEventLoop
@@ -171,6 +167,7 @@ class LineReader:
         self._loop = loop
         self._pending = b""
         self._is_skipping = False  # the rest of a line that was cut
+        # The last lines read, oldest first, those that were dropped included.
         self.last_lines: deque[str] = deque(maxlen=_LINES_KEPT)
         os.set_blocking(pipe.fileno(), False)
         loop.add_reader(pipe.fileno(), self._readable)

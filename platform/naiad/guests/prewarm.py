@@ -29,13 +29,10 @@ _Key = tuple[Path, Path, Path, tuple[tuple[str, str], ...], tuple[str, ...], "Gu
 
 
 class ForkServerPool:
-    """The fork servers of a host, and the model versions that use each.
-
-    Attributes:
-        lingers: Whether a fork server stays when its last user has gone, for models that will be loaded on demand.
-    """
+    """The fork servers of a host, and the model versions that use each."""
 
     def __init__(self) -> None:
+        # Whether a fork server stays when its last user has gone, for models that will be loaded on demand.
         self.lingers = False
         self._servers: dict[_Key, ForkServer] = {}
         self._users: dict[_Key, set[PrewarmedGuests]] = {}

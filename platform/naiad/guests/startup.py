@@ -22,14 +22,10 @@ from naiad.guests.process import PROGRESS_CHECK_SECONDS, ProgressMonitor
 
 
 class GuestStartup:
-    """One start.
-
-    Attributes:
-        python: Version of the guest's interpreter, once it has sent HELLO.
-    """
+    """One start."""
 
     def __init__(self, spec: LaunchSpec, process: GuestProcess, send: Callable[[bytes], None]) -> None:
-        self.python = ""
+        self.python = ""  # version of the guest's interpreter, once it has sent HELLO
         self.has_is_ready = False
         self._spec = spec
         self._process = process

@@ -26,21 +26,15 @@ _SLICE_LIMIT = 4096
 
 
 class TensorLayout:
-    """The tensors of one message, without their bytes.
-
-    Attributes:
-        entries: Name, datatype, shape, and start and end within its block, of each tensor.
-        end: Where the last of them ends.
-        unknown_output: Name of an output that is not configured; empty without one.
-        as_result: Their layout in RESULT, packed when they were first the result of a call.
-    """
+    """The tensors of one message, without their bytes."""
 
     __slots__ = ("as_result", "end", "entries", "unknown_output")
 
     def __init__(self, entries: list[tuple[str, Datatype, tuple[int, ...], int, int]], end: int) -> None:
-        self.entries = entries
-        self.end = end
-        self.unknown_output = ""
+        self.entries = entries  # name, datatype, shape, and start and end within its block, of each tensor
+        self.end = end  # where the last of them ends
+        self.unknown_output = ""  # name of an output that is not configured; empty without one
+        # Their layout in RESULT, packed when they were first the result of a call.
         self.as_result: tuple[bytes, list[int], int] | None = None
 
 

@@ -197,19 +197,7 @@ class GuestServices(Protocol):
 
 
 class Worker:
-    """One guest.
-
-    Attributes:
-        python: Version of its interpreter, once it has sent HELLO.
-        batches: The batches it executes or has queued, by number, oldest first.
-        open: Keys of all requests that do not have their last response.
-        forwarded: Those of them that `forward` sent.
-        readiness: Asks the model whether it is ready; None if the model does not define `is_ready`.
-        memory_usage: What the guest reports: memory of a native backend, or kept for tensors in GPU memory.
-        gpus: UUIDs of the GPUs whose memory the guest can use; None until it has told.
-        stalled_seconds: For how long `execute` has made no progress; 0 below a minute.
-        free_since: When the batch before the one whose responses are passed on ended (monotonic ns); 0 before that.
-    """
+    """One guest."""
 
     def __init__(
         self, spec: LaunchSpec, delegate: WorkerDelegate, interface: ModelInterface, services: GuestServices
@@ -218,15 +206,19 @@ class Worker:
         self.python = ""
         self.memory = InstanceMemory(spec.name, shared=spec.link_memory)
         # In the order in which the guest executes them; a batch is removed before the delegate gets `on_batch_done`.
-        self.batches: dict[int, ExecutingBatch] = {}
+        self.batches: dict[int, ExecutingBatch] = {}  # the batches it executes or has queued, by number, oldest first
         # A key is removed before the delegate gets the request's last response. It may outlive its batch: a decoupled
         # model responds also after `execute`.
-        self.open: set[int] = set()
+        self.open: set[int] = set()  # keys of all requests that do not have their last response
         self.forwarded: set[int] = set()  # a subset of `open` while the process lives
+        # Asks the model whether it is ready; None if the model does not define `is_ready`.
         self.readiness: ReadinessProbe | None = None
+        # What the guest reports: memory of a native backend, or kept for tensors in GPU memory.
         self.memory_usage: tuple[MemoryUse, ...] = ()
+        # UUIDs of the GPUs whose memory the guest can use; None until it has told.
         self.gpus: frozenset[bytes] | None = None
-        self.stalled_seconds = 0.0
+        self.stalled_seconds = 0.0  # for how long `execute` has made no progress; 0 below a minute
+        # When the batch before the one whose responses are passed on ended (monotonic ns); 0 before that.
         self.free_since = 0
         code = spec.load.code
         self._log_levels = code.log_levels if isinstance(code, NativeCode) else None  # what the guest knows of the log
@@ -258,7 +250,6 @@ class Worker:
 
     @property
     def is_starting(self) -> bool:
-        """Whether its model is being loaded."""
         return self._startup is not None
 
     @property
@@ -268,7 +259,6 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Its process id, 0 before `start`."""
         return self._process.pid
 
     def __repr__(self) -> str:
@@ -337,7 +327,6 @@ class Worker:
         await self.kill()
 
     async def kill(self) -> None:
-        """Kill the process and every process it started, and free its memory."""
         self._is_stopping = True
         if self.pid:
             self._process.kill()
@@ -458,7 +447,6 @@ class Worker:
         self._send(data)
 
     def request_of(self, key: int) -> InferRequest | None:
-        """An open request of this guest; None for any other."""
         return self._requests.request_of(key) if key in self.open else None
 
     def propagated(self) -> Mapping[str, str]:
@@ -507,7 +495,6 @@ class Worker:
             self._channel.send(data)
 
     def _on_copy_failed(self, number: int, error: Exception) -> None:
-        """The inputs of a batch cannot be copied, so the guest does not get it."""
         batch = self.batches.pop(number)
         self.open.difference_update(batch.keys)
         self._release_block(batch.block)

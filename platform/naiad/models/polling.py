@@ -36,15 +36,11 @@ _VIM_TEST_FILE = "4913"  # Vim creates it to test whether it may write to a dire
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What to do after a poll.
-
-    Attributes:
-        unsettled: Models that differ from the previous snapshot; poll again soon.
-    """
+    """What to do after a poll."""
 
     load: tuple[str, ...] = ()
     unload: tuple[str, ...] = ()
-    unsettled: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()  # models that differ from the previous snapshot; poll again soon
 
 
 def plan_changes(loaded: Mapping[str, Signature], before: Snapshot, now: Snapshot) -> Changes:

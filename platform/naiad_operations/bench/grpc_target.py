@@ -31,7 +31,6 @@ class GrpcEndpoint:
         self.channel: Any = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
 
     async def model(self, name: str, version: str) -> BenchModel:
-        """The model of that name."""
         from google.protobuf.json_format import MessageToDict
 
         from naiad.frontends.kserve_grpc import service_pb2

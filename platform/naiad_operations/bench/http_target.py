@@ -93,7 +93,6 @@ def _stream_message(server: ServerAddress, path: str, request: InferRequest, par
 
 
 def _message(server: ServerAddress, path: str, request: InferRequest, parameters: dict[str, Any]) -> bytes:
-    """The bytes of an inference request with binary tensors."""
     tensors = [bytes(tensor.data) for tensor in request.inputs]
     document = {
         "parameters": {**request.parameters, **parameters, "binary_data_output": True},
@@ -136,7 +135,6 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
 
     def exchange(self, message: bytes) -> asyncio.Future[tuple[int, bytes]]:
-        """Send a request; the result is status and body of its response."""
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)

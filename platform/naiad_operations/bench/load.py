@@ -46,19 +46,14 @@ class LoadTarget(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class LoadResult:
-    """What one load measured.
-
-    Attributes:
-        concurrency: Number of workers; of an open loop, the most requests that were in flight.
-        seconds: From the first request to the last response.
-        latencies_ms: Milliseconds of each successful request, in the order of their ends.
-        first_ms: Milliseconds until the first response, for models with any number of responses.
-    """
+    """What one load measured."""
 
     concurrency: int
     rate: float = 0.0
-    seconds: float = 0.0
+    seconds: float = 0.0  # from the first request to the last response
+    # Milliseconds of each successful request, in the order of their ends.
     latencies_ms: array[float] = field(default_factory=lambda: array("d"))
+    # Milliseconds until the first response, for models with any number of responses.
     first_ms: array[float] = field(default_factory=lambda: array("d"))
     errors: int = 0
     first_error: str = ""

@@ -46,16 +46,8 @@ class BundledEnvironments:
     """Collects the environments that models and backends name.
 
     Args:
-        scratch: Folder for packed and downloaded archives.
-        signed: Whether the server will require signatures (`--env-trust`).
-        folder: Folder of the archives in the bundle.
         has_own_folders: Whether each archive is in its own folder, with its signature.
-        is_for_any_platform: Whether environments for other platforms are accepted.
         records: What earlier calls have found out; None for nothing.
-
-    Attributes:
-        sources: Collected files and folders of this machine; models that contain one are copied without it.
-        facts: Origin and SHA-256 of each environment, by path in the bundle.
     """
 
     def __init__(
@@ -85,7 +77,7 @@ class BundledEnvironments:
         self._digests: dict[Path, str] = {}
         self.members: dict[str, OutputMember] = {}
         self.sources: set[Path] = set()
-        self.facts: dict[str, dict[str, str]] = {}
+        self.facts: dict[str, dict[str, str]] = {}  # origin and SHA-256 of each environment, by path in the bundle
         self.manifests: list[Manifest] = []
         self.notes: list[str] = []
 
@@ -141,7 +133,6 @@ class BundledEnvironments:
         return path
 
     def _folder_of(self, named: EnvironmentSource, origin: str) -> Path:
-        """The folder of an environment that is named by its interpreter."""
         prefix = self._manager.prepare(named).prefix
         if str(prefix) in _SYSTEM_FOLDERS:
             raise BundleError(

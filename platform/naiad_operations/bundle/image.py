@@ -47,8 +47,6 @@ def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: P
     """Write an image layout; returns the digest of its manifest.
 
     Args:
-        bundle: Its files are below `/naiad` in the image.
-        options: The server's options; they determine the exposed ports.
         layout: Folder to write; an existing layout is replaced when the new one is complete.
         base: Layout with the image to build on; None for this machine's libraries.
     """
@@ -178,7 +176,6 @@ def _tritonserver_program() -> OutputMember:
 
 
 def _with_programs(path: str) -> str:
-    """The variable PATH with the folder of `tritonserver`, as in Triton's images."""
     return path if f"/{_PROGRAMS}" in path.removeprefix("PATH=").split(":") else f"{path}:/{_PROGRAMS}"
 
 

@@ -42,7 +42,6 @@ def write_layer(
 
     Args:
         folders: Modes of additional folders, by path.
-        at: Prefix of the members' paths.
         is_packed: Whether the files are compressed already. They are put into gzip's format all the same: programs that
             copy images compress other layers, and then write another manifest.
     """

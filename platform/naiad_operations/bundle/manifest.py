@@ -27,24 +27,17 @@ _LINK = "link:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleManifest:
-    """The manifest of a bundle.
-
-    Attributes:
-        glibc: Oldest version of glibc that all files run with; empty if no file needs glibc.
-        flags: The server's flags, with `{bundle}` in the place of the bundle's folder.
-        environments: Origin and SHA-256 of each environment, by path.
-        files: SHA-256 of every file by path; the target of a link, after `link:`.
-    """
+    """The manifest of a bundle."""
 
     name: str
     naiad: str
     python: str
     platform: str
-    glibc: str
-    flags: tuple[str, ...]
+    glibc: str  # oldest version of glibc that all files run with; empty if no file needs glibc
+    flags: tuple[str, ...]  # the server's flags, with `{bundle}` in the place of the bundle's folder
     models: Mapping[str, list[int]]
-    environments: Mapping[str, Mapping[str, str]]
-    files: Mapping[str, str]
+    environments: Mapping[str, Mapping[str, str]]  # origin and SHA-256 of each environment, by path
+    files: Mapping[str, str]  # SHA-256 of every file by path; the target of a link, after `link:`.
 
     def as_bytes(self) -> bytes:
         return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()

@@ -64,20 +64,17 @@ class CollectedLayout:
 
 @dataclass(slots=True)
 class CollectedModels:
-    """The models and backends of a bundle.
-
-    Attributes:
-        uses: Paths of the environments and folders of the backends that each model needs, by its folder.
-        on_host: Models without an environment; the bundle's own interpreter runs them.
-        sources: The repositories. Those that are copies on this machine exist as long as this object.
-    """
+    """The models and backends of a bundle."""
 
     members: dict[str, OutputMember] = field(default_factory=dict)
+    # Paths of the environments and folders of the backends that each model needs, by its folder.
     uses: dict[str, list[str]] = field(default_factory=dict)
     repositories: list[str] = field(default_factory=list)
     backends: list[str] = field(default_factory=list)
     models: dict[str, list[int]] = field(default_factory=dict)
+    # Models without an environment; the bundle's own interpreter runs them.
     on_host: list[str] = field(default_factory=list)
+    # The repositories. Those that are copies on this machine exist as long as this object.
     sources: Repositories = field(default_factory=Repositories)
 
 
@@ -273,7 +270,6 @@ class _ModelCollector:
 
     @staticmethod
     def _folder(known: dict[Path, str], place: Path, name: str, listed: list[str]) -> str:
-        """The bundle's folder for a folder of this machine; a new one is added to *known* and *listed*."""
         if place not in known:
             known[place] = name if not known else f"{name}-{len(known) + 1}"
             listed.append(known[place])

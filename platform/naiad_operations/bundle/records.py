@@ -35,7 +35,6 @@ class PushRecords:
     """The records in a folder.
 
     Args:
-        folder: The folder; None to know nothing and to keep nothing.
         is_read: Whether to use what is there; it is replaced in any case.
     """
 

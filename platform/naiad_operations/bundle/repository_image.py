@@ -59,15 +59,12 @@ _SBOM_NAME = "sbom.cdx.json"
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob of an image.
-
-    Attributes:
-        file: The file with its content, which the call writes if that was left out. Raises StaleRecordError if the
-            content is not what an earlier push had.
-    """
+    """A blob of an image."""
 
     name: str
     size: int
+    # The file with its content, which the call writes if that was left out. Raises StaleRecordError if the content is
+    # not what an earlier push had.
     file: Callable[[], Path]
 
 
@@ -100,8 +97,6 @@ def write_repository(
 
     Args:
         scratch: An empty folder for the layers; it must exist until they are sent.
-        reference: Where it is sent to, for the signed statement.
-        keys: Private keys to sign with.
         base: OCI image layout to put the layers on, for engines that start a shell in the image; None for none.
     """
     if len(options.models.repositories) != 1:

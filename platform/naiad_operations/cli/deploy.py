@@ -139,7 +139,6 @@ def deploy(arguments: Sequence[str]) -> int:
 
 
 def _reject_unused(line: CommandLine, target: str) -> None:
-    """Reject flags of other targets, and flags without the one whose work they adjust."""
     for flag in OWN_FLAGS:
         if not line.has(flag):
             continue
@@ -293,9 +292,7 @@ _NEEDED_FLAGS: dict[tuple[str, str], Flag] = {
 
 
 def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
-    """The server to deploy.
-
-    It drains, unless the flags say otherwise: load balancers need time to notice that it is not ready any more.
+    """It drains, unless the flags say otherwise: load balancers need time to notice that it is not ready any more.
 
     A bundle starts with its own flags. They determine the ports, so they count as options here, but the deployment does
     not repeat them.
@@ -306,7 +303,6 @@ def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedSer
 def _described(
     line: CommandLine, flags: Sequence[tuple[Flag, str]], *, drains: bool
 ) -> tuple[ServerOptions, DeployedServer]:
-    """The options of the server to deploy, and what its deployment needs; with a drain, unless the flags have one."""
     bundled: Sequence[tuple[Flag, str]] = ()
     if line.has(_BUNDLE):
         folder = Path(line.last(_BUNDLE)).absolute()

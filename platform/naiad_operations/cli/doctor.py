@@ -88,7 +88,6 @@ def doctor(arguments: Sequence[str]) -> int:
 
 
 def _assumed_gpus(line: CommandLine) -> int | None:
-    """The number of GPUs that a person has named; None without one."""
     return int(parse_value(_GPUS, line.last(_GPUS))) if line.has(_GPUS) else None
 
 

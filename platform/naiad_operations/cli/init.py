@@ -65,7 +65,6 @@ def _model(name: str, origin: str | None, link: bool, repository: str, root: Pat
 
 
 def _is_function(origin: str) -> bool:
-    """Whether a text names a function, `package.module:function`."""
     module, colon, function = origin.partition(":")
     return bool(colon) and function.isidentifier() and "/" not in module
 

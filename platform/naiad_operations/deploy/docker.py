@@ -56,7 +56,6 @@ def dockerfile(
     """The text of the Dockerfile.
 
     Args:
-        base: The image to build on: a Debian with Python and pip.
         package: What pip installs: a requirement, or the path of a wheel in the build context, with extras.
     """
     flags, placed = _place_files(server.flags)
@@ -133,7 +132,6 @@ def _within(path: Path, context: Path) -> str:
 
 
 def _has_models(flags: Sequence[str]) -> bool:
-    """Whether the image has models and their environments, by the flags of its server."""
     return bool(_repositories(flags))
 
 
@@ -219,16 +217,11 @@ def _resources(memory: str, cpus: str, gpus: int) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class _PlacedFile:
-    """A file or folder of this machine, and its place in the container.
-
-    Attributes:
-        target: Path in the container.
-        is_secret: Whether it is a key, a certificate or a password, which an image must not contain.
-    """
+    """A file or folder of this machine, and its place in the container."""
 
     source: Path
     target: PurePosixPath
-    is_secret: bool = False
+    is_secret: bool = False  # whether it is a key, a certificate or a password, which an image must not contain
 
     def source_from(self, folder: Path) -> str:
         """Its path relative to another folder, as Docker wants it: with a dot or a slash at its beginning."""
@@ -264,5 +257,4 @@ def _free(folder: PurePosixPath, source: Path, taken: dict[PurePosixPath, Path])
 
 
 def _normalized(path: Path) -> Path:
-    """The absolute path, without `..`; links stay what they are."""
     return Path(os.path.normpath(path.absolute()))

@@ -53,7 +53,6 @@ def inference_service(
 
     Args:
         pod: Its pod; of it the namespace and the numbers of replicas count here.
-        is_standard: Whether KServe uses Deployments (`RawDeployment`) instead of Knative.
         canary_percent: Share of the requests for the newest revision; None for all.
         targets: The load at which KEDA adds pods; None without KEDA.
     """

@@ -38,18 +38,7 @@ _MEMORY = re.compile(r"\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """The settings of a pod.
-
-    Attributes:
-        namespace: Namespace of the objects; None for that into which they will be applied.
-        replicas: Number of pods; with *max_replicas* the smallest number.
-        max_replicas: Largest number of pods that an autoscaler may start; 0 without an autoscaler.
-        is_monitored: Whether a PodMonitor names the metrics port, so that annotations need not.
-        has_surge: Whether a new release starts one pod more before it stops an old one. It cannot where the new pod
-            needs what the old one holds: the last GPU, or a volume that only one node mounts.
-        models_claim: PersistentVolumeClaim that is mounted at the folders of the repositories; empty for none.
-        store_claim: PersistentVolumeClaim for the store; empty for an emptyDir, which is deleted with the pod.
-    """
+    """The settings of a pod."""
 
     image: str
     namespace: str | None = None
@@ -58,14 +47,15 @@ class Pod:
     gpus: int = 0
     replicas: int = 1
     max_replicas: int = 0
-    is_monitored: bool = False
+    is_monitored: bool = False  # whether a PodMonitor names the metrics port, so that annotations need not
+    # Whether a new release starts one pod more before it stops an old one. It cannot where the new pod needs what the
+    # old one holds: the last GPU, or a volume that only one node mounts.
     has_surge: bool = True
-    models_claim: str = ""
-    store_claim: str = ""
+    models_claim: str = ""  # PersistentVolumeClaim that is mounted at the folders of the repositories; empty for none.
+    store_claim: str = ""  # PersistentVolumeClaim for the store; empty for an emptyDir, which is deleted with the pod.
     uid: int | None = None
 
     def __post_init__(self) -> None:
-        """Reject quantities that Kubernetes would reject when the file is applied."""
         if not _CPUS.fullmatch(self.cpus):
             raise DeploymentError(f"cannot use --cpus={self.cpus}: expected a number of processors, such as 2 or 500m")
         check_memory(self.memory)
@@ -84,7 +74,6 @@ class Targets:
     prometheus: str = ""
 
     def __post_init__(self) -> None:
-        """Reject an address that is not a URL."""
         if self.prometheus and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", self.prometheus):
             raise DeploymentError(
                 f"cannot use --prometheus-url={self.prometheus}: expected a URL, such as "
@@ -170,7 +159,6 @@ def autoscaler(server: DeployedServer, pod: Pod, targets: Targets, *, keda: bool
 
 
 def _selector(server: DeployedServer, pod: Pod) -> str:
-    """The labels of all pods of a server; the servers of other namespaces may have the same name."""
     place = f'namespace="{pod.namespace}", ' if pod.namespace else ""
     # Prometheus replaces what its names of labels cannot contain.
     return f'{place}app_kubernetes_io_instance="{server.name}"'

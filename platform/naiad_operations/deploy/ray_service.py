@@ -62,35 +62,27 @@ _FIRST_FLAGS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayServing:
-    """The settings of servers on Ray.
-
-    Attributes:
-        name: Name of the Serve application and of the RayService.
-        route: The path under which Serve's HTTP port has the list of servers and the redirects; each application needs
-            a different one.
-        target_requests: Requests of a model, queued or executing, on each server at which another one is added.
-        gpus: GPUs that Ray reserves for each server, and makes visible to it.
-        surge: Servers that may be added while all are replaced, in percent of their number, rounded up. With 0, old
-            ones stop first, so they need no further room.
-        revision: Any text; a new one has the servers load what has changed in their repositories.
-        folders: Folders that a server reads: repositories, backends, environments.
-    """
+    """The settings of servers on Ray."""
 
     name: str
     flags: tuple[str, ...]
+    # The path under which Serve's HTTP port has the list of servers and the redirects; each application needs a
+    # different one.
     route: str = "/"
     min_replicas: int = 1
     max_replicas: int = 1
+    # Requests of a model, queued or executing, on each server at which another one is added.
     target_requests: float = 8.0
     cpus: float = 1.0
     gpus: float = 0.0
+    # Servers that may be added while all are replaced, in percent of their number, rounded up. With 0, old ones stop
+    # first, so they need no further room.
     surge: int = 25
-    revision: str = ""
+    revision: str = ""  # any text; a new one has the servers load what has changed in their repositories
     grace: int = 0
     folders: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        """Reject numbers that Serve would reject, or with which no request could ever start a server."""
         if not self.route.startswith("/") or (self.route != "/" and self.route.endswith("/")):
             raise DeploymentError(f"cannot serve at the route '{self.route}': expected / or a path such as /shop")
         if self.min_replicas < 1:
@@ -174,11 +166,7 @@ def serve_config(serving: RayServing) -> dict[str, Any]:
 def ray_service(
     serving: RayServing, *, image: str, memory: str, version: str = RAY_VERSION, models_claim: str = ""
 ) -> str:
-    """The RayService: a head without servers, and workers that each have room for one server.
-
-    Args:
-        models_claim: PersistentVolumeClaim that is mounted at the servers' folders; empty for none.
-    """
+    """The RayService: a head without servers, and workers that each have room for one server."""
     if not _NAME.fullmatch(serving.name):
         raise DeploymentError(
             f"cannot use --name={serving.name}: the name of a RayService has 1 to 47 lowercase letters, digits and "

@@ -23,14 +23,10 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeployedServer:
-    """A server that systemd, Kubernetes or KServe starts.
-
-    Attributes:
-        flags: The server's flags, except `--env-store`: the deployment chooses the store.
-    """
+    """A server that systemd, Kubernetes or KServe starts."""
 
     name: str
-    flags: tuple[str, ...]
+    flags: tuple[str, ...]  # the server's flags, except `--env-store`: the deployment chooses the store
     ports: dict[str, int]
     uses_tls: bool
     grace: int
@@ -45,7 +41,6 @@ def model_folders(options: ServerOptions) -> tuple[Path, ...]:
 
 
 def _backends(options: ServerOptions) -> list[Path]:
-    """The backend directories, without the one that is installed with naiad."""
     return [folder for folder in options.backends.directories if folder != shipped_backends()]
 
 

@@ -49,7 +49,6 @@ class CodeReader:
         self.pending: List[str] = []
 
     def read(self, main: str) -> None:
-        """Read the model's file, and the files beside it that it imports, directly or not."""
         tree = self._parse(main)
         if tree is not None:
             self._check_class(main, tree)
@@ -256,7 +255,6 @@ def is_change_of_path(node: ast.AST) -> bool:
 
 
 def is_path(node: ast.AST) -> bool:
-    """Whether a node is `sys.path`."""
     return (
         isinstance(node, ast.Attribute)
         and node.attr == "path"
@@ -288,7 +286,6 @@ def imports_in(node: ast.AST, kind: str) -> Iterator[Tuple[ast.AST, str]]:
 
 
 def catches(handler: ast.ExceptHandler) -> bool:
-    """Whether an exception handler catches errors of imports."""
     if handler.type is None:
         return True
     names = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -417,7 +414,6 @@ def accepts_positional(args: ast.arguments, count: int) -> bool:
 
 
 def main() -> None:
-    """Print the problems and the missing imports."""
     request = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
     absent = [name for name in request["modules"] if is_absent(name)]  # imported before the model's folders are known

@@ -23,22 +23,15 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One problem.
-
-    Attributes:
-        code: The kind of problem; scripts may rely on these words (docs/reference/doctor.md).
-        model: Empty for the server or the machine.
-        version: None for all versions.
-        where: Path of a file, with a line number if there is one; empty for none.
-    """
+    """One problem."""
 
     severity: Severity
-    code: str
+    code: str  # the kind of problem; scripts may rely on these words (docs/reference/doctor.md)
     message: str
     advice: str
     model: str = ""
     version: int | None = None
-    where: str = ""
+    where: str = ""  # path of a file, with a line number if there is one; empty for none
 
 
 class MigrationState(enum.Enum):
@@ -56,13 +49,9 @@ class MigrationState(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrationItem:
-    """One item of the checklist for a repository of the reference.
+    """One item of the checklist for a repository of the reference."""
 
-    Attributes:
-        kind: The kind of models; scripts may rely on these words (docs/reference/doctor.md).
-    """
-
-    kind: str
+    kind: str  # the kind of models; scripts may rely on these words (docs/reference/doctor.md)
     state: MigrationState
     title: str
     message: str

@@ -30,13 +30,9 @@ _GVISOR = "gVisor"
 
 
 class Surroundings(NamedTuple):
-    """What of the machine this process shares.
+    """What of the machine this process shares."""
 
-    Attributes:
-        own: The kinds of namespaces (`ipc`, `pid`, `user`) that are not the machine's: those of a container.
-        is_gvisor: Whether the kernel is gVisor's.
-    """
-
+    # The kinds of namespaces (`ipc`, `pid`, `user`) that are not the machine's: those of a container.
     own: tuple[str, ...]
     is_gvisor: bool
 

@@ -67,20 +67,14 @@ _ORDER = ("backend", "stub", "environment", "python")
 
 @dataclass(slots=True, kw_only=True)
 class ExaminationContext:
-    """What the examinations of all models share; thread-safe.
-
-    Attributes:
-        can_unpack: Whether archives may be unpacked; if not, checks that need their files are skipped.
-        loads_libraries: Whether libraries of native backends are loaded.
-        assumed_gpus: How many GPUs the server's machine has; None for those of this machine.
-    """
+    """What the examinations of all models share; thread-safe."""
 
     options: ServerOptions
     resolution: ResolutionSettings
     environments: EnvironmentManager
     reporter: ProgressReporter
     can_unpack: bool = True
-    loads_libraries: bool = True
+    loads_libraries: bool = True  # whether libraries of native backends are loaded
     assumed_gpus: int | None = None
     _compiled: dict[Path, list[Finding]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -95,19 +89,16 @@ class ExaminationContext:
 
 @dataclass(slots=True)
 class ExaminedModel:
-    """The result of examining one model.
-
-    Attributes:
-        resolution: What runs the last of these versions; None if nothing does, and for ensembles.
-        guests_each: The number of processes that would serve a version at the same time, at most; 0 for a model that is
-            loaded on demand, since the server limits how many of these are loaded, and for ensembles.
-    """
+    """The result of examining one model."""
 
     files: ModelFiles
     message: pb.ModelConfig | None = None
     versions: tuple[int, ...] = ()
     findings: list[Finding] = field(default_factory=list)
+    # What runs the last of these versions; None if nothing does, and for ensembles.
     resolution: Resolution | None = None
+    # The number of processes that would serve a version at the same time, at most; 0 for a model that is loaded on
+    # demand, since the server limits how many of these are loaded, and for ensembles.
     guests_each: int = 0
 
     @property
@@ -130,7 +121,6 @@ class ExaminedModel:
         )
 
     def has_errors_of(self, version: int) -> bool:
-        """Whether an error was found that is about a version."""
         return any(each.version == version and each.severity is Severity.ERROR for each in self.findings)
 
     def add_findings(self, findings: Iterator[Finding] | list[Finding], version: int) -> None:
@@ -264,7 +254,6 @@ def _freeze(examined: ExaminedModel, message: pb.ModelConfig, version: int, cont
 
 
 def _is_on_demand(config: ModelConfig, context: ExaminationContext) -> bool:
-    """Whether the server loads the model at its first request."""
     return or_default(config.settings.is_on_demand, context.options.models.control_mode is ModelControlMode.DEMAND)
 
 
@@ -456,7 +445,6 @@ def _examine_environment(
 
 
 def _prewarmed(config: ModelConfig, context: ExaminationContext) -> tuple[str, ...]:
-    """The modules that are imported once for all instances."""
     return modules_to_prewarm(config.settings.prewarmed_modules, by_default=context.options.guests.prewarm)
 
 

@@ -25,20 +25,15 @@ _NO_SERVER = "no server is ready; `serve status` and the replicas' logs say why"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a server reports.
-
-    Attributes:
-        addresses: Address of each port by name: URLs, and `host:port` for gRPC.
-        revision: The last revision that it has loaded completely or with problems.
-    """
+    """What a server reports."""
 
     replica: str
     node: str
     pid: int
-    addresses: Mapping[str, str]
+    addresses: Mapping[str, str]  # address of each port by name: URLs, and `host:port` for gRPC
     ready: bool = False
     requests: int = 0
-    revision: str = ""
+    revision: str = ""  # the last revision that it has loaded completely or with problems
     problems: Sequence[str] = ()
 
 

@@ -74,7 +74,6 @@ class ServerReplica:
         await asyncio.to_thread(self._server.report)
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """The metrics of `replicas_for_requests`."""
         return metrics_of(self._models)
 
     async def __del__(self) -> None:

@@ -17,12 +17,9 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """Files to write, and what to tell their author.
+    """Files to write, and what to tell their author."""
 
-    Attributes:
-        files: Contents, by path below the project's folder; a path is that of a file or folder of this machine.
-    """
-
+    # Contents, by path below the project's folder; a path is that of a file or folder of this machine.
     files: Mapping[str, str | bytes | Path]
     commands: tuple[str, ...]
     notes: tuple[str, ...] = field(default=())

@@ -54,15 +54,10 @@ class PythonForm(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorType:
-    """The type of a tensor.
-
-    Attributes:
-        dims: The shape as in `config.pbtxt`, with -1 for any size.
-        form: The type as which the function takes or returns it.
-    """
+    """The type of a tensor."""
 
     datatype: Datatype
-    dims: tuple[int, ...]
+    dims: tuple[int, ...]  # the shape as in `config.pbtxt`, with -1 for any size
     form: PythonForm
 
 

@@ -17,16 +17,13 @@ __all__ = ["FunctionSource", "find_function"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSource:
-    """The source of a function.
-
-    Attributes:
-        files: Contents of the files to copy beside the model's code, by path there; empty for an installed module.
-    """
+    """The source of a function."""
 
     module: str
     function: ast.FunctionDef
     tree: ast.Module
     path: Path
+    # Contents of the files to copy beside the model's code, by path there; empty for an installed module.
     files: dict[str, bytes]
 
 

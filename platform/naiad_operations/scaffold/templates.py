@@ -114,7 +114,6 @@ def file_of_tests(
 
 
 def _required(signature: Signature) -> Iterable[Parameter]:
-    """The inputs that a request must have; the first input if all are optional."""
     return [one for one in signature.parameters if not one.optional] or signature.parameters[:1]
 
 

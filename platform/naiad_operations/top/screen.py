@@ -28,22 +28,14 @@ _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"))
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table of models.
-
-    Attributes:
-        value: What it shows, and by what it sorts models; None is last.
-        text: That value in a cell.
-        rank: The higher, the earlier it is left out where the terminal is narrow; 0 never.
-        is_text: Whether it is left-aligned, and sorted from the beginning of the alphabet.
-        is_optional: Whether it is left out where each model has none or zero.
-    """
+    """A column of the table of models."""
 
     title: str
-    value: Callable[[ModelRow], Any]
+    value: Callable[[ModelRow], Any]  # what it shows, and by what it sorts models; None is last
     text: Callable[[Any], str]
-    rank: int = 0
-    is_text: bool = False
-    is_optional: bool = False
+    rank: int = 0  # the higher, the earlier it is left out where the terminal is narrow; 0 never
+    is_text: bool = False  # whether it is left-aligned, and sorted from the beginning of the alphabet
+    is_optional: bool = False  # whether it is left out where each model has none or zero
 
     def cell(self, row: ModelRow) -> str:
         return self.text(self.value(row))
@@ -158,7 +150,6 @@ def _style(model: ModelRow) -> str:
 
 
 def _table(first: str, *others: str) -> Table:
-    """An empty table without a frame; numbers are right-aligned."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     table.add_column(first, no_wrap=True, ratio=1, min_width=_NAME_COLUMNS)
     for name in others:

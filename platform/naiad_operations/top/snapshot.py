@@ -18,13 +18,7 @@ CONDITIONS = frozenset({"degraded", "no progress", NOT_SERVING, "refusing"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerRow:
-    """The server as a whole; None is unknown.
-
-    Attributes:
-        state: `ready`, `not ready` or `draining`.
-        memory: Resident bytes of the server and its guests.
-        total_memory: Bytes that they may use.
-    """
+    """The server as a whole; None is unknown."""
 
     url: str
     version: str
@@ -41,22 +35,13 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRow:
-    """One version of a model; None is unknown. Rates and latencies are those of all versions together.
-
-    Attributes:
-        version: The version; empty if none could be loaded.
-        state: `READY`, `LOADING`, `UNAVAILABLE` and so on, as in the index of the repository.
-        condition: What a model that is `READY` can do now: `ready`, `degraded`, `no progress` and so on.
-        demand: State of a model on demand: `dormant`, `loading`, `loaded`, `failed`; empty for another model.
-        memory: Resident bytes of its guests.
-        warning: What went wrong in the last minutes; empty for nothing.
-    """
+    """One version of a model; None is unknown. Rates and latencies are those of all versions together."""
 
     name: str
     version: str
-    state: str
-    condition: str = ""
-    demand: str = ""
+    state: str  # `READY`, `LOADING`, `UNAVAILABLE` and so on, as in the index of the repository.
+    condition: str = ""  # what a model that is `READY` can do now: `ready`, `degraded`, `no progress` and so on
+    demand: str = ""  # state of a model on demand: `dormant`, `loading`, `loaded`, `failed`; empty for another model
     reason: str = ""
     requests_per_second: float | None = None
     failures_per_second: float | None = None
@@ -68,7 +53,7 @@ class ModelRow:
     guests: int | None = None
     restarts: int | None = None
     memory: int | None = None
-    warning: str = ""
+    warning: str = ""  # what went wrong in the last minutes; empty for nothing
 
     @property
     def has_failed(self) -> bool:
@@ -92,24 +77,17 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestRow:
-    """One process: a guest, or a process of the server itself; None is unknown.
-
-    Attributes:
-        model: Its model; this and the version are empty for a process of the server.
-        state: `ready`, `no progress`, `hung`, `restarting`, `given up`.
-        cpu: Cores that it keeps busy.
-        connections: None for a process that accepts none; so are *requests*.
-    """
+    """One process: a guest, or a process of the server itself; None is unknown."""
 
     model: str
     version: str
     name: str
     pid: int | None = None
-    state: str = ""
+    state: str = ""  # `ready`, `no progress`, `hung`, `restarting`, `given up`.
     cpu: float | None = None
     memory: int | None = None
     restarts: int | None = None
-    connections: int | None = None
+    connections: int | None = None  # none for a process that accepts none; so are *requests*
     requests: int | None = None
 
 

@@ -181,7 +181,6 @@ def _processors() -> int:
 
 
 def _last_error(log: Path) -> str:
-    """What the server logged last about its end."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     errors = [line.partition('] "')[2].rstrip('"') for line in lines if line.startswith("E")]
     return f"{(errors or ['it exited'])[0]}; its log is {log}"

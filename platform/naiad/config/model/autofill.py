@@ -61,7 +61,6 @@ def fill_backend(message: pb.ModelConfig, model_name: str, listing: Mapping[str,
     """Fill in `name`, `backend`, `platform` and `default_model_filename` where they are empty and can be inferred.
 
     Args:
-        message: Changed in place.
         listing: Entries of the first version directory, with whether each is a directory; None without a version.
     """
     if not message.name:
@@ -90,7 +89,6 @@ def _matches(signature: _Signature, message: pb.ModelConfig, listing: Mapping[st
 
 
 def _is_variant(signature: _Signature, message: pb.ModelConfig) -> bool:
-    """Whether the platform fits, for native backends with several kinds of models."""
     return not message.platform or not signature.platforms or message.platform in signature.platforms
 
 

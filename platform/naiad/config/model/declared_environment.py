@@ -171,7 +171,6 @@ def _list_of(requirements: Iterable[str]) -> list[str]:
 
 
 def _with_content(text: str, content: str) -> str:
-    """The script with this TOML in its block."""
     match = next(each for each in _BLOCK.finditer(_with_newlines(text)) if each["type"] == _SCRIPT)
     commented = "".join(f"# {line}\n" if line else "#\n" for line in content.splitlines())
     changed = _with_newlines(text)

@@ -57,7 +57,6 @@ def _reject_model_settings(message: pb.ModelConfig) -> None:
 
 
 def _connect(message: pb.ModelConfig) -> dict[str, _DataFlow]:
-    """Build the graph of tensors from the steps."""
     tensors: dict[str, _DataFlow] = {}
     for index, step in enumerate(message.ensemble_scheduling.step):
         where = f"in step {index} of ensemble '{message.name}'"
@@ -82,7 +81,6 @@ def _connect(message: pb.ModelConfig) -> dict[str, _DataFlow]:
 
 
 def _propagate(message: pb.ModelConfig, tensors: dict[str, _DataFlow]) -> None:
-    """Mark all tensors that data reaches from the inputs."""
     ready = []
     for given in message.input:
         if given.name not in tensors:
@@ -124,19 +122,13 @@ def _first_missing(name: str, tensors: dict[str, _DataFlow]) -> str:
 
 @dataclass(slots=True)
 class _TensorType:
-    """Datatype and shape of a tensor of the ensemble, as its first use declares them.
-
-    Attributes:
-        dims: Its shape without the batch dimension.
-        full_dims: Its shape with the batch dimension.
-        origin: Number of the last decoupled step before it; 0 for none, None while unknown.
-    """
+    """Datatype and shape of a tensor of the ensemble, as its first use declares them."""
 
     model: str
     datatype: pb.DataType.ValueType
     dims: Sequence[int]
     full_dims: Sequence[int]
-    origin: int | None = None
+    origin: int | None = None  # number of the last decoupled step before it; 0 for none, None while unknown
 
 
 @dataclass(slots=True)
@@ -145,7 +137,6 @@ class _TensorTypes:
     tensors: dict[str, _TensorType] = field(default_factory=dict)
 
     def add(self, tensor: str, found: _TensorType) -> None:
-        """Add a use of a tensor; all its uses must have the same datatype and compatible shapes."""
         known = self.tensors.setdefault(tensor, found)
         where = f"in ensemble {self.name}, ensemble tensor {tensor}: "
         if known.datatype != found.datatype:

@@ -27,18 +27,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSource:
-    """The source of an environment that is remote, has a digest, or is named by its interpreter.
+    """The source of an environment that is remote, has a digest, or is named by its interpreter."""
 
-    Attributes:
-        path: An archive, a directory or an interpreter of this machine; None for a remote one.
-        uri: URI of a remote one; empty for a path.
-        digest: Required SHA-256 of the archive; empty if none was given.
-        is_mutable: Whether the content of the URI may change between loads, because it is in the model's repository.
-    """
-
-    path: Path | None = None
+    path: Path | None = None  # an archive, a directory or an interpreter of this machine; None for a remote one
     uri: str = ""
-    digest: str = ""
+    digest: str = ""  # required SHA-256 of the archive; empty if none was given
+    # Whether the content of the URI may change between loads, because it is in the model's repository.
     is_mutable: bool = False
     is_interpreter: bool = False
 

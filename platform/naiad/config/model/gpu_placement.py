@@ -12,14 +12,10 @@ __all__ = ["GpuPlacement", "place_on_cpu"]
 
 @dataclass(frozen=True, slots=True)
 class GpuPlacement:
-    """The rules for instance groups of KIND_GPU.
+    """The rules for instance groups of KIND_GPU."""
 
-    Attributes:
-        count: How many GPUs models may use; called only if a group is for GPUs.
-        falls_back: Whether groups for GPUs are placed on the CPU where there is no GPU (`--gpu-fallback=cpu`).
-    """
-
-    count: Callable[[], int]
+    count: Callable[[], int]  # how many GPUs models may use; called only if a group is for GPUs
+    # Whether groups for GPUs are placed on the CPU where there is no GPU (`--gpu-fallback=cpu`).
     falls_back: bool = False
 
 

@@ -19,7 +19,6 @@ def kept_names(before: ModelConfig, now: ModelConfig) -> set[str]:
 
 
 def _identities(config: ModelConfig) -> dict[str, tuple[object, ...]]:
-    """What must not change about each instance, by its name."""
     groups = instance_groups(config)
     found: dict[str, tuple[object, ...]] = {}
     for each in instance_names(config):

@@ -65,69 +65,48 @@ VersionPolicy = Latest | All | Specific
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorConfig:
-    """One input or output.
-
-    Attributes:
-        dims: Its shape without the batch dimension; -1 is a variable dimension.
-        reshape: The shape that the model receives or returns; None if it is `dims`.
-        optional: Whether a request may leave this input out.
-        allow_ragged_batch: Whether requests with different shapes of this input may share a batch.
-        label_filename: File of the class labels of this output, relative to the model's directory; empty for none.
-    """
+    """One input or output."""
 
     name: str
     datatype: Datatype
-    dims: tuple[int, ...]
-    reshape: tuple[int, ...] | None = None
+    dims: tuple[int, ...]  # its shape without the batch dimension; -1 is a variable dimension
+    reshape: tuple[int, ...] | None = None  # the shape that the model receives or returns; None if it is `dims`
     optional: bool = False
     allow_ragged_batch: bool = False
+    # File of the class labels of this output, relative to the model's directory; empty for none.
     label_filename: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceGroup:
-    """A group of identical instances.
-
-    Attributes:
-        passive: Whether they are loaded and receive no requests.
-        host_policy: Name of their host policy; empty for the default of their kind.
-    """
+    """A group of identical instances."""
 
     name: str
     kind: InstanceKind
     count: int
     passive: bool = False
-    host_policy: str = ""
+    host_policy: str = ""  # name of their host policy; empty for the default of their kind
     gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots: what is rendered is kept
 class ModelConfig:
-    """The effective configuration of a model.
-
-    Attributes:
-        platform: `ensemble`, a native backend's platform, or empty.
-        runtime: Library or `model.py` that runs the model; empty for the default.
-        max_batch_size: Most rows of a batch; 0 for a model without a batch dimension.
-        default_model_filename: Name of the model's file in the version directory; may be empty.
-        settings: What the server itself reads of them.
-        decoupled: Whether a request may have any number of responses.
-        message: The complete configuration; do not modify it.
-    """
+    """The effective configuration of a model."""
 
     name: str
-    platform: str = ""
+    platform: str = ""  # `ensemble`, a native backend's platform, or empty.
     backend: str = ""
-    runtime: str = ""
-    max_batch_size: int = 0
+    runtime: str = ""  # library or `model.py` that runs the model; empty for the default
+    max_batch_size: int = 0  # most rows of a batch; 0 for a model without a batch dimension
     inputs: tuple[TensorConfig, ...] = ()
     outputs: tuple[TensorConfig, ...] = ()
     instance_groups: tuple[InstanceGroup, ...] = ()
     version_policy: VersionPolicy = field(default_factory=Latest)
     default_model_filename: str = ""
     parameters: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    settings: ModelParameters = NO_PARAMETERS_GIVEN
+    settings: ModelParameters = NO_PARAMETERS_GIVEN  # what the server itself reads of them
     decoupled: bool = False
+    # The complete configuration; do not modify it.
     message: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)
 
     @cached_property
@@ -137,7 +116,6 @@ class ModelConfig:
 
     @cached_property
     def json_text(self) -> str:
-        """The same as text, which models receive."""
         return orjson.dumps(self.json).decode()
 
 
@@ -199,7 +177,6 @@ def instance_names(config: ModelConfig) -> tuple[InstancePlacement, ...]:
 
 
 def _devices(group: InstanceGroup) -> list[int]:
-    """The device of each instance of a group, `count` of them on each device."""
     return [device for device in group.gpus or (0,) for _ in range(group.count)]
 
 

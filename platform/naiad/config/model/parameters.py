@@ -55,28 +55,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
-    """The server's own parameters of a model; None where the server's options decide.
+    """The server's own parameters of a model; None where the server's options decide."""
 
-    Attributes:
-        is_on_demand: `demand`: whether its first request loads it, and whether it may be unloaded afterwards.
-        idle_seconds: `idle_seconds`: a model on demand is unloaded after so long without requests; 0 for never.
-        hang_seconds: `HANG_SECONDS`: if requests go without progress for so long, its guest is restarted; 0 for never.
-        is_native_shared: `native_shared_model`: whether the instances of a native model share one process.
-        prewarmed_modules: `PREWARM`: the modules that are imported once for all instances; empty for none.
-        scaling: `min_instances`, `max_instances` and what belongs to them; None if the number of instances is fixed.
-        takes_device_inputs: `FORCE_CPU_ONLY_INPUT_TENSORS` is "no": it takes inputs in GPU memory.
-        is_in_one_process: `ONE_PROCESS`: whether one process of the server has all its instances.
-    """
-
+    # `demand`: whether its first request loads it, and whether it may be unloaded afterwards.
     is_on_demand: bool | None = None
+    # `idle_seconds`: a model on demand is unloaded after so long without requests; 0 for never.
     idle_seconds: float | None = None
+    # `HANG_SECONDS`: if requests go without progress for so long, its guest is restarted; 0 for never.
     hang_seconds: float | None = None
     memory_limit: MemoryLimit = NO_MEMORY_LIMIT
+    # `native_shared_model`: whether the instances of a native model share one process.
     is_native_shared: bool | None = None
+    # `PREWARM`: the modules that are imported once for all instances; empty for none.
     prewarmed_modules: tuple[str, ...] | None = None
+    # `min_instances`, `max_instances` and what belongs to them; None if the number of instances is fixed.
     scaling: ScalingPolicy | None = None
-    takes_device_inputs: bool = False
-    is_in_one_process: bool = False
+    takes_device_inputs: bool = False  # `FORCE_CPU_ONLY_INPUT_TENSORS` is "no": it takes inputs in GPU memory.
+    is_in_one_process: bool = False  # `ONE_PROCESS`: whether one process of the server has all its instances.
 
 
 NO_PARAMETERS_GIVEN = ModelParameters()

@@ -31,17 +31,12 @@ _MOST = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingPolicy:
-    """How many instances a model may have.
-
-    Attributes:
-        wait: Seconds; if requests wait longer for a while, instances are added.
-        idle: Seconds; an instance that was not needed for so long is removed.
-    """
+    """How many instances a model may have."""
 
     least: int
     most: int
-    wait: float
-    idle: float
+    wait: float  # seconds; if requests wait longer for a while, instances are added
+    idle: float  # seconds; an instance that was not needed for so long is removed
 
 
 def parse_scaling(message: pb.ModelConfig, given: Mapping[str, str]) -> ScalingPolicy | None:

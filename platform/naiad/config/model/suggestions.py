@@ -44,7 +44,6 @@ def _short(descriptor: Descriptor | EnumDescriptor) -> str:
 
 
 def _suggest(wrong: str, names: list[str], what: str) -> str:
-    """The nearest valid name, or all names if none is near."""
     if (known := _OTHER_NAMES.get(wrong)) in names:
         return f"did you mean '{known}'?"
     # A missing prefix, as in `CPU` for `KIND_CPU`, is too large a difference for `get_close_matches`.

@@ -119,7 +119,6 @@ def parse_mapping(fields: Mapping[str, Any], source: str | Path) -> pb.ModelConf
 
 
 def _reject_nul(message: Message, source: str | Path) -> None:
-    """Reject a text with a NUL: names, paths and variables of the system end there."""
     path = _path_to_nul(message)
     if path:
         raise ConfigError(f"{source}: {path} contains a NUL character; remove it")
@@ -204,7 +203,6 @@ def _open_brackets(text: str, line: int, column: int) -> list[tuple[str, int]]:
 
 
 def _clarify_text(problem: str) -> str:
-    """The error of protobuf's text parser, without its package names and with the nearest valid name."""
     problem = _QUOTED_LINE.sub("", _POSITION.sub("", problem))
     if match := _UNKNOWN_FIELD.search(problem):
         return unknown_field(pb.DESCRIPTOR.pool.FindMessageTypeByName(match[1]), match[2])
@@ -218,7 +216,6 @@ def _clarify_text(problem: str) -> str:
 
 
 def _clarify_json(problem: str) -> str:
-    """The error of protobuf's JSON parser, with the path of the field first."""
     path = ".".join(_JSON_FIELD.findall(problem))
     reason = _JSON_FIELD.sub("", problem).replace(PACKAGE, "").rstrip(".")
     return f"{path}: {reason}" if path else reason

@@ -161,7 +161,6 @@ def _validate_metric_control(control: pb.ModelMetrics.MetricControl) -> None:
 
 
 def _validate_dynamic_batching(message: pb.ModelConfig) -> None:
-    """Check preferred sizes, priority levels and queue policies."""
     batching = message.dynamic_batching
     _validate_sizes(batching.preferred_batch_size, "dynamic batching preferred size", message)
     if batching.priority_levels:
@@ -171,7 +170,6 @@ def _validate_dynamic_batching(message: pb.ModelConfig) -> None:
 
 
 def _validate_sequence_batching(message: pb.ModelConfig) -> None:
-    """Check control tensors and strategy."""
     if message.response_cache.enable:
         raise ConfigError(
             f"Response Cache does not currently support model {message.name} with sequence batching scheduler. "
@@ -271,7 +269,6 @@ def _validate_correlation_id(control: pb.ModelSequenceBatching.Control, model: s
 
 
 def _pairs(control: pb.ModelSequenceBatching.Control) -> dict[str, int]:
-    """The number of values by type, for types with values."""
     counts = {
         "int32_false_true": len(control.int32_false_true),
         "fp32_false_true": len(control.fp32_false_true),
@@ -284,7 +281,6 @@ def _pairs(control: pb.ModelSequenceBatching.Control) -> dict[str, int]:
 
 
 def _validate_inputs_and_outputs(message: pb.ModelConfig) -> None:
-    """Check name, datatype, dims and reshape of every input and output."""
     try:
         for tensor in message.input:
             _validate_tensor(tensor, "model input ", message)
@@ -299,7 +295,6 @@ def _validate_inputs_and_outputs(message: pb.ModelConfig) -> None:
 
 
 def _validate_batch_tensors(message: pb.ModelConfig) -> None:
-    """Check `batch_input` and `batch_output` against inputs and outputs."""
     inputs = {tensor.name for tensor in message.input}
     outputs = {tensor.name for tensor in message.output}
     try:

@@ -56,15 +56,11 @@ _NAMES = frozenset(api.value for api in Api)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """The PEM files of a TLS service.
-
-    Attributes:
-        root: Root certificates that client certificates are verified against.
-    """
+    """The PEM files of a TLS service."""
 
     certificate: Path
     key: Path
-    root: Path | None = None
+    root: Path | None = None  # root certificates that client certificates are verified against
     is_mutual: bool = False
 
 

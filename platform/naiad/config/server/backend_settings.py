@@ -113,21 +113,13 @@ def effective_settings(configs: BackendConfigs, backend: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSettings:
-    """The settings of backend `python`. Only `stub_timeout_seconds` has an effect; the others are checked alone.
+    """The settings of backend `python`. Only `stub_timeout_seconds` has an effect; the others are checked alone."""
 
-    Attributes:
-        shm_default_byte_size: In the reference, the initial size of an instance's segment.
-        shm_growth_byte_size: In the reference, the step by which it grows.
-        stub_timeout_seconds: How long a guest may take to start without progress.
-        thread_pool_size: In the reference, the most calls to other models that an instance may have open.
-        shm_message_queue_size: In the reference, the length of its message queues.
-    """
-
-    shm_default_byte_size: int = _MIB
-    shm_growth_byte_size: int = _MIB
-    stub_timeout_seconds: int = 30
-    thread_pool_size: int = 32
-    shm_message_queue_size: int = 1000
+    shm_default_byte_size: int = _MIB  # in the reference, the initial size of an instance's segment
+    shm_growth_byte_size: int = _MIB  # in the reference, the step by which it grows
+    stub_timeout_seconds: int = 30  # how long a guest may take to start without progress
+    thread_pool_size: int = 32  # in the reference, the most calls to other models that an instance may have open
+    shm_message_queue_size: int = 1000  # in the reference, the length of its message queues
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> PythonSettings:

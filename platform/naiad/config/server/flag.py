@@ -45,22 +45,17 @@ class UsageError(OptionError):
     """The command line is malformed; `tritonserver` prints its usage with the error.
 
     The message is the reference's, which `tritonserver` prints. Commands of naiad print the cause and the hint instead.
-
-    Attributes:
-        preface: Line that getopt prints before the usage, or empty.
-        cause: What is wrong, as one line after the command's name; empty where the preface or the message says it.
-        hint: What to do, or what was probably meant, as one line; empty for the list of flags.
-        is_of_form: Whether the reference prints its usage with this error.
     """
 
     def __init__(
         self, message: str, *, preface: str = "", cause: str = "", hint: str = "", is_of_form: bool = True
     ) -> None:
         super().__init__(message)
-        self.preface = preface
+        self.preface = preface  # line that getopt prints before the usage, or empty
+        # What is wrong, as one line after the command's name; empty where the preface or the message says it.
         self.cause = cause
-        self.hint = hint
-        self.is_of_form = is_of_form
+        self.hint = hint  # what to do, or what was probably meant, as one line; empty for the list of flags
+        self.is_of_form = is_of_form  # whether the reference prints its usage with this error
 
 
 class Kind(enum.Enum):
@@ -91,14 +86,10 @@ class NoEffect:
 
 @dataclass(frozen=True, slots=True)
 class Unsupported:
-    """The flag asks for a feature that this version lacks: the server rejects all values but harmless ones.
+    """The flag asks for a feature that this version lacks: the server rejects all values but harmless ones."""
 
-    Attributes:
-        reason: Why, as the end of the sentence "--flag=value is refused: ...".
-        is_harmless: Whether a value asks for nothing, such as `false` or the default.
-    """
-
-    reason: str
+    reason: str  # why, as the end of the sentence "--flag=value is refused: ..."
+    # Whether a value asks for nothing, such as `false` or the default.
     is_harmless: Callable[[str], bool] = field(default=lambda _: False)
 
 
@@ -107,15 +98,7 @@ Support = Supported | NoEffect | Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag.
-
-    Attributes:
-        default: Default as written on a command line; empty for no default.
-        repeatable: Every use adds a value; otherwise the last use counts.
-        same_as: Name of the flag that this is an alias of, or empty.
-        own: Triton has no such flag. A prefix that is unique among Triton's flags stays unique despite it.
-        bad_choice: Text of the error about a value outside `choices`, where it is not the usual one.
-    """
+    """One flag."""
 
     name: str
     kind: Kind
@@ -126,16 +109,15 @@ class Flag:
     high: float | None = None
     choices: tuple[str, ...] = ()
     support: Support = field(default_factory=Supported)
-    repeatable: bool = False
+    repeatable: bool = False  # every use adds a value; otherwise the last use counts
     same_as: str = ""
-    own: bool = False
+    own: bool = False  # Triton has no such flag. A prefix that is unique among Triton's flags stays unique despite it.
     deprecated: str = ""
     group: str = ""
-    bad_choice: str = ""
+    bad_choice: str = ""  # text of the error about a value outside `choices`, where it is not the usual one
 
     @property
     def takes_value(self) -> bool:
-        """Whether a value follows the flag."""
         return self.kind is not Kind.NOTHING
 
     @property

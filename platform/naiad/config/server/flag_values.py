@@ -47,12 +47,10 @@ class FlagValues:
         return parse_value(flag, flag.default) if flag.default else None
 
     def text(self, name: str) -> str:
-        """The value of a text flag; empty without one."""
         value = self.last(name)
         return "" if value is None else str(value)
 
     def path(self, name: str) -> Path | None:
-        """The value of a flag that names a file; None without one."""
         text = self.text(name)
         return Path(text) if text else None
 
@@ -73,11 +71,9 @@ class FlagValues:
         )
 
     def invalid(self, name: str, detail: str) -> UsageError:
-        """Return the error about a flag's value, for the caller to raise."""
         return invalid_value(self._flags[name], detail)
 
     def as_written(self) -> tuple[str, ...]:
-        """The flags in order and in one spelling, for the log."""
         return tuple(format_flag(flag, text) for flag, text in self._given)
 
     def reject_unsupported(self) -> None:

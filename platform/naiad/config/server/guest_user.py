@@ -29,18 +29,12 @@ _CAPABILITIES = {5: "CAP_KILL", 6: "CAP_SETGID", 7: "CAP_SETUID"}
 
 @dataclass(frozen=True)  # without slots, which have no room for the weak references of `guests.guest_users`
 class GuestUser:
-    """A user and a group.
-
-    Attributes:
-        gid: Its group id; guests have no other groups.
-        name: Its name; "" if the system has no name for it.
-        home: Its home directory; "/" if the system knows none.
-    """
+    """A user and a group."""
 
     uid: int
-    gid: int
-    name: str = ""
-    home: str = "/"
+    gid: int  # its group id; guests have no other groups
+    name: str = ""  # its name; "" if the system has no name for it
+    home: str = "/"  # its home directory; "/" if the system knows none
 
     def __str__(self) -> str:
         return f"{self.name} (uid {self.uid}, gid {self.gid})" if self.name else f"uid {self.uid}, gid {self.gid}"
@@ -153,7 +147,6 @@ def _found(find: Callable[[_K], _T], key: _K) -> _T | None:
 
 
 def _missing_capabilities() -> list[str]:
-    """What this process lacks to start processes of other users and to end them."""
     try:
         status = Path("/proc/self/status").read_text()
     except OSError:

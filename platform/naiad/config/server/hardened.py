@@ -36,15 +36,9 @@ _SETTINGS = (
 
 @dataclass(frozen=True, slots=True)
 class Hardening:
-    """What `--hardened` does besides setting flags.
+    """What `--hardened` does besides setting flags."""
 
-    Attributes:
-        key: The administrator's key: from the environment, else a random one that is kept secret.
-        guards_http: Whether inference and metadata over HTTP need it, too.
-        guards_grpc: Whether inference and metadata over gRPC need it, too.
-    """
-
-    key: str
+    key: str  # the administrator's key: from the environment, else a random one that is kept secret
     is_key_given: bool
     guards_http: bool
     guards_grpc: bool

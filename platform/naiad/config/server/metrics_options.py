@@ -14,17 +14,11 @@ _SWITCHES = ("counter_latencies", "summary_latencies", "histogram_latencies")
 
 @dataclass(frozen=True, slots=True)
 class MetricsConfig:
-    """Which latency metrics the server exports.
-
-    Attributes:
-        counters: Export sums of durations.
-        summaries: Export quantiles of durations over the last minute.
-        histograms: Export the time to the first response of decoupled models.
-    """
+    """Which latency metrics the server exports."""
 
     counters: bool = True
-    summaries: bool = False
-    histograms: bool = False
+    summaries: bool = False  # export quantiles of durations over the last minute
+    histograms: bool = False  # export the time to the first response of decoupled models
     quantiles: tuple[float, ...] = _QUANTILES
 
 

@@ -42,6 +42,5 @@ def option_rows(options: ServerOptions, server: ServerMetadata) -> Iterator[tupl
 
 
 def _given(options: ServerOptions, name: str) -> str:
-    """The last value of a flag on the command line, else its default."""
     given = [text.partition("=")[2] for text in options.command_line if text.startswith(f"--{name}=")]
     return given[-1] if given else next(flag.default for flag in SERVER_FLAGS if flag.name == name)

@@ -806,7 +806,6 @@ class EnvironmentOptions:
 
     @property
     def store(self) -> Path:
-        """The directory in which environments are unpacked."""
         return self.store_location.path
 
     @property
@@ -889,14 +888,7 @@ class GuestOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What the server was asked to do.
-
-    Attributes:
-        hardening: What `--hardened` does besides setting flags; None without it.
-        command_line: The flags as given, in order, for the log.
-        notices: A sentence for each flag given that has no effect, to be logged.
-        warnings: A sentence for each flag given that is deprecated or probably a mistake, to be logged.
-    """
+    """What the server was asked to do."""
 
     general: GeneralOptions
     log: LogOptions
@@ -913,7 +905,7 @@ class ServerOptions:
     environments: EnvironmentOptions
     guests: GuestOptions
     hardening: Hardening | None = None
-    command_line: tuple[str, ...] = ()
+    command_line: tuple[str, ...] = ()  # the flags as given, in order, for the log
     notices: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -31,18 +31,11 @@ _KNOWN = ("mode", *_OLD_FLAGS, *(f"{_OTEL},{name}" for name in (*_OTEL_TEXTS, *_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTelemetryConfig:
-    """How traces are exported in mode `opentelemetry`. Fields are named as the settings.
+    """How traces are exported in mode `opentelemetry`. Fields are named as the settings."""
 
-    Attributes:
-        url: Endpoints; the last one counts. Empty: the exporter's own default.
-        resource: Attributes of this server, each as `<key>=<value>`.
-        bsp_max_queue_size: Most spans that wait for export; further spans are dropped.
-        bsp_schedule_delay: Milliseconds between two exports.
-        bsp_max_export_batch_size: Most spans of one export.
-    """
-
-    url: tuple[str, ...] = ()
-    resource: tuple[str, ...] = ()
+    url: tuple[str, ...] = ()  # Endpoints; the last one counts. Empty: the exporter's own default.
+    resource: tuple[str, ...] = ()  # attributes of this server, each as `<key>=<value>`
+    # Most spans that wait for export; further spans are dropped.
     bsp_max_queue_size: int = _OTEL_NUMBERS["bsp_max_queue_size"]
     bsp_schedule_delay: int = _OTEL_NUMBERS["bsp_schedule_delay"]
     bsp_max_export_batch_size: int = _OTEL_NUMBERS["bsp_max_export_batch_size"]
@@ -50,26 +43,17 @@ class OpenTelemetryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceConfig:
-    """What is traced, of how many requests, and where traces are written.
+    """What is traced, of how many requests, and where traces are written."""
 
-    Attributes:
-        levels: What is traced of a request; tracing is off where this is empty.
-        rate: One of so many requests is traced.
-        count: Most requests to trace; -1 for no limit.
-        log_frequency: Traces per file; 0 for all in one file.
-        open_telemetry: Export settings; None to write files.
-    """
-
-    levels: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()  # what is traced of a request; tracing is off where this is empty
     rate: int = 1000
-    count: int = -1
+    count: int = -1  # most requests to trace; -1 for no limit
     log_frequency: int = 0
     file: str = ""
     open_telemetry: OpenTelemetryConfig | None = None
 
     @property
     def mode(self) -> str:
-        """The trace mode by its name in `--trace-config`."""
         return "triton" if self.open_telemetry is None else _OTEL
 
 

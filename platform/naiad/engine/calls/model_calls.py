@@ -57,10 +57,7 @@ class OpenCall:
     """One call in flight, and the sink of its responses.
 
     Attributes:
-        opened: Its request.
-        began: When it was made (monotonic ns).
         is_submitted: Whether `submit` of its model has returned: until then, `on_call` looks at it next.
-        is_discarded: Whether the model ignores all further results.
     """
 
     __slots__ = ("_calls", "_response", "began", "call", "is_discarded", "is_submitted", "opened", "worker")
@@ -69,7 +66,7 @@ class OpenCall:
         self.worker = worker
         self.call = call
         self.opened = OpenRequest(call.request, _caused(worker, call, self), True)
-        self.began = clock.monotonic_ns()
+        self.began = clock.monotonic_ns()  # when it was made (monotonic ns)
         self.is_submitted = self.is_discarded = False
         self._calls = calls
         self._response: InferResponse | None = None
@@ -124,18 +121,13 @@ def _waiting_call(pending: OpenCall) -> _WaitingCall:
 
 
 class _WaitGraph:
-    """What all blocked instances wait for at one moment.
-
-    Attributes:
-        deadlocked: The instances that only wait for each other.
-    """
+    """What all blocked instances wait for at one moment."""
 
     def __init__(self, blocking: dict[CallId, Events], resources: Mapping[Worker, Events]) -> None:
-        """The graph of the calls that block their instances, and of the instances that wait for resources."""
         self._blocking = blocking
         self._resources = resources
         self._waits = self._by_worker(blocking)
-        self.deadlocked = find_deadlocked(self._waits)
+        self.deadlocked = find_deadlocked(self._waits)  # the instances that only wait for each other
         self._freed: dict[Worker, set[Worker]] = {}
 
     def is_closed_by(self, caller: Worker, number: int) -> bool:
@@ -170,20 +162,17 @@ class _WaitGraph:
 
 
 class ModelCalls:
-    """All calls in flight; implements the part of `GuestServices` that is about calls.
-
-    Attributes:
-        made: How many calls were accepted since the start, by the names of the calling and the called model.
-        unknown: The names of models that calls named and that are not there, with those of the calling models.
-        ask_again: Has other processes report what their guests wait for; calls its argument when they have.
-        resource_waits: See `SharedRateLimiter.waits`; None without a rate limiter.
-    """
+    """All calls in flight; implements the part of `GuestServices` that is about calls."""
 
     def __init__(self, registry: Registry | None = None) -> None:
         """No calls yet; *registry* finds what they go to, if their maker does not."""
+        # How many calls were accepted since the start, by the names of the calling and the called model.
         self.made: Counter[tuple[str, str]] = Counter()
+        # The names of models that calls named and that are not there, with those of the calling models.
         self.unknown: set[tuple[str, str]] = set()
+        # Has other processes report what their guests wait for; calls its argument when they have.
         self.ask_again: Callable[[Callable[[], None]], None] = lambda then: then()
+        # See `SharedRateLimiter.waits`; None without a rate limiter.
         self.resource_waits: Callable[[], Mapping[Worker, Events]] | None = None
         self._registry = registry
         self._calls: dict[Worker, dict[int, OpenCall]] = {}
@@ -227,11 +216,9 @@ class ModelCalls:
         return ((worker, number) for worker, calls in self._calls.items() for number in calls)
 
     def find(self, worker: Worker, number: int) -> OpenCall | None:
-        """The call with that number, if it does not have its last response."""
         return self._calls.get(worker, {}).get(number)
 
     def is_calling(self, worker: Worker) -> bool:
-        """Whether a model waits for results of its calls."""
         return worker in self._reported or any(
             not pending.is_discarded for pending in self._calls.get(worker, {}).values()
         )
@@ -262,7 +249,6 @@ class ModelCalls:
             pending.opened.cancel(drops_responses=False)
 
     def remove(self, pending: OpenCall) -> None:
-        """Remove a call that has its last response."""
         calls = self._calls.get(pending.worker)
         if calls is not None:
             calls.pop(pending.call.number, None)

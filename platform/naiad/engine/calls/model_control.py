@@ -155,7 +155,6 @@ class ModelControl:
         self._start(worker, number, run())
 
     def _is_reachable(self, start: str, end: str) -> bool:
-        """Whether *start* is *end*, or waits for it directly or through others."""
         seen: set[str] = set()
         unvisited = [start]
         while unvisited:

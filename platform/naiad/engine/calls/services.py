@@ -19,13 +19,7 @@ NotificationHandler: TypeAlias = Callable[[Worker, Mapping[str, str]], None]
 
 
 class ModelServices:
-    """Implements `naiad.guests.worker.GuestServices`; one for all guests of the server.
-
-    Attributes:
-        query_handlers: Handlers of queries, by what is asked for.
-        notification_handlers: Handlers of notifications, by their subject.
-        exit_handlers: Called with each guest that has exited.
-    """
+    """Implements `naiad.guests.worker.GuestServices`; one for all guests of the server."""
 
     def __init__(self, registry: Registry) -> None:
         self.calls = calls = ModelCalls(registry)
@@ -39,7 +33,6 @@ class ModelServices:
         self.on_results_discarded = calls.on_results_discarded
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
-        """Have a query answered; one that is rejected gets the error as its reply."""
         handler = self.query_handlers.get(what)
         try:
             if handler is None:
@@ -52,12 +45,10 @@ class ModelServices:
             worker.reply(number, error=unexpected_error("answer a query of a model", error))
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        """Have a notification handled; unknown ones are ignored."""
         handler = self.notification_handlers.get(what)
         if handler is not None:
             handler(worker, fields)
 
     def on_worker_exit(self, worker: Worker) -> None:
-        """Release what the guest held and cancel what it waited for."""
         for handler in self.exit_handlers:
             handler(worker)

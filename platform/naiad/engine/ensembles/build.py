@@ -107,7 +107,6 @@ def _step(step: pb.ModelEnsembling.Step, registry: Registry) -> EnsembleStep:
 
 
 def _labels(message: pb.ModelConfig, registry: Registry) -> Mapping[str, tuple[str, ...]]:
-    """Labels of the ensemble's outputs: those of the member outputs they come from."""
     labels = {}
     for step in message.ensemble_scheduling.step:
         outputs = registry.find(_key(step), step.model_version).metadata.outputs

@@ -144,7 +144,6 @@ class EnsembleRequest:
         return [servers for step in self._step_requests.values() for servers in step.waits()]
 
     def confirm_sent(self, _: OpenRequest, count: int) -> None:
-        """See `SubmittedRequest`; blocked steps may continue."""
         self._do(self._machine.on_responses_consumed(count))
 
     def drop_responses(self, opened: OpenRequest) -> None:

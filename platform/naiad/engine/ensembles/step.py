@@ -47,18 +47,13 @@ _SUBMITTED_AT_ONCE = 64
 
 
 class StepTensor(NamedTuple):
-    """A tensor that one step passes to the next.
-
-    Attributes:
-        shape: Its shape, batch dimension included.
-        batch_size: Size of its batch; 0 if the model that made it has no batch dimension.
-        sequence: Sequence id and flags of the response it came with; None for what the client sent.
-    """
+    """A tensor that one step passes to the next."""
 
     datatype: Datatype
     shape: tuple[int, ...]
     data: Buffer
-    batch_size: int
+    batch_size: int  # size of its batch; 0 if the model that made it has no batch dimension
+    # Sequence id and flags of the response it came with; None for what the client sent.
     sequence: tuple[int | str, int] | None
 
     def shape_for(self, dims: Sequence[int], is_batched: bool) -> tuple[int, ...]:  # noqa: FBT001 - on the request path
@@ -75,18 +70,14 @@ class StepTensor(NamedTuple):
 
 
 class StepPlan:
-    """What all requests of one step to one load of a version have in common.
-
-    Attributes:
-        dims: Dimensions of the version's inputs, by name.
-        takers: Its outputs that may stay in GPU memory for the steps that they are inputs of, if there are any. If they
-            are outputs of the ensemble as well, the request decides.
-    """
+    """What all requests of one step to one load of a version have in common."""
 
     __slots__ = ("dims", "is_batched", "number", "outputs", "takers")
 
     def __init__(self, step: EnsembleStep, version: Target, takers: frozenset[str]) -> None:
         self.number = version.number
+        # Its outputs that may stay in GPU memory for the steps that they are inputs of, if there are any. If they are
+        # outputs of the ensemble as well, the request decides.
         self.takers = takers
         self.dims = {tensor.name: tensor.dims for tensor in version.config.inputs}
         self.is_batched = version.config.max_batch_size > 0
@@ -131,18 +122,14 @@ class StepModels(Protocol):
 
 
 class StepSubmitter:
-    """Submits the steps of all requests to an ensemble, within `max_inflight_requests` of each step.
-
-    Attributes:
-        uses_device: Whether tensors may stay in GPU memory between steps.
-    """
+    """Submits the steps of all requests to an ensemble, within `max_inflight_requests` of each step."""
 
     def __init__(self, graph: EnsembleGraph, models: StepModels, limit: int, on_waiting: OnStepWaiting) -> None:
         self.graph = graph
         self.models = models
         self.limits: StepLimits[StepRequest] = StepLimits(limit)
         self.on_waiting = on_waiting
-        self.uses_device = False
+        self.uses_device = False  # whether tensors may stay in GPU memory between steps
         self._plans: dict[int, StepPlan] = {}
         self._readers: dict[int, int] = {}  # by step: what alone gets its outputs
         self._following: deque[StepRequest] = deque()  # they have entered their step, and are submitted next
@@ -171,7 +158,6 @@ class StepSubmitter:
         )
 
     def takes_device(self, step: int) -> bool:
-        """Whether the model of a step takes inputs in GPU memory."""
         found = self.graph.steps[step]
         try:
             return bool(self.models.find(found.model, found.version).device & DEVICE_INPUTS)
@@ -248,10 +234,6 @@ class StepRequest:
 
     As a trace it only measures: an ensemble's statistics are the sums of its steps' times. If the client's request is
     traced, this trace is wrapped by a child of that.
-
-    Attributes:
-        step: Position of the step in the ensemble.
-        took: Nanoseconds that its model took for input, inference and output.
     """
 
     __slots__ = (
@@ -274,8 +256,8 @@ class StepRequest:
         step: int,
         inputs: Sequence[tuple[str, StepTensor]],
     ) -> None:
-        self.step = step
-        self.took = (0, 0, 0)
+        self.step = step  # position of the step in the ensemble
+        self.took = (0, 0, 0)  # nanoseconds that its model took for input, inference and output
         self._parent = parent
         self._submitter = submitter
         self._number = number
@@ -380,14 +362,12 @@ class StepRequest:
     context = None
 
     def start_child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
-        """The sink itself: a step's children are traced only if the client's request is."""
         return sink
 
     def on_rejected(self) -> None:
         """Nothing to do: `submit` catches the error."""
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
-        """Pass a response of the step's model to the parent."""
         if response is None:
             self._parent.on_step_response(self._number, None, final)
             return

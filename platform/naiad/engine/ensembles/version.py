@@ -25,16 +25,9 @@ from naiad.protocol.metadata import ModelCondition, ModelStatistics
 
 
 class EnsembleVersion:
-    """A loaded version of an ensemble, as the coordinator has it. Implements `ServedVersion`.
+    """A loaded version of an ensemble, as the coordinator has it. Implements `ServedVersion`."""
 
-    Attributes:
-        number: Number of this load among all loads of all versions: the plan's generation.
-        totals: What the coordinator has counted of its requests.
-        replicas: Its executions in other processes; None without any.
-        direct: None: which instance gets the inputs is known only when the steps are dispatched.
-    """
-
-    direct = None
+    direct = None  # none: which instance gets the inputs is known only when the steps are dispatched
 
     replicas: Replicas | None = None
 
@@ -106,7 +99,6 @@ class EnsembleVersion:
 
     @property
     def open_sequences(self) -> int:
-        """The number of sequences in progress in the models of its steps, whose own handovers look after these."""
         targets = [self._registry.find(*step) for step in self._steps() if self._member(*step) is not None]
         return sum(target.open_sequences for target in targets)
 
@@ -134,7 +126,6 @@ class EnsembleVersion:
         return [_processes_of(self._member(*step)) for step in self._steps()]
 
     def members(self) -> Iterable[LoadedVersion | None]:
-        """The versions of the models of its steps that serve now; None for one that is missing."""
         return itertools.starmap(self._member, self._steps())
 
     def statistics(self) -> ModelStatistics:

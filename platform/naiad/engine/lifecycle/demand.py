@@ -20,20 +20,12 @@ _LONGEST_RETRY = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInMemory:
-    """A model with guests.
-
-    Attributes:
-        size: Memory of its guests in bytes.
-        last_used: When it was used last, in seconds of the clock that the decisions get.
-        idle_seconds: For how long it may be idle; 0 for any time.
-        is_pinned: Whether it never leaves.
-        is_in_use: Whether a request, a sequence or a call of it is in progress.
-    """
+    """A model with guests."""
 
     key: str
     size: int
-    last_used: float
-    idle_seconds: float = 0.0
+    last_used: float  # when it was used last, in seconds of the clock that the decisions get
+    idle_seconds: float = 0.0  # for how long it may be idle; 0 for any time
     is_pinned: bool = False
     is_in_use: bool = False
 
@@ -44,17 +36,11 @@ class ModelInMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """What to do for more room.
-
-    Attributes:
-        evict: The models to unload, the least recently used first.
-        is_enough: Whether the limit holds afterwards.
-        spare: Bytes that would be left for on-demand models if all of them were unloaded.
-    """
+    """What to do for more room."""
 
     evict: tuple[str, ...] = ()
-    is_enough: bool = True
-    spare: int = 0
+    is_enough: bool = True  # whether the limit holds afterwards
+    spare: int = 0  # bytes that would be left for on-demand models if all of them were unloaded
 
 
 def idle_models(models: Iterable[ModelInMemory], now: float) -> list[str]:

@@ -19,13 +19,7 @@ _MAX_SUSPECTS = 256
 
 @dataclass(slots=True)
 class _Suspect:
-    """What is known of one digest.
-
-    Attributes:
-        exits: Times of the exits at which it was in flight.
-        cause: How the last of these processes ended.
-        refused_until: Until when it is refused; 0 if it is not.
-    """
+    """What is known of one digest."""
 
     exits: list[float] = field(default_factory=list)
     cause: str = ""
@@ -34,13 +28,7 @@ class _Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is refused.
-
-    Attributes:
-        exits: How many processes it ended.
-        cause: How the last of them ended.
-        seconds: For how long it is still refused.
-    """
+    """Why a request is refused."""
 
     exits: int
     cause: str
@@ -54,7 +42,6 @@ class FatalRequests:
         self._suspects: dict[Hashable, _Suspect] = {}
 
     def __bool__(self) -> bool:
-        """Whether any digest is remembered."""
         return bool(self._suspects)
 
     def on_exit(self, digests: Collection[Hashable], cause: str, now: float) -> frozenset[float]:
@@ -78,7 +65,6 @@ class FatalRequests:
         return frozenset(blamed)
 
     def on_success(self, digest: Hashable) -> None:
-        """A guest answered a request with that digest."""
         suspect = self._suspects.get(digest)
         if suspect is not None and not suspect.refused_until:
             del self._suspects[digest]

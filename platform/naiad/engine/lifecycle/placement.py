@@ -27,31 +27,20 @@ COORDINATOR = 0
 
 
 class LoadFacts(NamedTuple):
-    """What a load knows of a model beside its configuration.
-
-    Attributes:
-        is_forked: Whether its guests are forked from a process that has done their imports.
-        is_debugged: Whether its guests run at the terminal of the coordinator.
-        is_on_demand: Whether its first request loads it.
-    """
+    """What a load knows of a model beside its configuration."""
 
     is_native: bool = False
     is_forked: bool = False
-    is_debugged: bool = False
+    is_debugged: bool = False  # whether its guests run at the terminal of the coordinator
     is_on_demand: bool = False
     is_cached: bool = False
     is_rate_limited: bool = False
 
 
 class Placement(NamedTuple):
-    """Where the instances of a model run.
+    """Where the instances of a model run."""
 
-    Attributes:
-        processes: The number of the process of each instance, in the order of the configuration.
-        reason: Why they are there, as the rest of a sentence.
-    """
-
-    processes: tuple[int, ...]
+    processes: tuple[int, ...]  # the number of the process of each instance, in the order of the configuration
     reason: str
 
     @property

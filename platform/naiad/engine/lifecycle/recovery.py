@@ -15,14 +15,10 @@ TRIALS_UNTIL_LOST = 3
 
 
 class RecoveryTrials:
-    """The trials of one version. Times are seconds of any monotonic clock.
-
-    Attributes:
-        window: A guest that has served for so many seconds ends the row of failed trials.
-    """
+    """The trials of one version. Times are seconds of any monotonic clock."""
 
     def __init__(self, window: float) -> None:
-        self.window = window
+        self.window = window  # a guest that has served for so many seconds ends the row of failed trials
         self._next = 0.0  # while no instance serves, no guest is tried before this time
         self._given_up = 0  # times in a row that the last instance was given up, with no window of service in between
         self._serves_since = -math.inf  # since when the guest of the latest trial served
@@ -43,7 +39,6 @@ class RecoveryTrials:
         self._given_up += 1 if pause is not None else TRIALS_UNTIL_LOST + 1
 
     def on_serving(self, now: float) -> None:
-        """The guest of a trial serves."""
         self._serves_since = now
 
     def delay(self, now: float) -> float:

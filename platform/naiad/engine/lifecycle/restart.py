@@ -18,16 +18,11 @@ LONGEST_PAUSE = 600.0
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How often an instance may be restarted.
+    """How often an instance may be restarted."""
 
-    Attributes:
-        limit: Restarts allowed within the window; 0 for never, and no recovery either.
-        recovery: Seconds until an instance that was given up is tried again for the first time; 0 for never.
-    """
-
-    limit: int = 5
+    limit: int = 5  # restarts allowed within the window; 0 for never, and no recovery either
     window: float = 60.0
-    recovery: float = 30.0
+    recovery: float = 30.0  # seconds until an instance that was given up is tried again for the first time; 0 for never
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +34,11 @@ class Restart:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Decision: give the instance up.
-
-    Attributes:
-        exits: How often its guests exited within the window.
-        pause: Seconds until one guest is to be tried; None for never.
-        is_recovery: Whether the guest was the one with which recovery was tried; it had not served for a window.
-    """
+    """Decision: give the instance up."""
 
     exits: int
-    pause: float | None
+    pause: float | None  # seconds until one guest is to be tried; None for never
+    # Whether the guest was the one with which recovery was tried; it had not served for a window.
     is_recovery: bool = False
 
 

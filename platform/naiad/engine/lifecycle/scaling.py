@@ -22,32 +22,20 @@ _LONGEST_PAUSE = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceLoad:
-    """What was seen of a model's instances at one look.
-
-    Attributes:
-        in_use: How many of them have requests or sequences.
-        waited: Seconds that the oldest waiting request has waited; 0 if none waits.
-        removable: How many of the last instances are not in use.
-    """
+    """What was seen of a model's instances at one look."""
 
     count: int
     in_use: int
     waited: float = 0.0
-    removable: int = 0
+    removable: int = 0  # how many of the last instances are not in use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalingState:
-    """What earlier looks have shown. All times are seconds of the clock that is given.
+    """What earlier looks have shown. All times are seconds of the clock that is given."""
 
-    Attributes:
-        waiting_since: Since when requests wait too long at each look; None if they do not.
-        needed: When so many instances were needed last: the first number is for one, the second for two, and so on.
-        not_before: When instances may be added again after a failure.
-        failures: How often in a row instances could not be started.
-    """
-
-    waiting_since: float | None = None
+    waiting_since: float | None = None  # since when requests wait too long at each look; None if they do not
+    # When so many instances were needed last: the first number is for one, the second for two, and so on.
     needed: tuple[float, ...] = ()
     not_before: float = 0.0
     failures: int = 0

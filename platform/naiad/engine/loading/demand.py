@@ -50,32 +50,22 @@ _ROOM_SECONDS = 0.05
 
 @dataclass(slots=True)
 class _DemandState:
-    """What is known of one model.
-
-    Attributes:
-        wake: Its load in progress; None for none.
-        urgent: Set once a model waits for it.
-        size: Bytes of its guests when they were measured last, also of earlier loads; 0 if never.
-        last_used: When it was last seen in use (monotonic seconds).
-    """
+    """What is known of one model."""
 
     wake: asyncio.Task[None] | None = None
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0
-    size: int = 0
+    size: int = 0  # bytes of its guests when they were measured last, also of earlier loads; 0 if never
     last_used: float = 0.0
 
 
 class DemandLoads:
-    """Loads dormant models for requests, and lets loaded ones become dormant again.
-
-    Attributes:
-        evictions: How often a model was unloaded, by model and cause (`idle` or `memory`).
-    """
+    """Loads dormant models for requests, and lets loaded ones become dormant again."""
 
     def __init__(self, settings: EngineSettings, loads: ModelLoads, order: LoadOrder, registry: Registry) -> None:
         self.loads: Counter[str] = Counter()
         self.failures: Counter[str] = Counter()
+        # How often a model was unloaded, by model and cause (`idle` or `memory`).
         self.evictions: Counter[tuple[str, str]] = Counter()
         self._settings = settings
         self._loads = loads
@@ -90,7 +80,6 @@ class DemandLoads:
         loads.on_wake = self._on_wake
 
     async def stop(self) -> None:
-        """Cancel the loads in progress, and change nothing more."""
         self._is_stopped = True
         tasks = [state.wake for state in self._states.values() if state.wake is not None]
         if self._watching is not None:
@@ -101,7 +90,6 @@ class DemandLoads:
         self._loads.release_prewarmed()
 
     def status(self) -> DemandStatus | None:
-        """What metrics show; None without models on demand."""
         states = self.states()
         if not states:
             return None
@@ -280,7 +268,6 @@ class DemandLoads:
         return or_default(versions[-1].config.settings.idle_seconds, self._settings.demand_idle_seconds)
 
     async def _measure_unknown(self) -> None:
-        """Measure the models whose size is not known yet, such as those that were loaded at the start."""
         loaded = (model.key for model in self._registry if _loaded_versions(model))
         await self._measure(key for key in loaded if not self._state(key).size)
 
@@ -336,7 +323,6 @@ async def _taken(slots: asyncio.Semaphore, urgent: asyncio.Event) -> AsyncIterat
 
 
 def _loaded_versions(model: ModelRecord) -> list[ServedVersion]:
-    """The versions of a model that have guests, also if only those have any that they replace."""
     return [
         record.loaded
         for record in model.versions.values()

@@ -123,7 +123,6 @@ def _without_instances(message: pb.ModelConfig) -> pb.ModelConfig:
 
 
 def _resource_needs(config: ModelConfig) -> set[tuple[int, bytes]]:
-    """What the instances that serve need of the rate limiter, with their device."""
     groups = instance_groups(config)
     needs: set[tuple[int, bytes]] = set()
     for each in instance_names(config):

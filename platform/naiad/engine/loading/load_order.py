@@ -38,18 +38,11 @@ _Outcomes = Mapping[str, bool | BaseException]
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    """Models that are loaded together, each once.
+    """Models that are loaded together, each once."""
 
-    Attributes:
-        models: The models of the repositories, by key; None if they are not known yet.
-        is_compared: Whether a model that serves and has not changed stays as it is.
-        loads: The loads, by model.
-        waits: Which of the others each of them waits for.
-    """
-
-    models: Mapping[str, ModelFiles] | None
+    models: Mapping[str, ModelFiles] | None  # the models of the repositories, by key; None if they are not known yet
     is_nested: bool = False
-    is_compared: bool = False
+    is_compared: bool = False  # whether a model that serves and has not changed stays as it is
     loads: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
     waits: dict[str, frozenset[str]] = field(default_factory=dict)
 
@@ -257,7 +250,6 @@ class LoadOrder:
         await self._run(self._unload(name, with_members=with_members))
 
     def _affected(self, name: str, *, with_members: bool) -> set[str]:
-        """The models that an unload may change."""
         needs = self._loads.needs
         return {name, *dependents(name, needs), *(all_dependencies(name, needs) if with_members else ())}
 

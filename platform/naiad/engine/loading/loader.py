@@ -87,38 +87,29 @@ class Environments(EnvironmentProvider[ReadyEnvironment], Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """Settings of loading, made from the server's options by `app`.
-
-    Attributes:
-        start_timeout: Seconds that a starting guest may go without progress.
-        activated: An activated environment: a warning is logged if a model runs elsewhere without anything saying so.
-        debugged: A model and the debugger (see `naiad_stub.debugging`) under which its guests run, at this process's
-            terminal and without time limits; None if no model is debugged.
-        limiter: The rate limiter; None if it is disabled.
-        prewarm: Whether imports are done once for all guests of a model, where its configuration does not say.
-        hang_seconds: See `LaunchSpec.hang_seconds`, for models whose configuration does not say.
-        guest_env: Names of the server's variables that guests inherit; None for all.
-        guest_user: The user of all guests, or users of which each model gets one; None for the server's own.
-        replicas: The other processes that may run instances; None if there are none.
-        is_caching: Whether the server caches responses.
-    """
+    """Settings of loading, made from the server's options by `app`."""
 
     resolution: ResolutionSettings
     auto_complete: bool = True
     restart: RestartPolicy = field(default_factory=RestartPolicy)
     start_timeout: float = 30.0
+    # An activated environment: a warning is logged if a model runs elsewhere without anything saying so.
     activated: ActivatedEnvironment | None = None
+    # A model and the debugger (see `naiad_stub.debugging`) under which its guests run, at this process's terminal and
+    # without time limits; None if no model is debugged.
     debugged: tuple[str, str] | None = None
     limiter: SharedRateLimiter | None = None
+    # Whether imports are done once for all guests of a model, where its configuration does not say.
     prewarm: bool = False
     busy_poll_us: int = 0
     hang_seconds: float = 0.0
     log_rate: int = 0
     guest_env: Sequence[str] | None = None
+    # The user of all guests, or users of which each model gets one; None for the server's own.
     guest_user: GuestUser | GuestUserRange | None = None
     gpu_pools: Mapping[str, int] = field(default_factory=dict)
     link_memory: LinkMemory | None = None
-    replicas: ReplicaMaker | None = None
+    replicas: ReplicaMaker | None = None  # the other processes that may run instances; None if there are none
     is_caching: bool = False
     processes: GuestProcesses = SYSTEM
 
@@ -133,49 +124,31 @@ class _Checked(NamedTuple):
 
 
 class PreparedVersion(NamedTuple):
-    """What is known of a version before its first guest is started.
-
-    Attributes:
-        config: Its configuration, as its files say.
-        unfetched: See `Loader._unfetched`.
-        checked: Its complete configuration; None if its code has to complete it first.
-        seconds: How long the preparation took.
-    """
+    """What is known of a version before its first guest is started."""
 
     files: ModelFiles
     config: ModelConfig
     resolution: Resolution
     environment: ReadyEnvironment
-    unfetched: str
-    checked: _Checked | None
+    unfetched: str  # see `Loader._unfetched`
+    checked: _Checked | None  # its complete configuration; None if its code has to complete it first
     seconds: float
 
 
 class PreparedDormant(NamedTuple):
-    """What is known of a version that its first request will load.
-
-    Attributes:
-        environment: The environment of processes that are started now; None if none is.
-        may_complete: Whether a load may change the configuration.
-        labels: The labels of its outputs; None if its code has to complete the configuration first.
-    """
+    """What is known of a version that its first request will load."""
 
     files: ModelFiles
     config: ModelConfig
     resolution: Resolution
-    environment: ReadyEnvironment | None
-    may_complete: bool
+    environment: ReadyEnvironment | None  # the environment of processes that are started now; None if none is
+    may_complete: bool  # whether a load may change the configuration
+    # The labels of its outputs; None if its code has to complete the configuration first.
     labels: Mapping[str, tuple[str, ...]] | None
 
 
 class Loader:
-    """Loads versions of models.
-
-    Attributes:
-        resolutions: The last resolution of each version, by the model's key and the version.
-        steps: The decisions before the failure of versions that could not be resolved at their last load.
-        launching: Set as soon as the first guest is being started.
-    """
+    """Loads versions of models."""
 
     def __init__(self, settings: LoadSettings, environments: Environments) -> None:
         self._settings = settings
@@ -185,7 +158,9 @@ class Loader:
         self._environments = environments
         self._fork_servers = ForkServerPool()
         self._users = GuestUsers(settings.guest_user)
+        # The last resolution of each version, by the model's key and the version.
         self.resolutions: dict[tuple[str, int], Resolution] = {}
+        # The decisions before the failure of versions that could not be resolved at their last load.
         self.steps: dict[tuple[str, int], Sequence[Decision]] = {}
         self.launching = asyncio.Event()
         self._noticed: set[str] = set()
@@ -324,13 +299,11 @@ class Loader:
         return self._environments.activity()
 
     def _modules(self, config: ModelConfig, resolution: Resolution) -> tuple[str, ...]:
-        """The modules that are imported once for all guests of a version; none if they are not forked."""
         if resolution.library is not None:  # a native backend imports no modules
             return ()
         return modules_to_prewarm(config.settings.prewarmed_modules, by_default=self._settings.prewarm)
 
     def _prewarmed(self, config: ModelConfig, resolution: Resolution) -> PrewarmedGuests | None:
-        """The fork server's side of the guests of a version; None if they are not forked."""
         modules = self._modules(config, resolution)
         return self._fork_servers.guests_with(modules) if modules else None
 
@@ -447,7 +420,6 @@ class Loader:
         )
 
     def _is_model_shared(self, config: ModelConfig, resolution: Resolution) -> bool:
-        """Whether all instances run in one guest. Not with sequences, whose slots belong to guests."""
         if resolution.library is None or config.message.HasField("sequence_batching"):
             return False
         return bool(config.settings.is_native_shared)
@@ -576,7 +548,6 @@ def _checked(message: pb.ModelConfig, files: ModelFiles) -> _Checked:
 
 
 def _checked_labels(message: pb.ModelConfig, files: ModelFiles, *, is_known: bool) -> Mapping[str, tuple[str, ...]]:
-    """The labels of a configuration, which is checked first if it is complete. Blocks."""
     if is_known:
         validate(message, with_io=True)
     return read_labels(freeze(message), files.directory)

@@ -58,29 +58,15 @@ class OnWakeModel(Protocol):
 
 
 class LoadOutcome(NamedTuple):
-    """What a load has done.
+    """What a load has done."""
 
-    Attributes:
-        is_loaded: Whether the model was loaded; False also if it has not changed since it was.
-        needs: The models to load before it, if it names any: nothing was loaded.
-        models: The models of the repositories then, by key.
-    """
-
-    is_loaded: bool
+    is_loaded: bool  # whether the model was loaded; False also if it has not changed since it was
     needs: frozenset[str] = frozenset()
-    models: Mapping[str, ModelFiles] = {}
+    models: Mapping[str, ModelFiles] = {}  # the models of the repositories then, by key
 
 
 class ModelLoads:
-    """Adds versions of models to the registry and removes them; models are identified by their keys.
-
-    Attributes:
-        ensembles: The source of each loaded ensemble.
-        needs: The members of each of them.
-        after: The models that each model names as those to load before it, because it calls them (LOAD_AFTER).
-        on_wake: Called with the key of a dormant model when a request needs it.
-        on_loaded: Called with the key of a model and each version of it that has been started.
-    """
+    """Adds versions of models to the registry and removes them; models are identified by their keys."""
 
     def __init__(
         self,
@@ -91,7 +77,8 @@ class ModelLoads:
         cache: ResponseCache | None = None,
     ) -> None:
         self.ensembles: dict[str, ModelSource] = {}
-        self.needs: dict[str, frozenset[str]] = {}
+        self.needs: dict[str, frozenset[str]] = {}  # the members of each of them
+        # The models that each model names as those to load before it, because it calls them (LOAD_AFTER).
         self.after: dict[str, frozenset[str]] = {}
         self.on_wake: OnWakeModel = _ignore_wake
         self.on_loaded: Callable[[str, ModelVersion], None] = lambda key, version: None  # noqa: ARG005 - a callback
@@ -247,7 +234,6 @@ class ModelLoads:
 
         Args:
             is_nested: Do not wait for a free slot among the loads.
-            is_waking: Load the model also if it is on demand.
             is_first: Fetch its files; if it names models to load before it, note them, and load nothing.
             is_compared: Load nothing if it serves and its files have not changed since it was loaded.
             models: The models of the repositories; None if they have to be listed to know which models it names.
@@ -466,7 +452,6 @@ class ModelLoads:
         )
 
     def release_prewarmed(self) -> None:
-        """End the fork servers that no loaded model uses: no dormant model will be loaded any more."""
         self._loader.release_prewarmed()
 
     def _install(

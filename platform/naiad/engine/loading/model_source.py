@@ -20,17 +20,13 @@ from naiad.protocol.inference import Buffer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model to load.
-
-    Attributes:
-        override: A configuration that replaces the one in its files; None for none.
-        directory: Holds files sent with the request, as long as a version loaded from them serves; None if none were.
-        kept: Versions to leave as they are if they serve, because their files have not changed.
-    """
+    """A model to load."""
 
     files: ModelFiles
-    override: LoadOverride | None = None
+    override: LoadOverride | None = None  # a configuration that replaces the one in its files; None for none
+    # Holds files sent with the request, as long as a version loaded from them serves; None if none were.
     directory: TemporaryModelDirectory | None = None
+    # Versions to leave as they are if they serve, because their files have not changed.
     kept: frozenset[int] = frozenset()
 
     def read_config(self, *, strict: bool, config_name: str, gpus: GpuPlacement | None = None) -> pb.ModelConfig:

@@ -49,12 +49,10 @@ class Poller:
         self._one_at_a_time = asyncio.Lock()
 
     def begin(self, snapshot: Snapshot, outcomes: Mapping[str, BaseException | None]) -> None:
-        """Record which models were loaded at the start, and from which files."""
         self._before = snapshot
         self._note(snapshot, outcomes)
 
     async def run(self) -> None:
-        """Poll until the task is cancelled."""
         in_a_row = 0
         while True:
             in_a_row = in_a_row % _PATIENCE
@@ -102,7 +100,6 @@ class Poller:
         return found, {key: self._with_environments(key, signature) for key, signature in now.items()}
 
     def _with_environments(self, key: str, signature: Signature | None) -> Signature | None:
-        """The signature of a model's files with those of its environments, if it is loaded."""
         model = self._registry.known(key)
         if signature is None or model is None:
             return signature

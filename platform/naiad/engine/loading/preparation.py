@@ -40,67 +40,45 @@ LOAD_AFTER = "LOAD_AFTER"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOrigin:
-    """What a version was loaded from.
-
-    Attributes:
-        signature: The signature of its files and of what it uses besides; None if it is unknown.
-    """
+    """What a version was loaded from."""
 
     source: ModelSource
     message: pb.ModelConfig
-    signature: Signature | None
+    signature: Signature | None  # the signature of its files and of what it uses besides; None if it is unknown
 
 
 class PreparedParts(NamedTuple):
-    """What is known of a version before anything of it starts.
+    """What is known of a version before anything of it starts."""
 
-    Attributes:
-        signature: As that of its `LoadOrigin`.
-        prepared: None if the version serves, and changes its instances alone.
-    """
-
-    signature: Signature | None
+    signature: Signature | None  # as that of its `LoadOrigin`
+    # None if the version serves, and changes its instances alone.
     prepared: PreparedVersion | PreparedDormant | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Preparation:
-    """One preparation of a model: what it is given, and what `prepare` finds.
-
-    Attributes:
-        is_first: Whether its files are still to be fetched, and the models that it needs still to be loaded.
-        models: The models of the repositories, if they are known.
-        before: The signature with which the load has nothing to do; None if it is a load in any case.
-        serving: Its versions that serve.
-        origins: What those were loaded from whose instances can be changed.
-        may_sleep: Whether its versions only become dormant, if it is on demand.
-        step: What is being done.
-        needs_others: Whether its configuration names models to load before it. Nothing else was found then.
-        numbers: The versions to load, without those that stay as they are.
-        selected: These, too.
-        begun: The versions that count as being loaded.
-        versions: What was found for each version, or why it cannot be loaded. An ensemble's need nothing.
-    """
+    """One preparation of a model: what it is given, and what `prepare` finds."""
 
     settings: EngineSettings
     loader: Loader
     source: ModelSource
     model: ModelRecord
-    is_first: bool
+    is_first: bool  # whether its files are still to be fetched, and the models that it needs still to be loaded
     models: Mapping[str, ModelFiles] | None
-    before: Signature | None
+    before: Signature | None  # the signature with which the load has nothing to do; None if it is a load in any case
     serving: Mapping[int, ServedVersion]
-    origins: Mapping[int, LoadOrigin]
-    may_sleep: bool
+    origins: Mapping[int, LoadOrigin]  # what those were loaded from whose instances can be changed
+    may_sleep: bool  # whether its versions only become dormant, if it is on demand
     step: str = ""
     is_unchanged: bool = False
-    needs_others: bool = False
+    needs_others: bool = False  # Whether its configuration names models to load before it. Nothing else was found then.
     own: Signature | None = None
     message: pb.ModelConfig = field(default_factory=pb.ModelConfig)
     is_on_demand: bool = False
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] = ()  # the versions to load, without those that stay as they are
     selected: tuple[int, ...] = ()
-    begun: list[int] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)  # the versions that count as being loaded
+    # What was found for each version, or why it cannot be loaded. An ensemble's need nothing.
     versions: dict[int, PreparedParts | NaiadError] = field(default_factory=dict)
 
     def prepare(self) -> None:
@@ -170,7 +148,6 @@ class Preparation:
             logger.info("loading: %s:%d", self.model.key, number)
 
     def note_step(self, step: str) -> None:
-        """Have the index say what is being done."""
         self.model.step = step
 
     def _begin_step(self, step: str) -> None:

@@ -45,7 +45,6 @@ class InstanceScaling:
         loads.on_loaded = self._on_loaded
 
     async def stop(self) -> None:
-        """Change nothing more."""
         self._loads.on_loaded = lambda key, version: None  # noqa: ARG005 - the signature of a callback
         tasks = [each.change for each in self._versions.values() if each.change is not None]
         if self._watching is not None:

@@ -26,7 +26,6 @@ class InstanceLoads(Generic[Instance]):
         return len(self._load)
 
     def add(self, instance: Instance) -> None:
-        """Add an idle instance, of depth 1."""
         self._load[instance] = 0
         self._depth[instance] = 1
 

@@ -99,21 +99,16 @@ class Dispatch(NamedTuple, Generic[Instance, AnyItem]):
 
 
 class Row(NamedTuple, Generic[AnyItem]):
-    """One row of a batch of sequences.
+    """One row of a batch of sequences."""
 
-    Attributes:
-        item: The request; None for a padding row. A padding row represents a slot without a request, so that the
-            following rows keep their positions; its inputs are those of another row, filled with zeros.
-        correlation_id: Id of the sequence, which an iterative scheduler may have generated; 0 in a padding row.
-        flags: SEQUENCE_START and SEQUENCE_END, as passed to the model.
-        controls: Control tensors to add to the request's inputs. Rows share them; do not modify them.
-        state: The sequence's implicit state, whose tensors are further inputs; None without one.
-    """
-
+    # The request; None for a padding row. A padding row represents a slot without a request, so that the following rows
+    # keep their positions; its inputs are those of another row, filled with zeros.
     item: AnyItem | None
-    correlation_id: int | str
-    flags: int
+    correlation_id: int | str  # id of the sequence, which an iterative scheduler may have generated; 0 in a padding row
+    flags: int  # SEQUENCE_START and SEQUENCE_END, as passed to the model.
+    # Control tensors to add to the request's inputs. Rows share them; do not modify them.
     controls: tuple[InputTensor, ...]
+    # The sequence's implicit state, whose tensors are further inputs; None without one.
     state: SequenceState | None = None
 
 

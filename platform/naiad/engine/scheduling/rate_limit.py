@@ -115,7 +115,6 @@ class RateLimiter(Generic[Instance, Work]):
             raise
 
     def unregister(self, instance: Instance) -> list[GrantedWork[Instance, Work]]:
-        """Remove an instance and its staged work; return the work granted now that its resources are free."""
         member = self._members.pop(instance, None)
         if member is None:
             return []
@@ -127,7 +126,6 @@ class RateLimiter(Generic[Instance, Work]):
         return self._grant()
 
     def stage(self, instance: Instance, work: Work) -> list[GrantedWork[Instance, Work]]:
-        """Queue *work* of an instance; return the work granted now."""
         member = self._members[instance]
         if not member.needs:
             return [GrantedWork(instance, work)]
@@ -136,7 +134,6 @@ class RateLimiter(Generic[Instance, Work]):
         return self._grant()
 
     def on_finished(self, instance: Instance) -> list[GrantedWork[Instance, Work]]:
-        """An instance finished its granted work; return the work granted now."""
         member = self._members.get(instance)
         if member is None or not member.is_working:
             return []

@@ -103,28 +103,19 @@ class _Batches:
 
 
 class Statistics:
-    """The sums of one model version. All times are nanoseconds of the monotonic clock.
-
-    Attributes:
-        namespace: The model's namespace; empty if it has none.
-        load_ns: How long loading the version took.
-        durations: Durations for quantiles; None unless enabled (`--metrics-config`).
-        first_responses: Milliseconds to first responses; None unless enabled.
-        latencies: Durations of successful requests, for the page; None unless enabled (`--ui`).
-        first_latencies: The same until the first response of a decoupled model.
-        responses: Times of single responses, by position; None for models that have none.
-        last: When the last inference ended (monotonic ns); 0 before the first one.
-    """
+    """The sums of one model version. All times are nanoseconds of the monotonic clock."""
 
     def __init__(self, tags: Mapping[str, str] = NO_TAGS, *, is_cached: bool = False) -> None:
         self.namespace = ""
         self.load_ns = 0
-        self.durations: Durations | None = None
-        self.first_responses: Histogram | None = None
+        self.durations: Durations | None = None  # durations for quantiles; None unless enabled (`--metrics-config`)
+        self.first_responses: Histogram | None = None  # milliseconds to first responses; None unless enabled
+        # Durations of successful requests, for the page; None unless enabled (`--ui`).
         self.latencies: DurationCounts | None = None
-        self.first_latencies: DurationCounts | None = None
+        self.first_latencies: DurationCounts | None = None  # the same until the first response of a decoupled model
+        # Times of single responses, by position; None for models that have none.
         self.responses: Iterable[tuple[int, ResponseStatistics]] | None = None
-        self.last = 0
+        self.last = 0  # when the last inference ended (monotonic ns); 0 before the first one
         # Whether each request is counted in more than sums.
         self._is_detailed = False
         self._has_single_responses = False
@@ -147,7 +138,6 @@ class Statistics:
         self._batches: dict[int, _Batches] = {}
 
     def measure(self, options: MetricsConfig, config: ModelConfig) -> None:
-        """Measure what *options* enable from now on."""
         if options.summaries:
             self.durations = Durations(options.quantiles, is_cached=self._is_cached)
         if options.histograms:
@@ -210,7 +200,6 @@ class Statistics:
         sums.output += sent - ended
 
     def on_success(self, batch_size: int, queued: int, laid_out: int, started: int, ended: int, answered: int) -> None:
-        """Count one successful request: when it was queued, laid out, started, ended and answered."""
         self.last = answered
         if self._is_detailed:
             self._count(
@@ -242,7 +231,6 @@ class Statistics:
             self.latencies.observe(whole)
 
     def on_error_response(self) -> None:
-        """Count that the response to a successful request was an error the model sent."""
         self._errors += 1
 
     def on_composed(self, batch_size: int, queued: int, begun: int, answered: int, computed: Sequence[int]) -> None:
@@ -271,7 +259,6 @@ class Statistics:
             self.latencies.observe(ns)
 
     def on_cache_miss(self, ns: int) -> None:
-        """Count a cache miss; looking up the request and inserting its response took *ns*."""
         self._miss.count += 1
         self._miss.ns += ns
         self._success_ns += ns
@@ -279,7 +266,6 @@ class Statistics:
             self.durations.on_cache_miss(ns)
 
     def on_failure(self, ns: int, reason: FailureReason = FailureReason.OTHER) -> None:
-        """Count a request that failed *ns* after it arrived; `on_refusal` counts those refused on arrival."""
         self._failures[reason] += 1
         self._fail.count += 1
         self._fail.ns += ns

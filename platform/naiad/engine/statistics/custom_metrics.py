@@ -50,7 +50,6 @@ class ModelMetrics:
         services.exit_handlers.append(self._on_worker_exit)
 
     def __iter__(self) -> Iterator[ModelMetricFamily]:
-        """The families, oldest first."""
         return iter(self._families.values())
 
     def _make_family(self, worker: Worker, number: int, fields: Mapping[str, str]) -> None:

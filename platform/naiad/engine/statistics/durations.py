@@ -35,7 +35,6 @@ class Summary:
         self._slots: list[dict[int, int]] = [{} for _ in range(_SLOTS)]
 
     def observe(self, value: int, now: int) -> None:
-        """Count a value at a time (monotonic ns)."""
         self._count += 1
         self._sum += value
         slot = self._slot(now)
@@ -77,7 +76,6 @@ class DurationCounts:
         self._counts: dict[int, int] = {}
 
     def observe(self, ns: int) -> None:
-        """Count a duration in nanoseconds."""
         value = ns // 1000 if ns > 0 else 0
         shift = value.bit_length() - _COUNTED_BITS
         if shift > 0:  # as `rounded_value`, inlined: with the page, every request comes here
@@ -107,7 +105,6 @@ class Histogram:
         self._sum += value
 
     def add(self, other: Histogram) -> None:
-        """Count what *other*, of the same bounds, has counted."""
         self._counts = [own + more for own, more in zip(self._counts, other._counts, strict=True)]
         self._sum += other._sum
 
@@ -146,7 +143,6 @@ class Durations:
             own.add(more, now)
 
     def value(self) -> dict[str, SummaryValue]:
-        """The summaries by the part of the duration."""
         named = dict(zip(_PARTS, self._parts, strict=True))
         if self._is_cached:
             del named["request"]

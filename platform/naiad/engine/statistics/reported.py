@@ -30,7 +30,6 @@ class _ReportedPosition:
         self.infer = self.output = self.success = self.fail = self.empty = self.cancel = Duration()
 
     def add(self, kind: int, computed: int, written: int) -> None:
-        """Count a response: nanoseconds until its outputs were computed, and until they were written."""
         if kind == wire.REPORT_CANCELLED_RESPONSE:
             self.cancel = _plus(self.cancel, written)
             return
@@ -97,7 +96,6 @@ class ReportedStatistics:
         self._ended[key] = queued, rows
 
     def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
-        """Count what a backend reported."""
         for kind, subject, exec_start, compute_start, compute_end, exec_end in reports:
             if kind == wire.REPORT_BATCH:
                 self._statistics.on_execution(subject, exec_start, compute_start, compute_end, exec_end)

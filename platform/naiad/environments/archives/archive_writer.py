@@ -35,14 +35,10 @@ _ZSTD_LEVEL = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputMember:
-    """One member to write: a symbolic link, or a file.
-
-    Attributes:
-        source: File with the content, unless `data` is given.
-    """
+    """One member to write: a symbolic link, or a file."""
 
     name: str
-    source: Path | None = None
+    source: Path | None = None  # file with the content, unless `data` is given
     data: bytes | None = None
     link: str | None = None
     executable: bool = False
@@ -66,7 +62,6 @@ class HashedOutput:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of what was written so far."""
         return self._digest.hexdigest()
 
     def write(self, data: bytes) -> int:
@@ -117,7 +112,6 @@ def _content(member: OutputMember) -> Iterator[IO[bytes]]:
 
 
 def _compressing(raw: HashedOutput, format: str) -> AbstractContextManager[Any]:  # noqa: A002 - the option's name
-    """The compressing stream for a tar."""
     match format:
         case "tar.gz":
             return gzip_writer(raw)

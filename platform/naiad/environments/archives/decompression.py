@@ -60,7 +60,6 @@ class ForwardReader:
         return self._before + self._at
 
     def read(self, size: int) -> bytes:
-        """The next *size* bytes; fewer only at the end."""
         end = self._at + size
         data = self._chunk[self._at : end]
         self._at = min(end, len(self._chunk))

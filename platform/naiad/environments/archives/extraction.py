@@ -56,17 +56,12 @@ _SPECIAL_NAMES = frozenset(("", ".", ".."))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractionLimits:
-    """How much an archive may unpack to. The largest known environments have a few tens of gigabytes.
-
-    Attributes:
-        ratio: Content size divided by packed size; checked above one gigabyte of content.
-        depth: Number of folders above a member. Removing and copying folders takes a stack frame for each.
-    """
+    """How much an archive may unpack to. The largest known environments have a few tens of gigabytes."""
 
     entries: int = 1_000_000
     total_bytes: int = 256 << 30
-    ratio: int = 200
-    depth: int = 256
+    ratio: int = 200  # content size divided by packed size; checked above one gigabyte of content
+    depth: int = 256  # Number of folders above a member. Removing and copying folders takes a stack frame for each.
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +190,6 @@ class _Unpacker:
         self._interpreters: set[str] = set()
 
     def add(self, member: Member, content: MemberContent | None) -> None:
-        """Write one member."""
         self.entries += 1
         self._check_limits(member)
         path = self._inside(member, member.name)
@@ -245,7 +239,6 @@ class _Unpacker:
             raise self._limit_error(f"content of more than {limits.ratio} times its packed size")
 
     def _inside(self, member: Member, name: str) -> str:
-        """The absolute path for a name in the archive."""
         folder, slash, last = name.rpartition("/")
         # The key includes the slash: "x" is relative, "/x" is absolute and must not share its key.
         known = self._named.get(folder + slash)
@@ -352,7 +345,6 @@ class _Unpacker:
             self._writers.written[path[start:]] = self._writers.written[source[start:]]
 
     def _absolute_link_error(self, member: Member, path: str) -> ExecutionEnvironmentError:
-        """The error for a link to an absolute path, with what such links usually are."""
         if _INTERPRETER_LINK.fullmatch(path[len(self._root) :]) or _INTERPRETER_NAME.fullmatch(path.rpartition("/")[2]):
             what = (
                 "(in an archive made from a venv this is its interpreter, which the archive lacks: build a whole "

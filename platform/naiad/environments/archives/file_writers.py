@@ -42,14 +42,10 @@ class _File(NamedTuple):
 
 
 class FileWriters:
-    """A context with threads that write files. Its methods are called by one thread.
-
-    Attributes:
-        written: Written files by name; complete after `drain`.
-    """
+    """A context with threads that write files. Its methods are called by one thread."""
 
     def __init__(self) -> None:
-        self.written: dict[str, UnpackedFile] = {}
+        self.written: dict[str, UnpackedFile] = {}  # written files by name; complete after `drain`
         # Modes that `open` sets unchanged. Others are reduced by the umask and need an fchmod.
         self._kept_modes: set[int] = set()
         self._batch: list[_File] = []
@@ -77,7 +73,6 @@ class FileWriters:
     def add(
         self, path: str, name: str, pieces: Sequence[bytes | memoryview], size: int, mode: int, mtime: float
     ) -> None:
-        """Queue a file for writing."""
         self._batch.append(_File(path, name, pieces, mode, mtime))
         self._batch_bytes += size
         if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_FILES:
@@ -115,7 +110,6 @@ class FileWriters:
             os.fchmod(descriptor, wanted)
 
     def drain(self) -> None:
-        """Wait until all queued files are written."""
         self._queue_batch()
         self._queue.join()
         self._raise_error()

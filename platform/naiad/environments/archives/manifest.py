@@ -43,16 +43,12 @@ _LARGEST = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """One installed package.
-
-    Attributes:
-        digest: SHA-256 of conda's package archive, or of a wheel's RECORD, which lists files with digests. Empty if
-            neither is known.
-        source: `python` or `conda`.
-    """
+    """One installed package."""
 
     name: str
     version: str
+    # SHA-256 of conda's package archive, or of a wheel's RECORD, which lists files with digests. Empty if neither is
+    # known.
     digest: str
     source: str
 
@@ -71,30 +67,22 @@ class PlatformRequirement(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The description of an environment inside its archive.
+    """The description of an environment inside its archive."""
 
-    Attributes:
-        name: Name of the recipe, empty without one. Never the folder name: archives must not depend on the location.
-        glibc: Minimum version of glibc for its compiled files, empty if none needs glibc.
-        abi: As in names of extension modules, `cpython-312-x86_64-linux-gnu`.
-        recipe: SHA-256 of the recipe's files by name; empty without a recipe.
-        content: What `content_digest` returns for its files but the manifest; empty in archives of earlier versions.
-    """
-
-    name: str
+    name: str  # Name of the recipe, empty without one. Never the folder name: archives must not depend on the location.
     made_from: str
     platform: str
-    glibc: str
+    glibc: str  # minimum version of glibc for its compiled files, empty if none needs glibc
     python: str
-    abi: str
+    abi: str  # as in names of extension modules, `cpython-312-x86_64-linux-gnu`
     packages: tuple[Package, ...]
     files: int
     size: int
-    recipe: dict[str, str]
+    recipe: dict[str, str]  # SHA-256 of the recipe's files by name; empty without a recipe.
+    # What `content_digest` returns for its files but the manifest; empty in archives of earlier versions.
     content: str = ""
 
     def as_bytes(self) -> bytes:
-        """The JSON content of the manifest file."""
         return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()
 
     @classmethod

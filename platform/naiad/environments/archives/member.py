@@ -22,11 +22,7 @@ class MemberKind(enum.Enum):
 
 
 class Member(NamedTuple):
-    """One member as the archive describes it. The values are untrusted and unchecked.
-
-    Attributes:
-        mtime: In seconds since the epoch.
-    """
+    """One member as the archive describes it. The values are untrusted and unchecked."""
 
     name: str
     kind: MemberKind
@@ -56,7 +52,6 @@ class FileMemberContent:
         return self._file.read(size)
 
     def read_pieces(self, size: int) -> Sequence[bytes | memoryview]:
-        """The next *size* bytes as one buffer; empty at the end."""
         data = self._file.read(size)
         return (data,) if data else ()
 

@@ -62,7 +62,6 @@ class GzipWriter:
         raw.write(_HEADER)
 
     def write(self, data: bytes | memoryview) -> int:
-        """Queue data for compression; returns its length."""
         self._checksum = zlib.crc32(data, self._checksum)
         self._size += len(data)
         self._block += data
@@ -72,7 +71,6 @@ class GzipWriter:
         return len(data)
 
     def finish(self) -> None:
-        """Write the remaining blocks and the trailer."""
         self._submit(bytes(self._block))
         for part in self._compressed:
             self._raw.write(part.result())

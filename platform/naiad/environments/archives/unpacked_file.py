@@ -11,13 +11,9 @@ HEAD_BYTES = 16
 
 
 class UnpackedFile(NamedTuple):
-    """A file as it was written during unpacking.
-
-    Attributes:
-        head: First bytes of a bytecode file, empty for other files.
-    """
+    """A file as it was written during unpacking."""
 
     size: int
     mtime_ns: int
     digest: str
-    head: bytes = b""
+    head: bytes = b""  # first bytes of a bytecode file, empty for other files

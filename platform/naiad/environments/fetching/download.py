@@ -271,7 +271,6 @@ def _open_stored(uri: str, offset: int, version: str) -> _OpenFile:
 
 
 def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
-    """A file of an object store with its metadata."""
     shown = redact(uri)
     try:
         storage = open_storage(uri)

@@ -44,7 +44,6 @@ class RemoteArchives:
         self._creation_locks = CreationLocks(waits=waits)
 
     def recorded_digest(self, uri: str) -> str:
-        """The digest of a URI's content at its first use, empty before that."""
         return str(self._known(uri).get("digest", ""))
 
     def digest_if_unchanged(self, uri: str, version: str) -> str:
@@ -65,7 +64,6 @@ class RemoteArchives:
         return version_or_size(str(known.get("version", "")), part.stat().st_size)
 
     def record(self, uri: str, digest: str, version: str = "") -> None:
-        """Record the digest of a URI, optionally of one version of it."""
         record = {"uri": redact(uri), "digest": digest, "version": version, "time": time.time()}
         json_cache.write(self._record(uri), record)
 
@@ -91,7 +89,6 @@ class RemoteArchives:
         return found
 
     def forget_signatures(self, uri: str) -> None:
-        """Delete the copy of the signatures, so that they are downloaded again."""
         self._record(uri).with_suffix(SIGNATURE_SUFFIX).unlink(missing_ok=True)
 
     @contextmanager
@@ -137,7 +134,6 @@ class RemoteArchives:
             metadata_path(part).unlink(missing_ok=True)
 
     def stale_downloads(self) -> list[Path]:
-        """Incomplete downloads that were not resumed for a day."""
         limit = time.time() - _ABANDONED_AFTER
         parts = (self._root / "downloads").glob("*.part")
         return [part for part in parts if part.stat().st_mtime < limit]

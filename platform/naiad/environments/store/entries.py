@@ -35,25 +35,17 @@ _SHORTEST = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreEntry:
-    """One complete entry. Texts are "?" where its record has no value.
-
-    Attributes:
-        digest: SHA-256 of the archive, the name of the entry.
-        archive: Path or URI of the archive.
-        platform: As of `sysconfig.get_platform()`.
-        made: Time of unpacking, in seconds since the epoch.
-        last_used: Time of the last lease, in seconds since the epoch.
-    """
+    """One complete entry. Texts are "?" where its record has no value."""
 
     digest: str
     folder: Path
     archive: str
     python: str
     numpy: str
-    platform: str
+    platform: str  # as of `sysconfig.get_platform()`
     size: int
     files: int
-    made: float
+    made: float  # time of unpacking, in seconds since the epoch
     last_used: float
     in_use: bool
     models: tuple[ModelUse, ...]

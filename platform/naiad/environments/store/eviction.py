@@ -36,15 +36,11 @@ _DAY = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """An entry, or another part of a store, chosen for removal or not.
-
-    Attributes:
-        freed: Bytes that its removal frees: without files that it shares with what stays.
-    """
+    """An entry, or another part of a store, chosen for removal or not."""
 
     entry: StorePart
     reason: str
-    freed: int = 0
+    freed: int = 0  # bytes that its removal frees: without files that it shares with what stays
 
 
 class StorePart(Protocol):

@@ -39,18 +39,13 @@ _CHUNK = 1024 * 1024
 
 
 class FileState(NamedTuple):
-    """A file or link as it is on disk now.
-
-    Attributes:
-        mode: File type and permissions, `st_mode`.
-        is_folder: Whether it is a link to a folder.
-    """
+    """A file or link as it is on disk now."""
 
     path: str
     mode: int
     size: int
     mtime_ns: int
-    is_folder: bool = False
+    is_folder: bool = False  # whether it is a link to a folder
 
     def is_unchanged_since(self, unpacked: UnpackedFile) -> bool:
         """Whether size and mtime are those of the unpacked file."""
@@ -59,13 +54,10 @@ class FileState(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChanges:
-    """Differences between an entry and its record; paths are relative to its folder `env`.
+    """Differences between an entry and its record; paths are relative to its folder `env`."""
 
-    Attributes:
-        changed: Files with other content or more permissions, links with another target. Less permission to write is
-            no change: a file is read-only for all entries that share it since the newest of them was created.
-    """
-
+    # Files with other content or more permissions, links with another target. Less permission to write is no change: a
+    # file is read-only for all entries that share it since the newest of them was created.
     changed: tuple[str, ...]
     missing: tuple[str, ...]
     added: tuple[str, ...]

@@ -171,7 +171,6 @@ def _fix_prefixes(prefix: Path, python: Path) -> None:
 
 
 def _own_libraries(prefix: Path) -> Path | None:
-    """Value for LD_LIBRARY_PATH before the probe has shown whether the interpreter needs it."""
     own = prefix / "lib"
     return own if any(own.glob("libpython3*.so*")) else None
 
@@ -219,7 +218,6 @@ def _within(entry: Path, prefix: Path) -> str:
 
 
 def _size(files: Mapping[str, FileState], within: str) -> tuple[int, int]:
-    """Number of files, links to files included, and the sum of their sizes."""
     sizes = [found.size for name, found in files.items() if name.startswith(within) and not found.is_folder]
     return len(sizes), sum(sizes)
 

@@ -35,21 +35,12 @@ __all__ = ["ArchiveFacts", "Inspection", "inspect_environment", "read_facts"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """Facts about an environment; texts are empty if unknown.
-
-    Attributes:
-        kind: Format of the archive such as `tar.gz`, `directory`, or `entry` of the store.
-        made_from: `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest.
-        packed_size: Size of the archive in bytes, 0 if it is not an archive.
-        signed_by: Ids of the keys in the `.sig` file beside it. The signatures are not verified.
-        entry: Its entry in the store, None if it is not unpacked there.
-        problems: What is wrong with the archive, so that a server may refuse it.
-    """
+    """Facts about an environment; texts are empty if unknown."""
 
     source: str
-    kind: str
+    kind: str  # format of the archive such as `tar.gz`, `directory`, or `entry` of the store
     name: str = ""
-    made_from: str = ""
+    made_from: str = ""  # `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest.
     digest: str = ""
     packed_size: int = 0
     size: int = 0
@@ -61,9 +52,9 @@ class Inspection:
     numpy: str = ""
     packages: tuple[Package, ...] = ()
     recipe: tuple[tuple[str, str], ...] = ()
-    signed_by: tuple[str, ...] = ()
+    signed_by: tuple[str, ...] = ()  # Ids of the keys in the `.sig` file beside it. The signatures are not verified.
     entry: StoreEntry | None = None
-    problems: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()  # what is wrong with the archive, so that a server may refuse it
     activation: tuple[str, ...] = ()
 
 
@@ -204,21 +195,15 @@ _SHOWN_PROBLEMS = 3
 
 @dataclass(slots=True)
 class ArchiveFacts:
-    """Facts collected from the members of an archive.
-
-    Attributes:
-        python: Version of the interpreter, possibly without the third number; empty if none was found.
-        executable: Header of its interpreter, None if none was found.
-        problems: Members that would be written outside the folder, at most a few.
-    """
+    """Facts collected from the members of an archive."""
 
     members: int = 0
     size: int = 0
-    python: str = ""
+    python: str = ""  # version of the interpreter, possibly without the third number; empty if none was found
     executable: Executable | None = None
     is_conda_packed: bool = False
     packages: dict[str, Package] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # members that would be written outside the folder, at most a few
     activation: list[str] = field(default_factory=list)
 
     def add(self, member: Member, content: MemberContent | None) -> None:

@@ -41,7 +41,6 @@ class Lease:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Release the entry; later calls do nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -114,14 +113,12 @@ class EntryLeases:
             os.close(descriptor)
 
     def is_leased(self, digest: str) -> bool:
-        """Whether any process has a lease on an entry."""
         if not os.path.lexists(self._lock(digest)):
             return False
         with self.exclusive(digest) as is_alone:
             return not is_alone
 
     def last_used(self, digest: str) -> float | None:
-        """Time of the last lease, in seconds since the epoch; None before the first one."""
         try:
             return self._lock(digest).stat().st_mtime
         except OSError:
@@ -139,7 +136,6 @@ class EntryLeases:
             _log.debug("cannot record that '%s' uses %s: %s", model, digest, error)
 
     def models(self, digest: str) -> list[ModelUse]:
-        """The models that used an entry, sorted by name."""
         found = []
         for path in sorted(self._folder(digest).glob("*.json")):
             record = json_cache.read(path) or {}

@@ -54,20 +54,14 @@ _STALE_SECONDS = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PulledRepository:
-    """A repository in the store.
-
-    Attributes:
-        archive: Reference that it was pulled by, with the digest; "?" if that is not recorded.
-        folders: The folders of its layers, and `folder`.
-        last_used: Time of the last lease, in seconds since the epoch.
-    """
+    """A repository in the store."""
 
     digest: str
-    archive: str
+    archive: str  # reference that it was pulled by, with the digest; "?" if that is not recorded
     folder: Path
-    folders: tuple[Path, ...]
+    folders: tuple[Path, ...]  # the folders of its layers, and `folder`
     size: int
-    last_used: float
+    last_used: float  # time of the last lease, in seconds since the epoch
     in_use: bool
     models: tuple[ModelUse, ...]
 

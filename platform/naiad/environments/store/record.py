@@ -28,19 +28,13 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class ReadyEntry:
-    """One complete entry of the store.
-
-    Attributes:
-        digest: SHA-256 of the archive, the name of the entry.
-        library_path: Folder that its interpreter needs in LD_LIBRARY_PATH, None normally.
-        bytecode: Folder for its bytecode, None if bytecode is beside the sources.
-    """
+    """One complete entry of the store."""
 
     digest: str
     prefix: Path
     interpreter: Interpreter
-    library_path: Path | None
-    bytecode: Path | None
+    library_path: Path | None  # folder that its interpreter needs in LD_LIBRARY_PATH, None normally
+    bytecode: Path | None  # folder for its bytecode, None if bytecode is beside the sources
 
 
 def has_record(entry: Path) -> bool:

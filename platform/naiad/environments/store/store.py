@@ -77,13 +77,11 @@ class Store:
         self._digest_locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     def identify(self, archive: Path, label: str = "") -> ArchiveIdentity:
-        """The digest of an archive, which is the name of its entry."""
         # Models that share an archive load concurrently; the lock makes one of them read its gigabytes.
         with self._digest_locks[archive]:
             return identify_archive(archive, self.root / "index", reporter=self._reporter, label=label)
 
     def get(self, digest: str) -> ReadyEntry | None:
-        """The complete entry with that digest; None without one."""
         return read_record(self.root / digest)
 
     def get_or_unpack(
@@ -159,7 +157,6 @@ class Store:
             shutil.rmtree(path, ignore_errors=True)
 
     def find_leftovers(self) -> list[Path]:
-        """The folders that `remove_leftovers` would remove."""
         return list(self._abandoned())
 
     def _abandoned(self) -> Iterator[Path]:
@@ -291,7 +288,6 @@ class Store:
         return staged, unpacked.written
 
     def _staging(self) -> Path:
-        """The folder for entries that are being created or removed."""
         staging = self.root / "staging"
         staging.mkdir(parents=True, exist_ok=True)
         spread(staging)

@@ -16,18 +16,13 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerificationResult:
-    """The result for one entry.
-
-    Attributes:
-        problem: What is wrong and what to do, empty if nothing is.
-        alterations: Differences; None without recorded digests.
-    """
+    """The result for one entry."""
 
     source: str
     digest: str
     problem: str = ""
     detail: str = ""
-    alterations: FileChanges | None = None
+    alterations: FileChanges | None = None  # differences; None without recorded digests
 
     @property
     def is_intact(self) -> bool:

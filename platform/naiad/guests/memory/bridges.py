@@ -63,18 +63,13 @@ class BlockOwner(Protocol):
 
 
 class Bridge:
-    """One bridge.
-
-    Attributes:
-        writer: The bridges of the guest that writes to it.
-        reader: The number of the load whose guests read it.
-    """
+    """One bridge."""
 
     def __init__(self, number: int, name: str, writer: GuestBridges, reader: int, memory: BlockOwner) -> None:
         """Create and map it; *name* shows in /proc/PID/maps. Raises OSError if even a small segment is refused."""
         self.number = number
         self.writer = writer
-        self.reader = reader
+        self.reader = reader  # the number of the load whose guests read it
         self.descriptor, self.capacity = create_memory(f"naiad-{name}-bridge", _CAPACITY)
         self._segment = Segment(self.descriptor, self.capacity, owner=self)
         self.view = self._segment.view
@@ -113,7 +108,6 @@ class Bridge:
         return -1 if start < 0 or start % ALIGNMENT else start
 
     def close(self) -> None:
-        """End it for all: the writer and the readers are told; parts that are referred to stay valid."""
         if self.descriptor < 0:
             return
         os.close(self.descriptor)
@@ -126,19 +120,12 @@ class Bridge:
 
 
 class GuestBridges:
-    """The bridges of one guest.
-
-    Attributes:
-        load: The number of the guest's load; 0 while it takes no part.
-        written: The bridges that it writes to, by number.
-        held: Results of calls in bridges that it refers to, by block.
-    """
+    """The bridges of one guest."""
 
     def __init__(self, name: str, memory: BlockOwner) -> None:
-        """No bridges, for the guest *name*; blocks of those that it writes to are released to *memory*."""
-        self.load = 0
+        self.load = 0  # the number of the guest's load; 0 while it takes no part
         self.written: dict[int, Bridge] = {}
-        self.held: dict[int, object] = {}
+        self.held: dict[int, object] = {}  # results of calls in bridges that it refers to, by block
         self._name = name
         self._memory = memory
         self._by_reader: dict[int, Bridge] = {}
@@ -156,7 +143,6 @@ class GuestBridges:
     # -- as the writer ------------------------------------------------------------------------------------------
 
     def to_reader(self, load: int) -> int:
-        """The number of the bridge to the guests of a load; 0 without one."""
         bridge = self._by_reader.get(load)
         return 0 if bridge is None else bridge.number
 
@@ -224,7 +210,6 @@ class GuestBridges:
         return True
 
     def on_opened(self, number: int) -> None:
-        """The guest has mapped a bridge."""
         if number in self._read:
             self._opened.add(number)
 
@@ -246,7 +231,6 @@ class GuestBridges:
                 self._send(pack(CloseBridge(bridge.number)))
 
     def close(self) -> None:
-        """The guest has ended: so do the bridges that it writes to, and those that no other guest reads."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

@@ -16,16 +16,11 @@ _SIGN = 1 << 64
 
 
 class DeviceRegions:
-    """What the server knows of the GPU memory that one guest shares with others.
-
-    Attributes:
-        exporter: The guest, as the owner of memory that others read.
-        importer: The guest, as a reader of others' memory.
-    """
+    """What the server knows of the GPU memory that one guest shares with others."""
 
     def __init__(self) -> None:
-        self.exporter = Exporter()
-        self.importer = Importer()
+        self.exporter = Exporter()  # the guest, as the owner of memory that others read
+        self.importer = Importer()  # the guest, as a reader of others' memory
         self._held: dict[int, list[DeviceBytes]] = {}  # by input block: what the guest reads
 
     def open(self, tensors: Iterable[DeviceBytes]) -> None:
@@ -42,7 +37,6 @@ class DeviceRegions:
             self._held.pop(block, None)
 
     def close(self) -> None:
-        """The guest has ended: it reads nothing, and those that read its memory should close it."""
         self._held.clear()
         self.exporter.end()
 

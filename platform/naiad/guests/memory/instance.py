@@ -36,12 +36,6 @@ class InstanceMemory:
 
     Attributes:
         input_descriptor, output_descriptor: memfds of the segments, for the guest; closed by `close_descriptors`.
-        reservations: Parts of it that request bodies are read into.
-        released: Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops
-            the last reference.
-        copy_limit: Outputs up to this many bytes are copied out of their segment.
-        has_large_released: Whether a borrowed block is among them: sent soon, so that the guest uses its pages again
-            before it touches others.
     """
 
     def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY, shared: LinkMemory | None = None) -> None:
@@ -53,7 +47,11 @@ class InstanceMemory:
             OutOfMemoryError: If the system refuses even small segments.
         """
         self.input_descriptor = self.output_descriptor = -1
+        # Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops the last
+        # reference.
         self.released: deque[int] = deque()
+        # Whether a borrowed block is among them: sent soon, so that the guest uses its pages again before it touches
+        # others.
         self.has_large_released = False
         self.bridges = GuestBridges(name, self)
         try:
@@ -71,6 +69,7 @@ class InstanceMemory:
         self.outputs = self._outputs.view
         self.regions = DeviceRegions()
         self._borrowed: dict[int, weakref.ref[Bytes]] = {}  # by block
+        # Outputs up to this many bytes are copied out of their segment.
         self.copy_limit = COPY_LIMIT if shared is None else 0
         self._shared = shared
         if shared is not None:
@@ -82,17 +81,14 @@ class InstanceMemory:
 
     @property
     def input_byte_size(self) -> int:
-        """Bytes of blocks of the input segment that are in use."""
         self.reservations.free_dropped()
         return self.inputs.in_use
 
     @property
     def borrowed_count(self) -> int:
-        """Number of output blocks that responses refer to."""
         return len(self._borrowed)
 
     def close_descriptors(self) -> None:
-        """Close the descriptors, once the guest has its own."""
         for descriptor in (self.input_descriptor, self.output_descriptor):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -116,7 +112,6 @@ class InstanceMemory:
         return OutOfMemoryError(f"{problem} ({self.inputs.in_use} of {self.inputs.capacity} bytes in use)")
 
     def release_input(self, block: int) -> None:
-        """Free an input block that the guest no longer refers to."""
         if block > BRIDGE_OFFSETS:
             self.bridges.held.pop(block, None)
             return

@@ -28,7 +28,6 @@ class SharedInputs:
     """The segment of inputs of one loaded version, in parts.
 
     Attributes:
-        number: Unique among all of them.
         descriptor: For the guests and the other processes; -1 once it is closed.
     """
 
@@ -46,7 +45,6 @@ class SharedInputs:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its bytes cannot be read any more."""
         return self.descriptor < 0
 
     def take_part(self) -> int | None:
@@ -79,7 +77,6 @@ class SharedInputs:
         self._free.append(part)
 
     def close(self) -> None:
-        """Unmap it, once nothing refers to its bytes."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -105,17 +102,13 @@ class OutputSegment:
 
 
 class LinkMemory:
-    """All segments that other processes may map.
-
-    Attributes:
-        on_outputs_removed: Called with the number of an output segment whose guest has exited: each of them that stays
-            mapped takes 64 GiB of addresses.
-    """
+    """All segments that other processes may map."""
 
     def __init__(self, processes: int) -> None:
-        """No segments yet, for links to so many other processes."""
         self._parts = 2 * processes + _SPARE_PARTS
         self.inputs: dict[int, SharedInputs] = {}
+        # Called with the number of an output segment whose guest has exited: each of them that stays mapped takes 64
+        # GiB of addresses.
         self.on_outputs_removed: Callable[[int], None] = lambda _: None
         self._outputs: dict[int, OutputSegment] = {}  # by the id of the mapping
         self._numbers = itertools.count(1)
@@ -131,14 +124,12 @@ class LinkMemory:
         self._outputs[id(view.obj)] = OutputSegment(next(self._numbers), descriptor, len(view), view)
 
     def remove_outputs(self, view: memoryview) -> None:
-        """The guest has exited."""
         segment = self._outputs.pop(id(view.obj), None)
         if segment is not None:
             os.close(segment.descriptor)
             self.on_outputs_removed(segment.number)
 
     def find(self, data: Buffer) -> OutputSegment | None:
-        """The output segment that *data* is in."""
         # Borrowed bytes are slices of an array over a segment (`guests.memory.tracking`).
         if not isinstance(data, memoryview) or not data.nbytes:
             return None

@@ -29,32 +29,23 @@ inputs of complete requests out."""
 
 
 class InputReservation(NamedTuple):
-    """One reservation.
-
-    Attributes:
-        start: Where its bytes begin in the segment.
-        address: Where they begin in this process's memory.
-    """
+    """One reservation."""
 
     block: int
-    start: int
-    address: int
+    start: int  # where its bytes begin in the segment
+    address: int  # where they begin in this process's memory
 
 
 class InputReservations:
-    """The reservations in one input segment.
-
-    Attributes:
-        waiting: Reservations that may yet be claimed, by the id of their array. The entry goes with the array, so the
-            id cannot be that of another object.
-        sent: Arrays that the guest refers to, by block.
-        dropped: Blocks without references. Filled by the thread that drops the last reference.
-    """
+    """The reservations in one input segment."""
 
     def __init__(self, segment: Segment) -> None:
         self._segment = segment
+        # Reservations that may yet be claimed, by the id of their array. The entry goes with the array, so the id
+        # cannot be that of another object.
         self.waiting: dict[int, InputReservation] = {}
-        self.sent: dict[int, object] = {}
+        self.sent: dict[int, object] = {}  # arrays that the guest refers to, by block
+        # Blocks without references. Filled by the thread that drops the last reference.
         self.dropped: deque[int] = deque()
         self._tracked: dict[int, weakref.ref[Bytes]] = {}  # by block
 
@@ -110,7 +101,6 @@ class InputReservations:
             self._segment.release(self.dropped.popleft())
 
     def close(self) -> None:
-        """Drop the references on behalf of the guest, which has exited."""
         self.sent.clear()
 
 

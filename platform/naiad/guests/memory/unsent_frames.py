@@ -33,11 +33,7 @@ class _Frames:
 
 
 class UnsentFrames:
-    """Frames in order; the first one waits for its inputs.
-
-    Attributes:
-        waiting: The frames. The same object always: the request path looks whether it is empty.
-    """
+    """Frames in order; the first one waits for its inputs."""
 
     def __init__(
         self,
@@ -55,6 +51,7 @@ class UnsentFrames:
         self._loop = loop
         self._send = send
         self._on_failed = on_failed
+        # The frames. The same object always: the request path looks whether it is empty.
         self.waiting: deque[_Frames] = deque()
 
     @property

@@ -37,11 +37,7 @@ _Copied = tuple[str, _Identity]
 
 
 class SignedCopies:
-    """Copies of a folder's models; methods block and are thread-safe.
-
-    Args:
-        store: The store of environments, which has the copies.
-    """
+    """Copies of a folder's models; methods block and are thread-safe."""
 
     def __init__(self, source: Path, keys: TrustedKeys, store: Path) -> None:
         self._source = source
@@ -92,7 +88,6 @@ class SignedCopies:
         raise refused(where, differences, statements[-1].signer)
 
     def _copy(self, statement: SignedStatement, model: str, files: Mapping[str, str]) -> list[str]:
-        """Copy what a model may run or read: its own files, all backends, and its environments."""
         needed = needed_folders(statement.layers, model)
         environments = sorted(folder for folder in needed if folder.startswith(f"{_ENVIRONMENTS}/"))
         with self._shared_lock:
@@ -126,7 +121,6 @@ class SignedCopies:
 
 
 def _signed_files(statement: SignedStatement, model: str, found: FolderListing) -> dict[str, str]:
-    """The signed files that must be in the folder, by path."""
     needed = needed_folders(statement.layers, model)
     present = set(found.files)
 

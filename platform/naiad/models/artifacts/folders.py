@@ -40,7 +40,6 @@ def list_folder(folder: Path, tops: Sequence[str] | None = None, *, with_bytecod
     """List a repository's folder without its signatures.
 
     Args:
-        folder: The repository; it may be reached through links itself.
         with_bytecode: Whether `__pycache__` counts. Python runs bytecode there in place of the source beside it.
     """
     found = FolderListing()

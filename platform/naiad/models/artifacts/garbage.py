@@ -22,18 +22,13 @@ __all__ = ["GarbageReport", "collect_garbage"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageReport:
-    """The result of a garbage collection, or of a dry run.
-
-    Attributes:
-        stays: These with the reasons why they stay.
-        leftovers: Number of incomplete entries, downloads, unused layers and packages that were removed.
-    """
+    """The result of a garbage collection, or of a dry run."""
 
     removed: tuple[Removal, ...]
     kept: int
     stays: tuple[Removal, ...]
     failed: int
-    leftovers: int
+    leftovers: int  # number of incomplete entries, downloads, unused layers and packages that were removed
     leftover_bytes: int
 
     @property

@@ -69,17 +69,12 @@ _FOLDERS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactLayer:
-    """One layer.
-
-    Attributes:
-        file: Path below the model's folder, if the layer has one large file only; else empty.
-        uses: Parts that a model needs, as `environment/NAME` and `backend/NAME`.
-    """
+    """One layer."""
 
     kind: LayerKind
     name: str
-    file: str = ""
-    uses: tuple[str, ...] = ()
+    file: str = ""  # path below the model's folder, if the layer has one large file only; else empty
+    uses: tuple[str, ...] = ()  # parts that a model needs, as `environment/NAME` and `backend/NAME`
     digest: str = ""
     size: int = 0
     media_type: str = LAYER_GZIP
@@ -184,7 +179,6 @@ def _reject_rewritten(where: str, layers: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _layer(entry: Mapping[str, Any]) -> ArtifactLayer | None:
-    """The layer of a descriptor; None for a kind that a newer version of naiad wrote."""
     annotations = entry["annotations"]
     if annotations[_KIND] not in {kind.value for kind in LayerKind}:
         return None

@@ -13,15 +13,10 @@ __all__ = ["ArtifactPolicy", "artifact_policy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactPolicy:
-    """Rules for repositories in registries.
-
-    Attributes:
-        store: The store of environments; artifacts are in its folder `artifacts`.
-        required_keys: One of these keys must have signed a repository; None if no signature is required.
-        max_bytes: Size of the store above which unused parts are removed after a pull; 0 for no limit.
-    """
+    """Rules for repositories in registries."""
 
     store: Path
+    # One of these keys must have signed a repository; None if no signature is required.
     required_keys: TrustedKeys | None = None
     max_bytes: int = 0
 

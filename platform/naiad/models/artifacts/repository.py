@@ -29,9 +29,6 @@ class ArtifactRepository:
 
     A tag is resolved again at each listing, so poll mode sees a tag that was moved. Each digest has its own directory,
     so models that were loaded before keep their files. A reference with a digest needs no network once it was pulled.
-
-    Args:
-        reporter: Receives progress events; the log, and a bar on a terminal, if None.
     """
 
     base_uri = ""
@@ -47,7 +44,6 @@ class ArtifactRepository:
 
     @property
     def directory(self) -> Path:
-        """See `Repository.directory`; that of the digest that was listed last."""
         return self._policy.store / "artifacts" if self._artifact is None else self._store.repository(self._artifact)
 
     def model_names(self) -> list[str]:

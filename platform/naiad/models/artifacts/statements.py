@@ -34,26 +34,19 @@ _PREDICATE_TYPE = "https://model_signing/signature/v1.0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedStatement:
-    """A statement and who signed it.
-
-    Attributes:
-        signer: Name of the key if it is trusted and the signature is valid, else empty.
-        problem: Why the signature does not count; empty if it does.
-        repository: Name of the repository that it was pushed to, without the registry; empty in signatures of
-            builds before 0.2.0.
-    """
+    """A statement and who signed it."""
 
     key_id: str
-    signer: str
-    problem: str
+    signer: str  # name of the key if it is trusted and the signature is valid, else empty
+    problem: str  # why the signature does not count; empty if it does
     files: Mapping[str, str]
     layers: Sequence[Mapping[str, Any]]
+    # Name of the repository that it was pushed to, without the registry; empty in signatures of builds before 0.2.0.
     repository: str = ""
     tag: str = ""
 
     @property
     def name(self) -> str:
-        """Repository and tag, for messages."""
         return f"{self.repository}:{self.tag}" if self.repository else "a repository without a name"
 
     def is_of(self, reference: Reference) -> bool:

@@ -84,7 +84,6 @@ class ArtifactStore:
         artifact_leases(self._store).record_model(_digits(artifact.digest), model, str(artifact.reference))
 
     def repository(self, artifact: Artifact) -> Path:
-        """The folder of an artifact's model repository; it has the models that were fetched."""
         return self._root / "repositories" / _digits(artifact.digest)
 
     def fetch(
@@ -142,7 +141,6 @@ class ArtifactStore:
         part.unlink(missing_ok=True)
 
     def _place(self, repository: Path, artifact: Artifact, layers: list[ArtifactLayer]) -> None:
-        """Make one part of a repository of the files in its layers."""
         target = repository / layers[0].folder
         if target.exists():
             return

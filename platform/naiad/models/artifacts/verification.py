@@ -95,7 +95,6 @@ def changed_names(found: FolderListing, signed: Mapping[str, str]) -> list[str]:
 
 
 def _folders_of(paths: Iterable[str]) -> set[str]:
-    """All folders above some files."""
     return {parent.as_posix() for path in paths for parent in PurePosixPath(path).parents}
 
 

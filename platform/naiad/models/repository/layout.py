@@ -50,25 +50,17 @@ _LARGEST_VERSION = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFiles:
-    """Where the files of a model are.
-
-    Attributes:
-        name: The model's name: that of its directory, unless the repository was registered with another name for it.
-        namespace: Location of its repository, where repositories are namespaces; else empty.
-        uri: URI from which its directory was copied; empty for a directory of this machine.
-        is_renamed: Whether `name` was registered, and overrides the name in the configuration.
-    """
+    """Where the files of a model are."""
 
     name: str
     repository: Path
     directory: Path
-    namespace: str = ""
-    uri: str = ""
-    is_renamed: bool = False
+    namespace: str = ""  # location of its repository, where repositories are namespaces; else empty
+    uri: str = ""  # URI from which its directory was copied; empty for a directory of this machine.
+    is_renamed: bool = False  # whether `name` was registered, and overrides the name in the configuration
 
     @property
     def key(self) -> str:
-        """The model's unique key: its name, qualified by the namespace."""
         return model_key(self.namespace, self.name)
 
 

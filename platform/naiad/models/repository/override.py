@@ -53,18 +53,13 @@ class TemporaryModelDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOverride:
-    """What a load request replaces of a model in the repository.
-
-    Attributes:
-        contents: Contents of the files by their paths in the model's directory; empty to use the repository's files.
-    """
+    """What a load request replaces of a model in the repository."""
 
     name: str
     config: pb.ModelConfig
     contents: Mapping[str, Buffer] = field(default_factory=dict, repr=False)
 
     def make_directory(self) -> TemporaryModelDirectory:
-        """Write the files to a temporary directory; blocks."""
         config = text_format.MessageToString(self.config).encode()
         try:
             return TemporaryModelDirectory(self.name, {CONFIG_FILENAME: config, **self.contents})
@@ -147,7 +142,6 @@ def _check_lengths(fields: Mapping[str, Any]) -> None:
 
 
 def _check_folders(paths: Iterable[str]) -> None:
-    """Reject files one of which would be the folder of another one."""
     files = {CONFIG_FILENAME, *paths}
     for path in files:
         for folder in PurePosixPath(path).parents:

@@ -85,7 +85,6 @@ class LocalRepository:
         self._skipped: set[tuple[str, str]] = set()
 
     def model_names(self) -> list[str]:
-        """See `Repository.model_names`. What is left out is logged once."""
         names = []
         for directory in visible_directories(self.directory):
             # A model whose files were deleted stays one, so that it serves on until its directory is deleted, too.
@@ -138,7 +137,6 @@ class SignedRepository:
         return self._source.snapshot()
 
     def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
-        """See `Repository.fetch`; raises if the model is not what a trusted key signed."""
         signer = self._copies.update(name)
         _log.info("model '%s' in %s is signed by '%s'", name, self.location, signer)
 
@@ -154,16 +152,14 @@ class Repositories:
 
     Other threads may call the reading methods while one thread adds or removes a repository: the lists are replaced,
     never changed.
-
-    Attributes:
-        is_namespaced: Whether each repository is a namespace, so that models of several may have the same name.
-        requires_signatures: Whether models that are in no repository are rejected: nothing signs them.
     """
 
     def __init__(
         self, repositories: Iterable[Repository] = (), *, is_namespaced: bool = False, requires_signatures: bool = False
     ) -> None:
+        # Whether each repository is a namespace, so that models of several may have the same name.
         self.is_namespaced = is_namespaced
+        # Whether models that are in no repository are rejected: nothing signs them.
         self.requires_signatures = requires_signatures
         # A repository that was named twice counts once.
         self._repositories = list({each.location: each for each in repositories}.values())
@@ -188,7 +184,6 @@ class Repositories:
         return [each.location for each in self._repositories]
 
     def scan(self) -> RepositoryScan:
-        """List all models."""
         return combine(self._files(each, name) for each in self._repositories for name in each.model_names())
 
     def known_models(self) -> list[ModelFiles]:
@@ -224,7 +219,6 @@ class Repositories:
             )
 
     def close(self) -> None:
-        """Delete the files that were copied to this machine."""
         for repository in (*self._repositories, *self._removed):
             repository.close()
 

@@ -24,13 +24,7 @@ _STANDARD_NAMES = frozenset({"model", "saved_model", "mlflow_model", "xgboost", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Form:
-    """A form in which models are saved.
-
-    Attributes:
-        is_form: Whether a path has this form, by its name and its first bytes.
-        target: Its name in the version's directory; empty for a directory whose content that is.
-        has_lock: Whether the packages of its environment are locked.
-    """
+    """A form in which models are saved."""
 
     backend: str
     is_form: Callable[[Path], bool]
@@ -129,21 +123,15 @@ _FORMS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """A file or directory of a framework.
-
-    Attributes:
-        files: Paths of this machine, by where they are in the model's directory.
-        note: What its user should know; empty for nothing.
-        has_lock: Whether the packages of its environment are locked, so that nothing has to be resolved.
-    """
+    """A file or directory of a framework."""
 
     path: Path
     name: str
     backend: str
     config: str
     files: Mapping[str, Path]
-    note: str
-    has_lock: bool
+    note: str  # what its user should know; empty for nothing
+    has_lock: bool  # whether the packages of its environment are locked, so that nothing has to be resolved
 
 
 def may_be_saved_file(argument: str) -> bool:

@@ -42,18 +42,13 @@ _LIBPYTHON = re.compile(r"libpython(3\.\d+)\w*\.so")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:
-    """The stub and utils of a model.
-
-    Attributes:
-        requires_origin: The manifest that requires Python versions; empty for a stub without one.
-        linked: The compiled stub that the reference would run, if it is known to which Python it is linked.
-        notices: Sentences about files that were found and not used.
-    """
+    """The stub and utils of a model."""
 
     stub: Path
     utils_dir: Path
     requires_python: SpecifierSet
-    requires_origin: str
+    requires_origin: str  # the manifest that requires Python versions; empty for a stub without one
+    # The compiled stub that the reference would run, if it is known to which Python it is linked.
     linked: LinkedStub | None
     steps: tuple[Decision, ...]
     notices: tuple[str, ...]
@@ -65,9 +60,7 @@ def choose_artifacts(
     """Choose the stub and the utils.
 
     Args:
-        model_dir: The model's directory; a stub in it takes precedence.
         backend_dir: Directory of a shared backend; None for a model with its own code.
-        python_dirs: Directories of backend `python`, where the reference installs its default artifacts.
     """
     own = () if backend_dir is None else (backend_dir,)
     foreign: list[Path] = []
@@ -99,7 +92,6 @@ def is_compiled(path: Path, files: Files) -> bool:
 def _choose_pair(
     directories: tuple[Path, ...], default: GuestLayout, files: Files, foreign: list[Path]
 ) -> tuple[Path, Decision]:
-    """The first directory with both files whose stub is a script."""
     searched: list[SearchedPath] = []
     half: list[Path] = []
     for directory in directories:
@@ -120,7 +112,6 @@ def _choose_pair(
 
 
 def _choose_stub(model_dir: Path, pair_dir: Path, files: Files, foreign: list[Path]) -> tuple[Path, Decision]:
-    """The model's own stub, else the one beside the utils."""
     own = _search(model_dir / STUB_FILENAME, files)
     if own.found and not _is_foreign(own.path, files, foreign):
         return own.path, Decision("stub", str(own.path), "the model's directory has a stub of its own", (own,))
@@ -147,7 +138,6 @@ def _foreign_notice(stub: Path, python: str) -> str:
 
 
 def _linked_python(stub: Path, files: Files) -> str:
-    """The Python version that a compiled stub is linked to; empty if that is not known."""
     try:
         needed = read_shared_object(files.read(stub)).needed
     except (OSError, ElfError):

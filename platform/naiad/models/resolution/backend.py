@@ -36,21 +36,14 @@ _NAMED = "named by the configuration's runtime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """The code of a model.
-
-    Attributes:
-        directory: Directory of a shared backend; None for the model's own code and for native backends.
-        model_file: The Python file that defines the model, or the library.
-        notices: Sentences about files and settings that were found and have no effect.
-        library: The library of a native backend; None for code in Python.
-    """
+    """The code of a model."""
 
     directory: Path | None
     model_file: Path
     runtime: str
     steps: tuple[Decision, ...]
     notices: tuple[str, ...] = ()
-    library: NativeLibrary | None = None
+    library: NativeLibrary | None = None  # the library of a native backend; None for code in Python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +182,6 @@ def _search(search: _SearchPath, files: Files) -> Backend:
 
 
 def _hint(search: _SearchPath, files: Files) -> str:
-    """A hint about the name of a backend that does not exist."""
     backend = search.backend
     if backend in NATIVE_BACKENDS:
         return (
@@ -239,7 +231,6 @@ def _named_library(runtime: str, search: _SearchPath, files: Files) -> Backend:
 
 
 def _find_file(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[SearchedPath, ...]:
-    """SearchedPath for a file in directories in order, up to the first that contains it."""
     looks: list[SearchedPath] = []
     for directory in directories:
         look = SearchedPath(directory / filename, files.exists(directory / filename))

@@ -29,15 +29,10 @@ UTILS_FILENAME = "triton_python_backend_utils.py"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestLayout:
-    """Where the default guest is installed, separate from the host's packages.
+    """Where the default guest is installed, separate from the host's packages."""
 
-    Attributes:
-        artifacts_dir: Directory of the default stub and utils.
-        library_dir: Directory that contains only the package `naiad_stub`.
-    """
-
-    artifacts_dir: Path
-    library_dir: Path
+    artifacts_dir: Path  # directory of the default stub and utils
+    library_dir: Path  # directory that contains only the package `naiad_stub`
     requires_python: SpecifierSet
 
 
@@ -54,11 +49,7 @@ class SearchedPath:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One decision.
-
-    Attributes:
-        searched: The paths searched for it, in order.
-    """
+    """One decision."""
 
     subject: str
     choice: str
@@ -85,34 +76,21 @@ class LinkedStub:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What runs one version of a model.
-
-    Attributes:
-        backend_dir: Directory of a shared backend; None where the model brings its own code, and for native backends.
-        library: The library of a native backend; None for code in Python.
-        runtime: `runtime` of the effective configuration: `model.py` for a shared backend.
-        environment: Directory, archive or interpreter of the execution environment, or its remote source; None for
-            the host's interpreter or one found by its version.
-        environment_origin: The parameter or file that names the environment; empty without one.
-        has_default_environment: Whether that is what the operator has set for all models that name none.
-        python: The Python version that the model or its backend requires; None for any.
-        python_origin: The parameter or file that requires it; empty without one.
-        skipped_environment: A sentence about the default environment if the model does not use it; else empty.
-        steps: All decisions in order.
-        notices: Sentences to log, for example about a file that was found and not used.
-    """
+    """What runs one version of a model."""
 
     model: str
     version: int
     model_dir: Path
     backend: str
     backend_dir: Path | None
-    runtime: str
+    runtime: str  # `runtime` of the effective configuration: `model.py` for a shared backend.
     model_file: Path
     stub: Path
     utils_dir: Path
     guest: GuestLayout
     stub_requires: SpecifierSet
+    # Directory, archive or interpreter of the execution environment, or its remote source; None for the host's
+    # interpreter or one found by its version.
     environment: Path | EnvironmentSource | None
     environment_origin: str
     python: SpecifierSet | None
@@ -121,13 +99,12 @@ class Resolution:
     settings: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Decision, ...] = field(repr=False)
     notices: tuple[str, ...] = ()
-    has_default_environment: bool = False
-    skipped_environment: str = ""
+    has_default_environment: bool = False  # whether that is what the operator has set for all models that name none
+    skipped_environment: str = ""  # a sentence about the default environment if the model does not use it; else empty
     library: NativeLibrary | None = None
 
     @property
     def outside_dir(self) -> Path | None:
-        """Directory of code that is outside the model's directory; None if all code is in it."""
         if self.library is None:
             return self.backend_dir
         directory = self.library.path.parent

@@ -55,19 +55,13 @@ DEFAULT_ENVIRONMENT = f"pb_exec_env_{MODEL_FILENAME}.tar.gz"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentChoice:
-    """The environment of a model.
-
-    Attributes:
-        source: Path or remote source; None for the host's interpreter, or one that is found by its version.
-        skipped: A sentence about the default environment if the model does not use it; else empty.
-        notice: A sentence for the log about an environment that nobody has named; else empty.
-    """
+    """The environment of a model."""
 
     source: Path | EnvironmentSource | None
     origin: str
     step: Decision
-    skipped: str = ""
-    notice: str = ""
+    skipped: str = ""  # a sentence about the default environment if the model does not use it; else empty
+    notice: str = ""  # a sentence for the log about an environment that nobody has named; else empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,21 +386,14 @@ _RULES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentSearch:
-    """What names of environments are relative to.
-
-    Attributes:
-        model_dir: The model's directory; None where the keywords of models are not allowed.
-        model_uri: URI from which the model's directory was copied; empty for a directory of this machine.
-        directories: Directories of `env://` names, in order.
-        repository: The repository, whose `environments.lock` may pin remote archives; None for none.
-    """
+    """What names of environments are relative to."""
 
     base: Path
     model_dir: Path | None = None
     version: int = 0
-    model_uri: str = ""
-    directories: tuple[Path, ...] = ()
-    repository: Path | None = None
+    model_uri: str = ""  # URI from which the model's directory was copied; empty for a directory of this machine.
+    directories: tuple[Path, ...] = ()  # directories of `env://` names, in order
+    repository: Path | None = None  # the repository, whose `environments.lock` may pin remote archives; None for none
 
 
 def locate_environment(
@@ -443,7 +430,6 @@ def locate_environment(
 
 
 def _is_interpreter(path: Path, *, otherwise: bool) -> bool:
-    """Whether a file is an interpreter by its name; *otherwise* if its name says nothing."""
     from naiad.config.model.declared_environment import is_declaration
 
     if _INTERPRETER.fullmatch(path.name):
@@ -534,7 +520,6 @@ def _find_named(
 
 
 def _path(name: str, text: str, origin: str, search: EnvironmentSearch) -> Path:
-    """The path of a name without a scheme, or with `file://`."""
     if is_uri(name):
         parts = urlsplit(name)
         if parts.netloc not in {"", "localhost"}:

@@ -66,7 +66,6 @@ def lay_out_guest(cache_dir: Path) -> GuestLayout:
 
 
 def _make_private(folder: Path) -> None:
-    """Make this user's folder among temporary files if it is missing."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=PRIVATE_MODE)
     require_private(folder)
@@ -91,7 +90,6 @@ def _located(target: Path) -> GuestLayout:
 
 
 def _read_guest(source: Path) -> dict[str, bytes]:
-    """The contents of the guest's files by their path in the layout."""
     package = source / "naiad_stub"
     # In the package, and not beside it as the utils: a wheel puts what is there into site-packages itself.
     own = package / "artifacts"

@@ -41,18 +41,13 @@ _FULL_VERSION_PARTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendManifest:
-    """The manifest of a shared backend.
-
-    Attributes:
-        requires_python: Python versions that its code supports; None for any.
-        environment: Its default environment as written, relative to the backend's directory; empty for none.
-        environment_files: Names of files in a version's directory that declare its environment, in order of precedence;
-            empty if models of the backend bring none.
-    """
+    """The manifest of a shared backend."""
 
     path: Path
     requires_python: SpecifierSet | None = None
-    environment: str = ""
+    environment: str = ""  # its default environment as written, relative to the backend's directory; empty for none
+    # Names of files in a version's directory that declare its environment, in order of precedence; empty if models of
+    # the backend bring none.
     environment_files: tuple[str, ...] = ()
 
 

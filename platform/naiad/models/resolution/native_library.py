@@ -22,23 +22,15 @@ _SET_CONFIG = "TRITONBACKEND_ModelSetConfig"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NativeLibrary:
-    """The library of a native backend.
-
-    Attributes:
-        needed: The libraries that it needs, in order; those that naiad provides itself are left out.
-        missing: Those of them that the loader will not find.
-        may_complete: Whether it may complete a model's configuration, as it imports the function for that.
-        problem: Why it cannot be loaded, apart from missing libraries; empty if nothing is known.
-    """
+    """The library of a native backend."""
 
     path: Path
-    needed: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    may_complete: bool = False
-    problem: str = ""
+    needed: tuple[str, ...] = ()  # the libraries that it needs, in order; those that naiad provides itself are left out
+    missing: tuple[str, ...] = ()  # those of them that the loader will not find
+    may_complete: bool = False  # whether it may complete a model's configuration, as it imports the function for that
+    problem: str = ""  # why it cannot be loaded, apart from missing libraries; empty if nothing is known
 
     def describe(self) -> str:
-        """Its needed libraries, with those that are missing marked."""
         if self.problem:
             return self.problem
         names = [f"{name} (missing)" if name in self.missing else name for name in self.needed]

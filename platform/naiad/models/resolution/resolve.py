@@ -73,7 +73,6 @@ def resolve(
     """Decide what runs one version of a model.
 
     Args:
-        files: The disk by default.
         model_uri: URI from which the model's directory was copied; empty for a directory of this machine.
 
     Raises:

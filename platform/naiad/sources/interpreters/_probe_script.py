@@ -60,7 +60,6 @@ def numpy_version() -> "tuple[str | None, str | None]":
 
 
 def main() -> None:
-    """Print the facts about this interpreter."""
     numpy, numpy_error = numpy_version()
     found = {
         "version": list(sys.version_info[:3]),

@@ -76,11 +76,7 @@ def find_interpreter(
     origin: str = "",
     paths: Callable[[], Iterable[Path]] | None = None,
 ) -> Interpreter:
-    """An activated environment of a required version, else the newest installed interpreter of that version.
-
-    Args:
-        cache: Cached facts about interpreters.
-    """
+    """An activated environment of a required version, else the newest installed interpreter of that version."""
     found = list_interpreters(cache, paths)
     # The user has chosen an activated environment for its packages; only the version of others matters.
     activated = set(map(str, activated_interpreters(os.environ)))
@@ -121,7 +117,6 @@ def first_minor(required: SpecifierSet) -> str:
 
 
 def _versions_of(found: Iterable[Interpreter]) -> str:
-    """The versions of interpreters, each once and the newest with its path: machines have dozens of environments."""
     by_version = {one.version: one for one in sorted(found, key=lambda one: one.version, reverse=True)}
     newest, *others = by_version.values() or (None,)
     if newest is None:

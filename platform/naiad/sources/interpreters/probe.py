@@ -26,20 +26,9 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """Facts that an interpreter reported about itself.
+    """Facts that an interpreter reported about itself."""
 
-    Attributes:
-        python: The executable. Not resolved: the path of the link determines the venv.
-        implementation: `cpython`, `pypy`.
-        cache_tag: Tag in names of bytecode files, `cpython-310`.
-        abi: Tag in names of extension modules, `cpython-310-x86_64-linux-gnu`.
-        base_prefix: `sys.base_prefix`; differs from prefix in a venv.
-        libpython: The shared libpython in use, None if linked statically.
-        numpy: Version of numpy, None if it cannot be imported.
-        has_bytecode: Whether at least nine of ten modules imported by the probe had usable bytecode.
-    """
-
-    python: Path
+    python: Path  # The executable. Not resolved: the path of the link determines the venv.
     version: PythonVersion
     implementation: str
     cache_tag: str
@@ -48,11 +37,11 @@ class Interpreter:
     base_prefix: Path
     bits: int
     platform: str
-    libpython: str | None
+    libpython: str | None  # the shared libpython in use, None if linked statically
     site_dirs: tuple[str, ...]
     numpy: str | None
     numpy_error: str | None
-    has_bytecode: bool
+    has_bytecode: bool  # whether at least nine of ten modules imported by the probe had usable bytecode
 
     def __str__(self) -> str:
         has = f"numpy {self.numpy}" if self.numpy else "no numpy"
@@ -64,7 +53,6 @@ class Interpreter:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Interpreter:
-        """The interpreter for values of `as_json`."""
         first, second, third = value["version"]
         paths = {name: Path(value[name]) for name in ("python", "prefix", "base_prefix")}
         return cls(**{**value, **paths, "version": (first, second, third), "site_dirs": tuple(value["site_dirs"])})

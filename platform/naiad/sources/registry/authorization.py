@@ -82,7 +82,6 @@ class Authorization:
             return self._header
 
     def refused(self, rejected: str, status: int = 401) -> RegistryError:
-        """The error for a request that was rejected for lack of permission."""
         if self._credentials is None:
             cause = "no credentials for it are in Docker's config.json"
         elif rejected or self._credentials.identity_token:

@@ -105,7 +105,6 @@ class RegistryClient:
         ).close()
 
     def tags(self) -> list[str]:
-        """The repository's tags, sorted; empty if the registry does not list them."""
         with self._transport.send("GET", self._transport.url("tags/list"), expected=(_OK, _NOT_FOUND)) as reply:
             if reply.status == _NOT_FOUND:
                 return []
@@ -131,7 +130,6 @@ class RegistryClient:
     # -- sending blobs ----------------------------------------------------------------------------------------------
 
     def has_blob(self, digest: str) -> bool:
-        """Whether the repository has a blob."""
         url = self._transport.url(f"blobs/{digest}")
         with self._transport.send("HEAD", url, expected=(_OK, _NOT_FOUND)) as reply:
             return reply.status == _OK
@@ -158,7 +156,6 @@ class RegistryClient:
         return False
 
     def send_blob(self, content: Path | bytes, digest: str, advance: Advance) -> None:
-        """Send a blob, whether or not the repository has it."""
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         with self._transport.send(
             "POST", self._transport.url("blobs/uploads/"), headers={"Content-Length": "0"}, expected=(_ACCEPTED_STATUS,)

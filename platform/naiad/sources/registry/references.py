@@ -25,13 +25,7 @@ _DOCKER_HUB = {"docker.io", "index.docker.io"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """A parsed reference.
-
-    Attributes:
-        registry: Host and port, as `registry.example:5000`.
-        tag: The tag; empty if the reference has a digest only.
-        digest: `sha256:` and 64 digits; empty if the reference has a tag only.
-    """
+    """A parsed reference."""
 
     registry: str
     name: str
@@ -47,7 +41,6 @@ class Reference:
 
     @property
     def target(self) -> str:
-        """What identifies the manifest at the registry: the digest if there is one, else the tag."""
         return self.digest or self.tag
 
     @property
@@ -58,7 +51,6 @@ class Reference:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether the registry runs on this machine."""
         host = self.registry.rpartition(":")[0] if re.search(r":\d+$", self.registry) else self.registry
         if host.lower() == "localhost":
             return True

@@ -37,15 +37,11 @@ _LARGEST_ERROR = 1 << 16
 
 
 class InterruptedTransferError(Exception):
-    """A request failed temporarily, also after all repetitions.
-
-    Attributes:
-        pause: Seconds after which the registry wants to be asked again; 0 if it named none.
-    """
+    """A request failed temporarily, also after all repetitions."""
 
     def __init__(self, message: str, pause: float = 0.0) -> None:
         super().__init__(message)
-        self.pause = pause
+        self.pause = pause  # seconds after which the registry wants to be asked again; 0 if it named none
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +137,11 @@ class RegistryTransport:
             )
 
     def pause(self, attempt: int, error: InterruptedTransferError) -> None:
-        """Wait before the repetition after failed attempt number *attempt*."""
         seconds = max(self.pauses[attempt], error.pause)
         _log.warning("the registry %s failed: %s; trying again in %.1f s", self._reference.registry, error, seconds)
         time.sleep(seconds)
 
     def unreachable(self, error: InterruptedTransferError) -> RegistryError:
-        """The error after the last repetition."""
         return RegistryError(
             f"cannot reach the registry {self._reference.registry}: {error}; gave up after {len(self.pauses) + 1} "
             "attempts: check its name, and that it runs and can be reached from here",

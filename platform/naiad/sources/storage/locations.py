@@ -25,12 +25,7 @@ _BUCKETS = frozenset({"s3", "gs", "gcs", "as"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A parsed URI.
-
-    Attributes:
-        uri: The URI without a trailing slash.
-        options: Options for the driver that the URI contains.
-    """
+    """A parsed URI."""
 
     uri: str
     protocol: str

@@ -38,50 +38,31 @@ class Batchable(Protocol):
 
 
 class BatchDecision(NamedTuple):
-    """The decision about the head of a queue.
-
-    Attributes:
-        request_count: Number of requests to send now; 0 to wait.
-        is_complete: The batch would not be larger if it were sent later.
-        wake_ns: If the batch waits, when its delay expires.
-        size: If the batch waits, its rows so far.
-        key: Their shape key.
-        next_size: If the batch waits, the next preferred size: until the batch has that many rows, requests of the same
-            shape do not change the decision before `wake_ns`.
-    """
+    """The decision about the head of a queue."""
 
     request_count: int
-    is_complete: bool
-    wake_ns: int = 0
+    is_complete: bool  # the batch would not be larger if it were sent later
+    wake_ns: int = 0  # if the batch waits, when its delay expires
     size: int = 0
-    key: Hashable | None = None
+    key: Hashable | None = None  # their shape key
+    # If the batch waits, the next preferred size: until the batch has that many rows, requests of the same shape do not
+    # change the decision before `wake_ns`.
     next_size: int = 0
 
 
 class _Candidate(NamedTuple):
-    """The longest run of requests that fit together.
-
-    Attributes:
-        size: Their rows.
-        preferred_count: How many of them make the largest preferred size; 0 if no part does.
-        is_closed: Whether no further request can join.
-    """
+    """The longest run of requests that fit together."""
 
     request_count: int
     size: int
-    preferred_count: int
-    is_closed: bool
+    preferred_count: int  # how many of them make the largest preferred size; 0 if no part does
+    is_closed: bool  # whether no further request can join
     oldest_ns: int
     key: Hashable | None
 
 
 class BatchRule:
-    """The batch sizes and the delay of a model.
-
-    Attributes:
-        max_size: Most rows in a batch.
-        delay_ns: How long a request may wait for others to join its batch.
-    """
+    """The batch sizes and the delay of a model."""
 
     __slots__ = ("delay_ns", "largest", "max_size", "preferred")
 

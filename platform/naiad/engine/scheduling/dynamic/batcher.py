@@ -139,7 +139,6 @@ class DynamicScheduler(Generic[Instance, Item]):
         return self._decide(now_ns)
 
     def next_wakeup(self) -> int | None:
-        """When a timeout of a request or the delay of a batch expires."""
         deadline = self._queue.next_deadline()
         if deadline is None or self._wake_ns is None:
             return self._wake_ns if deadline is None else deadline

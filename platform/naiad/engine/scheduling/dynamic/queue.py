@@ -28,19 +28,12 @@ Item = TypeVar("Item", bound=Schedulable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuePolicy:
-    """The limits of a priority level.
-
-    Attributes:
-        max_size: Most queued requests; 0 for no limit.
-        timeout_us: How long a request may wait; 0 for no limit.
-        delays_expired: Whether an expired request is delayed instead of rejected.
-        allow_override: Whether a request may name a shorter timeout than `timeout_us`.
-    """
+    """The limits of a priority level."""
 
     max_size: int = 0
     timeout_us: int = 0
-    delays_expired: bool = False
-    allow_override: bool = False
+    delays_expired: bool = False  # whether an expired request is delayed instead of rejected
+    allow_override: bool = False  # whether a request may name a shorter timeout than `timeout_us`
 
     @classmethod
     def of(cls, message: pb.ModelQueuePolicy) -> QueuePolicy:
@@ -59,15 +52,7 @@ class QueuePolicy:
 
 
 class QueuedRequest(Generic[Item]):
-    """A request that waits.
-
-    Attributes:
-        size: Number of rows in a batch.
-        queued_ns: Time of its arrival; 0 for a requeued one, so that its batch does not wait for a delay again.
-        needs_idle: Whether it may only be dispatched to an instance that holds no other batch.
-        level: Its priority level; 0 for a requeued request, which comes before all levels.
-        container: The ordered dict it is in; None once it has left the queue.
-    """
+    """A request that waits."""
 
     __slots__ = ("container", "item", "key", "level", "needs_idle", "queued_ns", "size")
 
@@ -75,9 +60,11 @@ class QueuedRequest(Generic[Item]):
         self.item = item
         self.size = item.batch_size or 1
         self.key: Hashable | None = item.shape_key
+        # Time of its arrival; 0 for a requeued one, so that its batch does not wait for a delay again.
         self.queued_ns = queued_ns
-        self.needs_idle = needs_idle
+        self.needs_idle = needs_idle  # whether it may only be dispatched to an instance that holds no other batch
         self.level = level
+        # The ordered dict it is in; None once it has left the queue.
         self.container: OrderedDict[Item, QueuedRequest[Item]] | None = None
 
 
@@ -96,11 +83,7 @@ class _Level(Generic[Item]):
 
 
 class WaitingQueue(Generic[Item]):
-    """Queued requests in the order of their execution.
-
-    Attributes:
-        size: Sum of their batch sizes.
-    """
+    """Queued requests in the order of their execution."""
 
     def __init__(
         self,
@@ -168,7 +151,6 @@ class WaitingQueue(Generic[Item]):
         return tuple(items)
 
     def discard(self, item: Item) -> bool:
-        """Remove a request; False if it is not queued."""
         entry = self._entries.get(item)
         if entry is None:
             return False
@@ -192,7 +174,6 @@ class WaitingQueue(Generic[Item]):
         return expired
 
     def next_deadline(self) -> int | None:
-        """The next time at which a request expires; None for never."""
         while self._deadlines and self._deadlines[0][2].container is None:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None

@@ -10,39 +10,26 @@ __all__ = ["EnsembleGraph", "EnsembleStep"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleStep:
-    """One step.
-
-    Attributes:
-        version: The model's version; -1 for the latest.
-        inputs: Pairs of a model input and the ensemble tensor mapped to it.
-        outputs: Ensemble tensors by the model output that sets them.
-    """
+    """One step."""
 
     model: str
     version: int
-    inputs: tuple[tuple[str, str], ...]
-    outputs: Mapping[str, str]
+    inputs: tuple[tuple[str, str], ...]  # pairs of a model input and the ensemble tensor mapped to it
+    outputs: Mapping[str, str]  # ensemble tensors by the model output that sets them
     decoupled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleGraph:
-    """An ensemble.
-
-    Attributes:
-        outputs: Its outputs in order.
-        consumers: The steps that use a tensor, by tensor.
-        input_counts: Number of different tensors that each step uses.
-        producers: The step that sets a tensor, by tensor.
-    """
+    """An ensemble."""
 
     name: str
     steps: tuple[EnsembleStep, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     consumers: Mapping[str, tuple[int, ...]] = field(init=False)
-    input_counts: tuple[int, ...] = field(init=False)
-    producers: Mapping[str, int] = field(init=False)
+    input_counts: tuple[int, ...] = field(init=False)  # number of different tensors that each step uses
+    producers: Mapping[str, int] = field(init=False)  # the step that sets a tensor, by tensor
     decoupled: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -40,11 +40,7 @@ TensorT = TypeVar("TensorT")
 
 
 class Iteration(Generic[TensorT]):
-    """The tensors made from one response of a decoupled step, or from the request itself.
-
-    Attributes:
-        tensors: Tensors that are still needed.
-    """
+    """The tensors made from one response of a decoupled step, or from the request itself."""
 
     __slots__ = ("missing", "missing_outputs", "origin", "parent", "references", "tensors", "uses")
 
@@ -53,7 +49,7 @@ class Iteration(Generic[TensorT]):
         self.origin = origin  # number of the step that sent the response
         # References: steps under way, responses that have not left, child iterations, and the creating call.
         self.references = 1
-        self.tensors: dict[str, TensorT | None] = {}
+        self.tensors: dict[str, TensorT | None] = {}  # tensors that are still needed
         self.uses: dict[str, int] = {}  # remaining uses of each tensor
         self.missing: dict[int, int] = {}  # number of missing inputs, for steps that have at least one
         self.missing_outputs = wanted  # number of requested outputs that do not exist yet
@@ -128,7 +124,6 @@ class EnsembleProgress(Generic[TensorT]):
         return self.is_ended and not self._under_way
 
     def start(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:
-        """Start with the request's inputs; omitted ones will never exist."""
         actions: list[Action[TensorT]] = []
         root: Iteration[TensorT] = Iteration(None, 0, len(self._wanted))
         self._add(root, {name: inputs.get(name) for name in self._graph.inputs}, actions)
@@ -140,7 +135,6 @@ class EnsembleProgress(Generic[TensorT]):
         outputs: Mapping[str, TensorT] | None,
         final: bool,  # noqa: FBT001 - as `Sink.send`
     ) -> list[Action[TensorT]]:
-        """The step of *number* sent a response, or (None) only the mark of the end."""
         actions: list[Action[TensorT]] = []
         entry = self._under_way.pop(number, None) if final else self._under_way.get(number)
         if entry is None:
@@ -175,14 +169,12 @@ class EnsembleProgress(Generic[TensorT]):
         return actions
 
     def cancel(self) -> list[Action[TensorT]]:
-        """The client cancelled the request: cancel all steps under way and start no further ones."""
         if self.is_ended or self._is_cancelled:
             return []
         self._is_cancelled = True
         return [CancelStep(number) for number in self._under_way]
 
     def fail(self, error: NaiadError) -> list[Action[TensorT]]:
-        """End the request with an *error* of the caller; cancel all steps under way."""
         actions: list[Action[TensorT]] = []
         if not self.is_ended:
             self.is_ended = True
@@ -191,7 +183,6 @@ class EnsembleProgress(Generic[TensorT]):
         return actions
 
     def on_responses_consumed(self, count: int) -> list[Action[TensorT]]:
-        """The oldest *count* responses have left for the client."""
         actions: list[Action[TensorT]] = []
         for _ in range(min(count, len(self._unconsumed))):
             self._release(self._unconsumed.popleft(), actions)

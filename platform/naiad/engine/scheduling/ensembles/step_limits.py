@@ -48,9 +48,7 @@ class StepLimits(Generic[TokenT]):
         return following
 
     def is_waiting(self, step: int, token: TokenT) -> bool:
-        """Whether *token* waits for its turn."""
         return token in self._waiting.get(step, ())
 
     def inside(self, step: int) -> Collection[TokenT]:
-        """The tokens that have entered the step."""
         return self._inside.get(step, {}).keys()

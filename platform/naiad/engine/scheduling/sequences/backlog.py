@@ -44,12 +44,10 @@ class Backlog(Generic[Instance, Item]):
         return sequence
 
     def discard(self, sequence: Sequence[Instance, Item]) -> None:
-        """Remove a sequence, if it is in the backlog."""
         self._sequences.pop(sequence, None)
         sequence.expires_ns = 0
 
     def expire(self, now_ns: int) -> list[Sequence[Instance, Item]]:
-        """Remove and return the sequences whose timeout has expired."""
         expired: list[Sequence[Instance, Item]] = []
         while (expiry := self.next_expiry()) is not None and expiry <= now_ns:
             sequence = heapq.heappop(self._expiries)[2]
@@ -64,7 +62,6 @@ class Backlog(Generic[Instance, Item]):
             heapq.heapify(self._expiries)
 
     def next_expiry(self) -> int | None:
-        """The next time at which a timeout expires; None for never."""
         while self._expiries and self._expiries[0][0] != self._expiries[0][2].expires_ns:
             heapq.heappop(self._expiries)
         return self._expiries[0][0] if self._expiries else None

@@ -231,7 +231,6 @@ class SequenceScheduler(Generic[Instance, Item]):
         return self._decide(now_ns)
 
     def next_wakeup(self) -> int | None:
-        """When a sequence has been idle too long, or a timeout in the backlog or the delay of a batch expires."""
         if self._pending_actions or self._undecided or (self._backlog and self._free):
             return 0
         times = [owner.wake_ns for owner in self._instances.values() if owner.wake_ns is not None]

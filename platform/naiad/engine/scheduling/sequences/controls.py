@@ -28,11 +28,7 @@ class _Flag(NamedTuple):
 
 
 class Controls:
-    """The control tensors of a model, of shape [1], or [1, 1] for a model with a batch dimension.
-
-    Attributes:
-        has_ready: Whether the model has the READY control, which tells requests from padding rows.
-    """
+    """The control tensors of a model, of shape [1], or [1, 1] for a model with a batch dimension."""
 
     __slots__ = ("_by_flags", "_correlation", "_shape", "_unready", "has_ready")
 
@@ -46,6 +42,7 @@ class Controls:
                     self._correlation = tensor.name, Datatype(control.data_type)
                 else:
                     flags[control.kind] = self._flag(tensor.name, control)
+        # Whether the model has the READY control, which tells requests from padding rows.
         self.has_ready = _Kind.CONTROL_SEQUENCE_READY in flags
         self._by_flags = tuple(_choose(flags, bits, is_ready=True) for bits in range(_FLAG_BITS + 1))
         self._unready = _choose(flags, 0, is_ready=False) + self._correlation_tensor(None)

@@ -22,20 +22,14 @@ _LOST = "the instance that held it ended; begin it again with the START flag"
 
 
 class SequenceRules:
-    """The rules of one model (CORE src/sequence_batch_scheduler/, whose texts these are).
-
-    Attributes:
-        is_iterative: Whether a request without a correlation id starts a new sequence.
-        is_closed: Whether new sequences are rejected, because the server stops.
-        lost_text: Error text for a request whose sequence was lost with its instance.
-    """
+    """The rules of one model (CORE src/sequence_batch_scheduler/, whose texts these are)."""
 
     __slots__ = ("_last_id", "_lost", "_lost_bytes", "is_closed", "is_iterative", "lost_text", "model")
 
     def __init__(self, model: str, *, is_iterative: bool = False) -> None:
         self.model = model
-        self.is_iterative = is_iterative
-        self.is_closed = False
+        self.is_iterative = is_iterative  # whether a request without a correlation id starts a new sequence
+        self.is_closed = False  # whether new sequences are rejected, because the server stops
         self.lost_text = f"the sequence of this request to model '{model}' was lost: {_LOST}"
         self._last_id = 0
         self._lost: OrderedDict[int | str, None] = OrderedDict()
@@ -89,7 +83,6 @@ class SequenceRules:
         return NotReadyError(f"sequence {correlation_id} of model '{self.model}' was lost: {_LOST}")
 
     def conflict_text(self, correlation_id: int | str) -> str:
-        """The warning about a second START of a sequence."""
         return (
             f"sequence {correlation_id} for model '{self.model}' has a conflict. The previous sequence did not end "
             "before this sequence start. Previous sequence will be terminated early."

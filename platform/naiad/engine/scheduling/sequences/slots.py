@@ -22,36 +22,21 @@ __all__ = ["Direct", "InstanceSlots", "Oldest", "Sequence", "SequenceBatch", "Se
 
 
 class SequenceRequest(Generic[Item]):
-    """One queued request of a sequence.
-
-    Attributes:
-        flags: START and END as passed to the model.
-        queued_ns: Time of its arrival, or when it became the next of its sequence (`Strategy.restarts_delay`).
-        size: Number of rows; always 1.
-    """
+    """One queued request of a sequence."""
 
     __slots__ = ("flags", "item", "key", "queued_ns", "size")
 
     def __init__(self, item: Item, flags: int, queued_ns: int) -> None:
         self.item = item
         self.flags = flags
+        # Time of its arrival, or when it became the next of its sequence (`Strategy.restarts_delay`).
         self.queued_ns = queued_ns
         self.size = 1
         self.key: Hashable | None = item.shape_key
 
 
 class Sequence(Generic[Instance, Item]):
-    """Requests with one correlation id, from START to END.
-
-    Attributes:
-        id: The correlation id.
-        slot: Its slot; None while it is in the backlog, and after its end.
-        in_flight: The request that is executed now; there is at most one.
-        has_begun: Whether a request was dispatched: the sequence cannot move to another instance any more.
-        is_closed: Whether no further request is accepted: END was received, or the sequence was terminated.
-        expires_ns: When its timeout in the backlog expires; 0 for never.
-        state: Its implicit state between requests, once it has begun.
-    """
+    """Requests with one correlation id, from START to END."""
 
     __slots__ = ("expires_ns", "has_begun", "id", "in_flight", "is_closed", "queue", "slot", "state")
 
@@ -59,11 +44,13 @@ class Sequence(Generic[Instance, Item]):
         self.id = correlation_id
         self.queue: deque[SequenceRequest[Item]] = deque()
         self.slot: Slot[Instance, Item] | None = None
-        self.in_flight: SequenceRequest[Item] | None = None
+        self.in_flight: SequenceRequest[Item] | None = None  # the request that is executed now; there is at most one
+        # Whether a request was dispatched: the sequence cannot move to another instance any more.
         self.has_begun = False
+        # Whether no further request is accepted: END was received, or the sequence was terminated.
         self.is_closed = False
-        self.expires_ns = 0
-        self.state: SequenceState | None = None
+        self.expires_ns = 0  # when its timeout in the backlog expires; 0 for never
+        self.state: SequenceState | None = None  # its implicit state between requests, once it has begun
 
     def __repr__(self) -> str:
         return f"<Sequence {self.id!r} waiting={len(self.queue)} closed={self.is_closed}>"
@@ -81,22 +68,18 @@ class Slot(Generic[Instance, Item]):
 
 
 class InstanceSlots(Generic[Instance, Item]):
-    """An instance and its slots.
-
-    Attributes:
-        ready: Sequences whose next request can be executed, longest ready first.
-        batch: The sequences of the batch that the instance executes; None while it is idle.
-        wake_ns: When the delay of its next batch expires; None without one.
-    """
+    """An instance and its slots."""
 
     __slots__ = ("batch", "instance", "ready", "slots", "wake_ns")
 
     def __init__(self, instance: Instance, slots: int) -> None:
         self.instance = instance
         self.slots = [Slot(self, index) for index in range(slots)]
+        # Sequences whose next request can be executed, longest ready first.
         self.ready: OrderedDict[Sequence[Instance, Item], None] = OrderedDict()
+        # The sequences of the batch that the instance executes; None while it is idle.
         self.batch: list[Sequence[Instance, Item]] | None = None
-        self.wake_ns: int | None = None
+        self.wake_ns: int | None = None  # when the delay of its next batch expires; None without one
 
 
 class SequenceBatch(NamedTuple, Generic[Instance, Item]):
@@ -107,13 +90,10 @@ class SequenceBatch(NamedTuple, Generic[Instance, Item]):
 
 
 class Strategy(Protocol):
-    """How the sequences of an instance are batched.
+    """How the sequences of an instance are batched."""
 
-    Attributes:
-        restarts_delay: Whether a request's delay begins when its predecessor in the sequence is finished, rather than
-            when the request arrived.
-    """
-
+    # Whether a request's delay begins when its predecessor in the sequence is finished, rather than when the request
+    # arrived.
     restarts_delay: bool
 
     def next_batch(self, owner: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
@@ -138,7 +118,6 @@ class Direct:
         self._utilization = minimum_slot_utilization
 
     def next_batch(self, owner: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
-        """Batch the next request of each slot, once enough slots have one or the delay of one has expired."""
         slots = [slot.sequence if slot.sequence in owner.ready else None for slot in owner.slots]
         ready = [sequence for sequence in slots if sequence is not None]
         wake_ns = min(sequence.queue[0].queued_ns for sequence in ready) + self._delay_ns
@@ -162,7 +141,6 @@ class Oldest:
         self._rule = rule
 
     def next_batch(self, owner: InstanceSlots[Instance, Item], now_ns: int) -> SequenceBatch[Instance, Item]:
-        """Batch the longest ready sequences."""
         decision = self._rule.decide((sequence.queue[0] for sequence in owner.ready), now_ns)
         if not decision.request_count:
             return SequenceBatch((), decision.wake_ns)

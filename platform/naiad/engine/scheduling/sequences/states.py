@@ -16,23 +16,14 @@ __all__ = ["SequenceState", "StateTensor"]
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
-    """One tensor of the state.
-
-    Attributes:
-        output_name: Name of the output that sets it.
-        initial: The input that receives it, with its value at the start of a sequence.
-    """
+    """One tensor of the state."""
 
     output_name: str
-    initial: InputTensor
+    initial: InputTensor  # the input that receives it, with its value at the start of a sequence
 
 
 class SequenceState:
-    """The state of one sequence.
-
-    Attributes:
-        inputs: Inputs to add to its next request.
-    """
+    """The state of one sequence."""
 
     __slots__ = ("_positions", "inputs")
 
