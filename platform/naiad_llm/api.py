@@ -23,6 +23,7 @@ from naiad.core.errors import NaiadError
 from naiad.engine.facade import EngineFacade
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
+from naiad.frontends.http1.server_sent_events import SentCount
 from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.kserve_http.restricted import api_denial
 from naiad.frontends.offload.background import Background
@@ -56,6 +57,17 @@ from naiad_llm.openai.engine_control import (
     read_sleep,
     read_wake_up,
 )
+from naiad_llm.openai.engine_paths import (
+    FORM_PATHS,
+    PATHS,
+    PathRequest,
+    PathSink,
+    has_paths,
+    named_model,
+    path_infer_request,
+    read_form,
+    read_json_request,
+)
 from naiad_llm.openai.errors import (
     FORBIDDEN,
     NOT_ALLOWED,
@@ -68,7 +80,7 @@ from naiad_llm.openai.errors import (
 )
 from naiad_llm.openai.keys import ApiKeys, presented_key
 from naiad_llm.openai.long_requests import EmbeddingRequest, read_embedding, read_long_embedding
-from naiad_llm.openai.requests import TextRequest, read_chat, read_completion
+from naiad_llm.openai.requests import TextRequest, check_size, read_chat, read_completion
 from naiad_llm.openai.rerank import RerankRequest, read_rerank, rerank_infer_request
 from naiad_llm.openai.responses.endpoint import ResponsesApi
 from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
@@ -201,6 +213,11 @@ class OpenAiApi:
             "/v1/embeddings": self._embed,
             "/v1/rerank": self._rerank,
             "/rerank": self._rerank,
+            **dict.fromkeys(
+                PATHS,
+                lambda exchange: self._bodies.read(exchange, read_json_request, partial(self._submit_path, exchange)),
+            ),
+            **dict.fromkeys(FORM_PATHS, self._read_form),
             **({MCP_PATH: self._mcp().handle} if settings.mcp else {}),
             "/tokenize": lambda exchange: self._tokenize(exchange, read_tokenize),
             "/detokenize": lambda exchange: self._tokenize(exchange, read_detokenize),
@@ -419,6 +436,21 @@ class OpenAiApi:
             self._submitter.submit_single(exchange, inference, request.model, request.body)
 
         self._bodies.read(exchange, read_rerank, submit)
+
+    # -- paths of engines ---------------------------------------------------------------------------------------
+
+    def _read_form(self, exchange: HttpExchange) -> None:
+        check_size(exchange.request.body, self._settings.max_json)
+        self._submit_path(exchange, read_form(exchange.request))
+
+    def _submit_path(self, exchange: HttpExchange, request: PathRequest) -> None:
+        path = exchange.request.path.decode("latin-1").rstrip("/")
+        model = request.model or named_model(exchange.request.query)
+        model = model or self._models.only(has_paths, f"serve {path}", status=NOT_FOUND)
+        metadata, _ = self._models.find(model)
+        sent = SentCount()
+        inference = path_infer_request(path, request, metadata)
+        self._submitter.submit_one(exchange, inference, model, PathSink(exchange, model, sent), sent)
 
     # -- tokens -------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 
 import triton_python_backend_utils as pb_utils
 
-from vllm_like import tensors
+from vllm_like import settings, tensors
 from vllm_like.service import Service
 
 
@@ -17,7 +17,7 @@ class TritonPythonModel:
     @staticmethod
     def auto_complete_config(config: Any) -> Any:
         """Add the inputs and outputs, which all models of this backend share, to the configuration."""
-        return tensors.complete_config(config)
+        return tensors.complete_config(config, has_paths=settings.has_paths(pb_utils.get_model_dir()))
 
     def initialize(self, args: Dict[str, str]) -> None:
         """Read `model.json` and start the engine."""

@@ -10,7 +10,7 @@ def _words(text: str) -> FrozenSet[str]:
     return frozenset(text.split())
 
 
-OURS = _words("engine engine_options chat_template tool_call_parser")
+OURS = _words("engine engine_options engine_paths chat_template tool_call_parser")
 """Keys that this backend adds."""
 
 VLLM = _words("""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional, Sequence, Union
 
-from vllm_like import chat, constraints, engine_control, json_text, sampling, tokenizing
-from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, RankRequest
-from vllm_like.tensors import Inputs
+from vllm_like import chat, constraints, engine_control, engine_paths, json_text, sampling, tokenizing
+from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, PathRequest, RankRequest
+from vllm_like.tensors import PATH_REQUEST, Inputs
 
 _MAX_TOKEN_ID = (1 << 31) - 1
 """Engines store token ids in 32 bits; a larger number would select another token. Each engine checks its vocabulary."""
@@ -69,14 +69,15 @@ class EngineRequest:
 
 
 def read_request(
-    request: Any, request_id: str, rules: constraints.ConstraintRules
-) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest, EngineRequest]:
+    request: Any, request_id: str, rules: constraints.ConstraintRules, paths: Sequence[str]
+) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest, EngineRequest, PathRequest]:
     """The request in the input tensors of *request*.
 
     Args:
         request: The server's request.
         request_id: Unique among the running requests.
         rules: Makes the constraints of conversations.
+        paths: Those of the engine's own server that the model serves.
 
     Raises:
         CallerError: If an input is invalid.
@@ -94,6 +95,9 @@ def read_request(
     control = inputs.text("engine_request")
     if control is not None:
         return EngineRequest(engine_control.read_request(control))
+    parts = inputs.texts(PATH_REQUEST)
+    if parts:
+        return engine_paths.read_request(parts, paths)
     given = inputs.text("sampling_parameters")
     parameters = (
         sampling.parse(given, "'sampling_parameters'")

@@ -9,13 +9,17 @@ import triton_python_backend_utils as pb_utils
 
 from vllm_like import chat, tensors
 from vllm_like.constraints import ConstrainedWriter
-from vllm_like.engines.base import BusyError, CallerError, Delta, EmbeddingSink, RankSink, Sink
+from vllm_like.engines.base import BusyError, CallerError, Delta, EmbeddingSink, NotFoundError, PathSink, RankSink, Sink
 from vllm_like.metrics import Metrics
 from vllm_like.requests import ResponseOptions
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 CANCELLED_TEXT = "Request was cancelled"
-_CODES = {CallerError: pb_utils.TritonError.INVALID_ARG, BusyError: pb_utils.TritonError.UNAVAILABLE}
+_CODES = {
+    NotFoundError: pb_utils.TritonError.NOT_FOUND,
+    CallerError: pb_utils.TritonError.INVALID_ARG,
+    BusyError: pb_utils.TritonError.UNAVAILABLE,
+}
 UNFINISHED = "None"
 """The output `finish_reason` of a choice that is not finished: Triton's backend sends `str(None)`."""
 
@@ -231,6 +235,30 @@ class ResponseSink(Sink):
             first_seconds=(self._first or now) - self._arrived,
             seconds=now - self._arrived,
         )
+
+
+class PathResponse(PathSink):
+    """Sends what the engine's own server responds: status, content type and a part of the body in `text_output`."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has cancelled the request or disconnected."""
+        return bool(self._sender.is_cancelled())
+
+    def push(self, status: int, content_type: str, body: bytes) -> None:
+        """Send an event of a stream, or the whole of another response."""
+        self._sender.send(tensors.response({"text_output": [str(status).encode(), content_type.encode(), body]}))
+
+    def end(self, error: Optional[BaseException] = None) -> None:
+        """End the response, with *error* if it failed."""
+        if self._sender.is_cancelled():
+            self._sender.send(tensors.error_response(CANCELLED_TEXT, pb_utils.TritonError.CANCELLED), flags=FINAL)
+        elif error is not None:
+            send_error(self._sender, error)
+        else:
+            self._sender.send(flags=FINAL)
 
 
 def _report(sender: Any, name: str, *arguments: int) -> None:

@@ -13,9 +13,9 @@ from naiad_stub.template_rules import TemplateRules
 
 from vllm_like import engine_control, engines, requests, settings, tensors, tokenizing
 from vllm_like.constraints import ConstraintRules
-from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, EngineDeadError, RankRequest
+from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, EngineDeadError, PathRequest, RankRequest
 from vllm_like.metrics import Metrics
-from vllm_like.responses import FINAL, ResponseSink, embedding_sink, rank_sink, send_document, send_error
+from vllm_like.responses import FINAL, PathResponse, ResponseSink, embedding_sink, rank_sink, send_document, send_error
 
 _DEAD_STATUS = 70
 """Exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h."""
@@ -57,7 +57,8 @@ class Service:
             if self._checks_health and not self.is_healthy():
                 self._reject_and_restart(sender)
                 return
-            given = requests.read_request(request, f"{self._name}-{next(self._numbers)}", self._rules)
+            request_id = f"{self._name}-{next(self._numbers)}"
+            given = requests.read_request(request, request_id, self._rules, self._settings.paths)
             if isinstance(given, EmbeddingRequest):
                 self._engine.embed(given, embedding_sink(sender, counts=given.wants_counts))
                 return
@@ -69,6 +70,9 @@ class Service:
                 return
             if isinstance(given, requests.EngineRequest):
                 self._tokenizer.submit(self._respond, engine_control.respond, given.given, sender)
+                return
+            if isinstance(given, PathRequest):
+                self._engine.forward(given, PathResponse(sender))
                 return
             self._check_lora(given.generation.lora)
             sink = ResponseSink(sender, given.options, self._metrics)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Mapping, Optional
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Sequence
 
-from vllm_like import keys, values, weights
+from vllm_like import engine_paths, keys, values, weights
 from vllm_like.engines import NAMES
 
 FILE = values.FILE
@@ -29,6 +29,7 @@ class Settings:
         loras: Paths of the adapters in `multi_lora.json` by name.
         instance: Arguments of `initialize`, such as `model_instance_kind`.
         devices: The parameter `GPU_DEVICE_IDS` of `config.pbtxt`.
+        paths: Its `engine_paths`: those of the engine's own server that the model serves.
     """
 
     engine: str
@@ -40,6 +41,7 @@ class Settings:
     loras: Dict[str, str] = field(default_factory=dict)
     instance: Mapping[str, str] = field(default_factory=dict)
     devices: str = ""
+    paths: Sequence[str] = ()
 
     @property
     def reasoning_parser(self) -> str:
@@ -115,7 +117,16 @@ def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Sett
         loras=_loras(directory, arguments, engine),
         instance=instance,
         devices=devices,
+        paths=engine_paths.read_setting(document.get("engine_paths", []), engine),
     )
+
+
+def has_paths(directory: str) -> bool:
+    """Whether the model in a version's directory serves paths of its engine's own server; `read` finds errors."""
+    try:
+        return bool(_document(directory).get("engine_paths"))
+    except ValueError:
+        return False
 
 
 def _document(directory: str) -> Dict[str, Any]:

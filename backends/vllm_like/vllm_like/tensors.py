@@ -37,6 +37,8 @@ INPUTS: Tuple[Tuple[str, str, int], ...] = (
 )
 """Names, types and sizes; all are optional. Triton's vLLM backend defines those up to `embedding_request`, and this one
 the others."""
+PATH_REQUEST = "path_request"
+"""The input of models that serve paths of their engine's own server: path, content type and body."""
 
 OUTPUTS: Tuple[Tuple[str, str, int], ...] = (
     ("text_output", _STRING, -1),
@@ -57,11 +59,16 @@ _NUMPY = {_STRING: np.object_, "TYPE_FP32": np.float32, "TYPE_UINT32": np.uint32
 _OUTPUT_TYPES = {name: _NUMPY[kind] for name, kind, _ in OUTPUTS}
 
 
-def complete_config(config: Any) -> Any:
-    """Add the inputs, the outputs and the transaction policy to a configuration that lacks them."""
+def complete_config(config: Any, *, has_paths: bool = False) -> Any:
+    """Add the inputs, the outputs and the transaction policy to a configuration that lacks them.
+
+    Args:
+        config: The configuration, a `ModelConfig`.
+        has_paths: Whether the model serves paths of its engine's own server.
+    """
     document = config.as_dict()
     given = {tensor["name"] for tensor in document["input"]}
-    for name, kind, size in INPUTS:
+    for name, kind, size in (*INPUTS, *([(PATH_REQUEST, _STRING, -1)] if has_paths else [])):
         if name not in given:
             config.add_input({"name": name, "data_type": kind, "dims": [size], "optional": True})
     given = {tensor["name"] for tensor in document["output"]}

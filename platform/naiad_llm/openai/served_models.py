@@ -12,7 +12,7 @@ from naiad.engine.facade import EngineFacade
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.model_names import model_key
 from naiad.protocol.text_models import can_embed, can_generate_text
-from naiad_llm.openai.errors import ApiError, to_api_error
+from naiad_llm.openai.errors import BAD_REQUEST, ApiError, to_api_error
 
 AdapterNames: TypeAlias = Callable[[str, str], Awaitable[Sequence[str]]]
 """Finds the names of the adapters of a model and version."""
@@ -55,14 +55,22 @@ class ServedModels:
                 return self._engine.model_metadata(model), adapter
         raise to_api_error(first, name)
 
-    def only(self, can: Callable[[ModelMetadata], bool], what: str) -> str:
-        """The only model that can do something, for requests that name none; *what* says what, for errors."""
+    def only(self, can: Callable[[ModelMetadata], bool], what: str, status: int = BAD_REQUEST) -> str:
+        """The only model that can do something, for requests that name none.
+
+        Args:
+            what: What the models can do, for errors.
+            status: Of the error if there is no such model.
+        """
         names = [name for name in self._ready_names() if self._is(name, can)]
         if len(names) == 1:
             return names[0]
         found = f"{len(names)} models here {what}: {', '.join(names)}" if names else f"no model here can {what}"
         raise ApiError(
-            f"you must provide a `model` parameter: {found}", param="model", code="missing_required_parameter"
+            f"you must provide a `model` parameter: {found}",
+            status=BAD_REQUEST if names else status,
+            param="model",
+            code="missing_required_parameter",
         )
 
     async def names(self) -> list[str]:

@@ -119,6 +119,12 @@ class Submitter:
         """Submit a request that has a single response, and respond with what *make_body* makes of it."""
         sent = SentCount()
         sink = SingleResponseSink(exchange, model, make_body, sent.add, self._background.slices, error_response)
+        self.submit_one(exchange, inference, model, sink, sent)
+
+    def submit_one(
+        self, exchange: HttpExchange, inference: InferRequest, model: str, sink: Sink, sent: SentCount
+    ) -> None:
+        """Submit the only request of *exchange*; it is cancelled if the client disconnects."""
         try:
             submitted = self.submit(exchange, inference, sink)
         except NaiadError as problem:

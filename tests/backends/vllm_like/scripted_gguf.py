@@ -150,6 +150,8 @@ def write(path, template, scripts, context=4096, has_words=False):
     writer.add_bos_token_id(special)
     writer.add_eos_token_id(end)
     writer.add_add_bos_token(False)
+    for name, token in (("pre", special), ("suf", special + 1), ("mid", special + len(SPECIAL))):
+        writer.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)  # script 0 is between a prefix and a suffix
     writer.add_chat_template(template)
     zeros = {
         "attn_q": (HEAD, width), "attn_k": (HEAD, width), "attn_v": (HEAD, width), "attn_output": (width, HEAD),

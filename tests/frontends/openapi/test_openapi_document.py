@@ -11,6 +11,7 @@ from naiad.frontends.api_page.handler import DOCUMENT_PATHS, PAGE_PATHS
 from naiad.frontends.kserve_http import routes
 from naiad.frontends.kserve_http.routes import Endpoint, find_route
 from naiad_llm import api
+from naiad_llm.openai import engine_paths
 
 from .document import DOCUMENT, filled, methods
 
@@ -63,7 +64,7 @@ def test_every_endpoint_has_a_path_in_the_document():
 
 
 def test_openais_paths_are_those_of_the_api():
-    outside = ("/rerank", "/tokenize", "/detokenize", "/sleep", "/wake_up", "/is_sleeping")
+    outside = ("/rerank", "/tokenize", "/detokenize", "/sleep", "/wake_up", "/is_sleeping", *engine_paths.PATHS)
     documented = {path for path in DOCUMENT["paths"] if path.startswith(("/v1", *outside))}
     made = api.OpenAiApi(None, None, api.OpenAiSettings())
     assert documented == {*OPENAI, *made._posts, *made._gets}

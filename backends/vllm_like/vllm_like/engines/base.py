@@ -17,6 +17,10 @@ class CallerError(ValueError):
     """The request is invalid for this model; sent as INVALID_ARG."""
 
 
+class NotFoundError(CallerError):
+    """The model has not what the request names; sent as NOT_FOUND."""
+
+
 class BusyError(Exception):
     """The engine is overloaded, the same request may succeed later; sent as UNAVAILABLE."""
 
@@ -103,6 +107,37 @@ class RankRequest:
     query: str
     documents: Sequence[str]
     wants_counts: bool = False
+
+
+@dataclass(frozen=True)
+class PathRequest:
+    """One request to a path of the engine's own server.
+
+    Attributes:
+        body: The body as the client sent it.
+        document: The JSON object in the body; empty for a form.
+    """
+
+    path: str
+    content_type: str
+    body: bytes
+    document: Mapping[str, Any]
+
+
+class PathSink:
+    """Receives the response to a `PathRequest`. Engines call its methods from any thread, but one at a time."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the client has cancelled the request or disconnected."""
+        raise NotImplementedError
+
+    def push(self, status: int, content_type: str, body: bytes) -> None:
+        """Add an event of a stream, or the whole of another response."""
+        raise NotImplementedError
+
+    def end(self, error: Optional[BaseException] = None) -> None:
+        """End the response, with *error* if it failed; called exactly once."""
+        raise NotImplementedError
 
 
 class Sink:
@@ -211,6 +246,10 @@ class Engine:
 
         inputs = [request.query, *request.documents]
         self.embed(EmbeddingRequest(request.request_id, inputs, None, request.wants_counts), on_vectors)
+
+    def forward(self, request: PathRequest, sink: PathSink) -> None:
+        """Start to pass a request on to the engine's own server."""
+        raise NotImplementedError
 
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:  # noqa: ARG002 - signature of engines that can
         """The tokens of a text, and the text of each; blocks. With *adds_special*, the model's own tokens too."""

@@ -16,7 +16,15 @@ from http import HTTPStatus
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import chat, keys, weights
-from vllm_like.engines import shared_segments, vllm_metrics, vllm_reasoning, vllm_requests, vllm_tools, watchdog
+from vllm_like.engines import (
+    shared_segments,
+    vllm_metrics,
+    vllm_paths,
+    vllm_reasoning,
+    vllm_requests,
+    vllm_tools,
+    watchdog,
+)
 from vllm_like.engines.base import (
     BusyError,
     CallerError,
@@ -26,6 +34,8 @@ from vllm_like.engines.base import (
     Engine,
     EngineMetric,
     Generation,
+    PathRequest,
+    PathSink,
     Sink,
     check_tokens,
 )
@@ -181,6 +191,9 @@ class VllmEngine(Engine):
         config = getattr(self._engine, "model_config", None)
         self.max_model_len = getattr(config, "max_model_len", 0)
         self._call(self._start_polling())
+        if settings.paths:
+            given = vars(engine_args)
+            self._application = self._call(vllm_paths.make_application(self._engine, given, settings.chat_template))
 
     # -- its thread ----------------------------------------------------------------------------------------------
 
@@ -351,6 +364,20 @@ class VllmEngine(Engine):
         if last is None:
             raise RuntimeError("vLLM returned no embedding")
         return last.outputs.data.tolist(), len(last.prompt_token_ids)
+
+    def forward(self, request: PathRequest, sink: PathSink) -> None:
+        """Start to pass a request on to the application of vLLM's own server."""
+        asyncio.run_coroutine_threadsafe(self._forward(request, sink), self._loop)
+
+    async def _forward(self, request: PathRequest, sink: PathSink) -> None:
+        error: Optional[Exception] = BusyError(_ASLEEP) if self._is_asleep else None
+        if error is None:
+            try:
+                await vllm_paths.forward(self._application, request, sink)
+            except Exception as raised:  # noqa: BLE001 - sent to the client
+                error = raised.with_traceback(None)  # which refers to this frame, and so to the error
+        sink.end(_classify(error) if error is not None else None)
+        self._report_if_dead(error)
 
     # -- its health ----------------------------------------------------------------------------------------------
 

@@ -11,10 +11,11 @@ import os
 import secrets
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from vllm_like import gguf_header, keys, values, weights
 from vllm_like.engines import llama_defaults, llama_grammar, llama_http, llama_requests, llama_responses, threads
@@ -25,6 +26,8 @@ from vllm_like.engines.base import (
     EmbeddingSink,
     Engine,
     Generation,
+    PathRequest,
+    PathSink,
     RankRequest,
     RankSink,
     Sink,
@@ -70,7 +73,7 @@ def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str
 
 
 class LlamaEngine(Engine):
-    """One model of llama.cpp's server; its HTTP is used for the tokenizer only, which has no other interface."""
+    """One model of llama.cpp's server; its HTTP is used for what has no other interface: the tokenizer, and paths."""
 
     chat_adds_special = True
     takes_grammars = True
@@ -92,7 +95,7 @@ class LlamaEngine(Engine):
         self._embeds = _is_for_embeddings(settings)
         self.loras = list(settings.loras) if settings.flag("enable_lora") else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
-        self._key = secrets.token_hex(32)
+        self._http = llama_http.LlamaServer()
         self._ranks = _is_for_ranking(settings)
         llama_defaults.check_sizes(self.max_model_len, slots)
         _check_memory(settings, path, self.max_model_len, slots)
@@ -100,6 +103,7 @@ class LlamaEngine(Engine):
         self._path = path
         self._server = _load(xllamacpp, parameters)
         self._queue = SlotQueue(slots, "llama")
+        self._templates = ThreadPoolExecutor(1, "llama-template")  # its thread starts with the first request
         self._is_closed = False
         log(
             f"llama.cpp serves '{path}': {slots} requests at a time of {self.max_model_len} tokens each "
@@ -159,9 +163,8 @@ class LlamaEngine(Engine):
             # last piece, which results in wrong vectors.
             made.kv_unified = True
         self._add_loras(made, settings)
-        # llama.cpp opens its own HTTP server on the loopback interface; a random key makes it unusable for others.
         made.ui = False
-        made.api_keys = [self._key]
+        self._http.configure(made)
         return made
 
     def _divide(self, made: Any, options: Mapping[str, Any]) -> None:
@@ -371,6 +374,14 @@ class LlamaEngine(Engine):
 
         self._queue.submit(run, lambda: False)
 
+    def forward(self, request: PathRequest, sink: PathSink) -> None:
+        """Queue a request to llama.cpp's own server; one for a prompt needs no slot."""
+        run = partial(self._http.forward, request, sink)
+        if request.path == "/apply-template":
+            self._templates.submit(run)
+        else:
+            self._queue.submit(run, partial(_end_if_cancelled, sink))
+
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
         """The tokens of a text."""
         tokens = self._tokens(text, adds_special=adds_special, parses_special=True)
@@ -384,24 +395,22 @@ class LlamaEngine(Engine):
     def _tokens(self, text: str, *, adds_special: bool, parses_special: bool) -> List[Dict[str, Any]]:
         asked = {"content": text, "add_special": adds_special, "parse_special": parses_special, "with_pieces": True}
         found: List[Dict[str, Any]]
-        found = llama_http.post(self._server.listening_address, self._key, "/tokenize", asked)["tokens"]
+        found = self._http.post("/tokenize", asked)["tokens"]
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of tokens."""
         check_tokens(tokens, self._vocabulary, "tokens")
         asked = {"tokens": list(tokens)}
-        return str(llama_http.post(self._server.listening_address, self._key, "/detokenize", asked)["content"])
+        return str(self._http.post("/detokenize", asked)["content"])
 
     def render(self, conversation: Dict[str, Any]) -> str:
         """A conversation as the prompt that the chat template makes of it."""
-        return str(
-            llama_http.post(self._server.listening_address, self._key, "/apply-template", conversation)["prompt"]
-        )
+        return str(self._http.post("/apply-template", conversation)["prompt"])
 
     def tokenizer_info(self) -> Dict[str, Any]:
         """The special tokens and the chat template of the GGUF file, or of `model.json`."""
-        given = llama_http.get(self._server.listening_address, self._key, "/props")
+        given = self._http.get("/props")
         special = {name: given.get(name) or None for name in ("bos_token", "eos_token")}
         return {"tokenizer_class": "llama.cpp", **special, "chat_template": given.get("chat_template") or None}
 
@@ -414,6 +423,7 @@ class LlamaEngine(Engine):
         """Wait for running requests, then free the model."""
         self._is_closed = True
         self._queue.close()
+        self._templates.shutdown()
         self._server = None
 
 
@@ -423,7 +433,7 @@ def _has_gpu(library: Any) -> bool:
     return any(device["type"] != cpu for device in library.get_device_info())
 
 
-def _end_if_cancelled(sink: Sink) -> bool:
+def _end_if_cancelled(sink: Union[Sink, PathSink]) -> bool:
     """End the output of a cancelled request; return whether it was cancelled."""
     if not sink.is_cancelled():
         return False

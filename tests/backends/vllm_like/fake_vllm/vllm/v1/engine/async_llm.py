@@ -119,6 +119,9 @@ class AsyncLLM:
     def get_tokenizer(self):
         return self.tokenizer
 
+    async def get_supported_tasks(self):
+        return ("generate", "score")
+
     def check(self, words):
         if len(words) > self.model_config.max_model_len:
             raise VLLMValidationError(
