@@ -115,7 +115,8 @@ def _print_plainly(examination: Examination, *, with_notes: bool) -> None:
         if finding.where and finding.where not in finding.message:
             print(paint(f"  at {finding.where}", dim=True))
         print(f"  {paint('->', 'green')} {finding.advice}")
-    hidden = len(examination.findings) - len(shown)
+    # Notes on the machine would otherwise stand under the findings of every model that is fine.
+    hidden = sum(bool(finding.model) and finding not in shown for finding in examination.findings)
     more = f"; {counted(hidden, 'note')} (--notes)" if hidden else ""
     errors, warnings = examination.count(Severity.ERROR), examination.count(Severity.WARNING)
     color = _COLORS[Severity.ERROR] if errors else _COLORS[Severity.WARNING] if warnings else "green"

@@ -26,7 +26,13 @@ from naiad.models.resolution.resolve import resolution_settings
 from naiad_operations.doctor.ensembles import examine_ensembles
 from naiad_operations.doctor.findings import Examination, Finding, Severity
 from naiad_operations.doctor.gpus import examine_gpus
-from naiad_operations.doctor.machine import examine_memory, examine_ports, examine_store, examine_temporary
+from naiad_operations.doctor.machine import (
+    examine_interpreter,
+    examine_memory,
+    examine_ports,
+    examine_store,
+    examine_temporary,
+)
 from naiad_operations.doctor.migration import migration_items
 from naiad_operations.doctor.model import ExaminationContext, ExaminedModel, examine_model
 
@@ -72,7 +78,8 @@ def examine(
         _examine_models(examination, repositories, context, only, on_waiting)
     finally:
         repositories.close()
-    examination.findings += [*examine_temporary(), *examine_ports(options), *examine_gpus(library)]
+    examination.findings += [*examine_temporary(), *examine_ports(options), *examine_interpreter()]
+    examination.findings += examine_gpus(library)
     return examination
 
 

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import naiad_operations.doctor
 from naiad.cli.main import main
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.resolution.native_library import NativeLibrary
+from naiad_operations.doctor.machine import examine_interpreter
 from naiad_operations.doctor.native_library import examine_native_library
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -208,3 +210,22 @@ def test_libraries_that_a_native_backend_lacks_are_named(tmp_path):
     assert found.advice == (
         "install it, put its directory into LD_LIBRARY_PATH, or link the backend with -Wl,-rpath,'$ORIGIN'"
     )
+
+
+OPTIMIZED = "'--prefix=/x' '--enable-optimizations' '--with-lto'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "prefix", "is_slow"),
+    [("'--prefix=/x'", "/x", True), (OPTIMIZED, "/x", False), ("'--prefix=/usr'", "/usr", False), (None, "/x", False)],
+    ids=["pyenv", "conda", "distribution", "unknown"],
+)
+def test_a_python_without_optimisations_is_named(monkeypatch, arguments, prefix, is_slow):
+    monkeypatch.setattr(sysconfig, "get_config_var", {"CONFIG_ARGS": arguments}.get)
+    monkeypatch.setattr(sys, "base_prefix", prefix)
+    monkeypatch.setattr(sys, "executable", "/x/bin/python")
+    findings = list(examine_interpreter())
+    assert [finding.code for finding in findings] == ["slow-python"] * is_slow
+    for finding in findings:
+        assert finding.where == "/x/bin/python"
+        assert "compiled without --enable-optimizations: a request takes 20 to 30 % more" in finding.message
