@@ -330,7 +330,15 @@ def _mirror(source: Path) -> None:
             elif linked.suffix != ".md":
                 _copy(linked, source)
         copied = _copy(page, source)
-        copied.write_text(_with_pictures(text, copied), encoding="utf-8")
+        copied.write_text(_with_pictures(_with_outputs(text), copied), encoding="utf-8")
+
+
+_OUTPUT = re.compile(r"^( *)```text$", re.MULTILINE)
+
+
+def _with_outputs(text: str) -> str:
+    """The text of a page whose blocks of output have the class `printed`: blocks without a language are `text` as well."""
+    return _OUTPUT.sub(r"\1``` { .text .printed }", text)
 
 
 _DIAGRAM = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)

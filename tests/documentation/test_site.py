@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import html.parser
 import http.server
@@ -106,8 +107,12 @@ def test_readers_choose_light_or_dark_and_output_looks_unlike_commands(site):
         "Colors: dark",
     ]
     assert "docs/site.css" in page or "../site.css" in page
-    assert ".language-text.highlight" in (site / "docs" / "site.css").read_text(encoding="utf-8")
-    assert '<div class="language-text highlight">' in page
+    assert ".printed.highlight" in (site / "docs" / "site.css").read_text(encoding="utf-8")
+    printed = page.partition('<div class="language-text printed highlight">')[2].partition("</div>")[0]
+    assert "wrote shop.tar.zst" in printed
+    # A block without a language is a command or a file of the reader's.
+    typed = page.partition('<div class="language-text highlight">')[2].partition("</div>")[0]
+    assert "skopeo copy oci:image docker://registry.example/naiad:1" in typed
     assert '<div class="language-sh highlight">' in page
 
 
@@ -132,25 +137,69 @@ def test_the_search_finds_pages_to_do_things_by_before_decisions(site, tmp_path)
     """With the site's own search, in a real browser."""
     browser = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))["browser"]
     (worker,) = (site / "assets" / "javascripts" / "workers").glob("search.*.js")
-    handler = functools.partial(_Silent, directory=str(site))
     words = ["quickstart", "install", "docker", "restart", "bundle", "environment", "gpu", "metrics"]
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, browser(tmp_path) as page:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            page.get(f"http://127.0.0.1:{server.server_port}/index.html")
-            page.set_script_timeout(60)
-            found = page.execute_async_script(SEARCH, worker.relative_to(site).as_posix(), words)
-        finally:
-            page.get("about:blank")
-            server.shutdown()
-            thread.join()
+    with _served(site) as url, browser(tmp_path) as page:
+        page.get(f"{url}/index.html")
+        page.set_script_timeout(60)
+        found = page.execute_async_script(SEARCH, worker.relative_to(site).as_posix(), words)
+        page.get("about:blank")
     assert found["quickstart"][0] == "index.html#quickstart-a-model-of-your-own"
     assert found["install"][:2] == ["docs/how-to/install.html", "index.html#install-and-try-it"]
     assert found["docker"][0] == "docs/how-to/kserve.html#in-docker"
     for word in words[3:]:
         assert len(found[word]) == 10
         assert [location for location in found[word] if "decisions/" in location] == [], word
+
+
+CONTRAST = """
+const done = arguments[0];
+axe.run({ runOnly: ["color-contrast"] }).then(result => done(result.violations.flatMap(each => each.nodes.map(node => node.html))));
+"""
+WIDER = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
+AT_REST = """
+const style = document.createElement("style");
+style.textContent = "* { transition: none !important }";
+document.head.append(style);
+"""
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(600)
+@needs("chromium", "chromedriver")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_can_be_read_in_windows_of_all_widths_and_in_both_colors(site, tmp_path, scheme):
+    browser = runpy.run_path(str(ROOT / "docs" / "make_screenshots.py"))["browser"]
+    axe = (ROOT / "tests" / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+    names = ["index.html", "docs/how-to/bundle.html", "docs/reference/compatibility-config.html"]
+    with _served(site) as url, browser(tmp_path) as page:
+        page.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        )
+        page.set_script_timeout(60)
+        for name in names:
+            for width in (390, 1280, 1920):
+                size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+                page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+                page.get(f"{url}/{name}")
+                page.execute_script(AT_REST)
+                page.execute_script(axe)
+                assert page.execute_script(WIDER) <= 0, (name, width)
+                assert page.execute_async_script(CONTRAST) == [], (name, width)
+        page.get("about:blank")
+
+
+@contextlib.contextmanager
+def _served(folder):
+    """The address of a server of a folder's files."""
+    handler = functools.partial(_Silent, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
