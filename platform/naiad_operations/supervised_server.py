@@ -36,8 +36,6 @@ from naiad.engine.lifecycle.states import UNLOADED
 if TYPE_CHECKING:
     from naiad.engine.engine import Engine
 
-__all__ = ["SocketSupervisor", "SupervisedServer", "main"]
-
 _SIGNAL_SECONDS = 0.2
 _ANSWER_SECONDS = 8.0
 _LOOK_SECONDS = 0.2
@@ -47,7 +45,6 @@ class SupervisedServer:
     """A server and the socket over which it answers. All methods may be called from any thread."""
 
     def __init__(self, flags: Sequence[str], environ: Mapping[str, str] | None = None) -> None:
-        """Start a server with these flags, and wait until its models are loaded and its ports open."""
         self._lock = threading.Lock()
         ours, theirs = socket.socketpair()
         with theirs:

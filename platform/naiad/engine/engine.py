@@ -58,10 +58,8 @@ from naiad.protocol.request_plan import error_prefix
 
 logger = logging.getLogger("naiad.engine")
 
-_RELEASE_SECONDS = 2.0
-"""How often versions release idle memory."""
-_FINISH_SECONDS = 0.02
-"""How often to check whether sequences have ended while the server exits."""
+_RELEASE_SECONDS = 2.0  # how often versions release idle memory
+_FINISH_SECONDS = 0.02  # how often to check whether sequences have ended while the server exits
 
 
 class _EngineState(enum.Enum):
@@ -308,7 +306,6 @@ class Engine:
         return [loaded.statistics() for _, loaded in asked]
 
     def ready_index(self) -> Sequence[IndexEntry]:
-        """All models that are ready: each was loaded, so no repository has to be listed for it."""
         return self._registry.index(ready_only=True)
 
     async def repository_index(self) -> Sequence[IndexEntry]:
@@ -373,18 +370,15 @@ class Engine:
             raise
 
     def refusals(self) -> Mapping[str, int]:
-        """How many requests no version got to see, by reason."""
         return self._refusals
 
     def find_target(self, name: str, version: int = LATEST) -> Target:
         return self._registry.find(name, version)
 
     def find_loaded(self, name: str, version: int = LATEST) -> LoadedVersion:
-        """The version that serves new requests to a name now; raises like `find_target`."""
         return self._registry.find_loaded(name, version)
 
     def on_routes_changed(self, callback: Callable[[], None]) -> None:
-        """Call *callback* whenever a name may be served by another version than before."""
         self._registry.on_change = callback
 
     # -- requests -----------------------------------------------------------------------------------------------

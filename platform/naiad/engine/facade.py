@@ -17,8 +17,7 @@ from naiad.protocol.model_names import LATEST
 class EngineFacade(Protocol):
     """What frontends can do with the engine. Every method raises `NaiadError` with the reference's message."""
 
-    def server_metadata(self) -> ServerMetadata:
-        """Name, version and extensions."""
+    def server_metadata(self) -> ServerMetadata: ...
 
     def is_started(self) -> bool:
         """Whether the models to load at the start are loaded, or failed to."""
@@ -26,8 +25,7 @@ class EngineFacade(Protocol):
     def is_live(self) -> bool:
         """Whether the server runs, which it does while its models load, and is not exiting."""
 
-    def is_ready(self) -> bool:
-        """Whether the server accepts requests and, with strict readiness, all its models do."""
+    def is_ready(self) -> bool: ...
 
     async def check_server_ready(self) -> bool:
         """As `is_ready`; with strict readiness, models with a method `is_ready` must also report that they are."""
@@ -56,8 +54,7 @@ class EngineFacade(Protocol):
     def ready_index(self) -> Sequence[IndexEntry]:
         """The versions of models that are ready."""
 
-    async def repository_index(self) -> Sequence[IndexEntry]:
-        """All models of the repositories, with their states."""
+    async def repository_index(self) -> Sequence[IndexEntry]: ...
 
     async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> bool:
         """Load or reload a model (explicit control mode only).

@@ -66,7 +66,6 @@ class ModelRecord:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no version serves, or is being loaded or unloaded."""
         resting = (ModelState.UNKNOWN, ModelState.UNAVAILABLE)
         return not self.step and all(record.state in resting for record in self.versions.values())
 
@@ -113,7 +112,6 @@ class Registry:
         return model is not None and bool(model.serving())
 
     def forget_failures(self, key: str) -> None:
-        """Remove the failures of a model that no repository has any more."""
         model = self._models.get(key)
         if model is not None:
             model.reason = ""
@@ -154,7 +152,6 @@ class Registry:
         return found
 
     def find_loaded(self, name: str, version: int) -> ServedVersion:
-        """The version that serves new requests to a name and version; raises like `find`."""
         loaded = self._find(name, version).loaded
         assert loaded is not None
         return loaded

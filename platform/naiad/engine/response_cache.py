@@ -32,19 +32,17 @@ from naiad.protocol.metadata import CacheStatistics
 logger = logging.getLogger("naiad.engine")
 
 _ENTRY_BYTES = 512
+# Approximate overhead of an entry and of each output, since the capacity limits memory and not payload.
 _OUTPUT_BYTES = 160
-"""Approximate overhead of an entry and of each output, since the capacity limits memory and not payload."""
 
+# Bytes of a request's inputs, and of a response's outputs. A digest or a copy of so many takes about 5 ms.
 _MAX_CACHED = 8 << 20
-"""Bytes of a request's inputs, and of a response's outputs. A digest or a copy of so many takes about 5 ms."""
 
 _Key: TypeAlias = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A cached response."""
-
     outputs: Sequence[OutputTensor]
     parameters: Mapping[str, Parameter]
     requested: frozenset[str]  # the outputs that were requested; empty for all

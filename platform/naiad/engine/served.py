@@ -14,8 +14,7 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.guests.memory.link_memory import SharedInputs
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics, TensorMetadata
 
-version_numbers = itertools.count(1)
-"""Numbers of loads: two loads of the same version have different ones."""
+version_numbers = itertools.count(1)  # numbers of loads: two loads of the same version have different ones
 
 
 class DirectAccess(Protocol):
@@ -41,20 +40,16 @@ class Target(Protocol):
     """What requests to a name and version go to: what a frontend, an ensemble or a calling model needs of it."""
 
     @property
-    def config(self) -> ModelConfig:
-        """The configuration by which its requests are checked."""
+    def config(self) -> ModelConfig: ...
 
     @property
-    def number(self) -> int:
-        """Number of this object among all loads of all versions."""
+    def number(self) -> int: ...
 
     @property
-    def reason(self) -> str:
-        """Why it cannot serve now; empty while it can."""
+    def reason(self) -> str: ...
 
     @property
-    def metadata(self) -> ModelMetadata:
-        """Its inputs and outputs."""
+    def metadata(self) -> ModelMetadata: ...
 
     @property
     def device(self) -> int:
@@ -65,8 +60,7 @@ class Target(Protocol):
         """UUIDs of the GPUs whose memory all its guests can use; None if that is not known."""
 
     @property
-    def direct(self) -> DirectAccess | None:
-        """Direct ways to its guests; None if it has none, or does not know yet which of them gets a request."""
+    def direct(self) -> DirectAccess | None: ...
 
     @property
     def open_sequences(self) -> int:
@@ -84,45 +78,36 @@ class LoadedVersion(Protocol):
     """The life of a version that is in the index as READY: what is known and counted of it, until it is stopped."""
 
     @property
-    def config(self) -> ModelConfig:
-        """Its effective configuration."""
+    def config(self) -> ModelConfig: ...
 
     @property
-    def metadata(self) -> ModelMetadata:
-        """Its inputs and outputs."""
+    def metadata(self) -> ModelMetadata: ...
 
     @property
-    def version(self) -> int:
-        """Its version number."""
+    def version(self) -> int: ...
 
     @property
-    def number(self) -> int:
-        """Number of this load among all loads of all versions."""
+    def number(self) -> int: ...
 
     @property
-    def reason(self) -> str:
-        """Why it cannot serve now; empty while it can."""
+    def reason(self) -> str: ...
 
     @property
     def is_lost(self) -> bool:
         """Whether it was given up and its recovery has failed several times, or is not tried at all."""
 
     @property
-    def instances(self) -> Sequence[Instance]:
-        """The instances that may execute its requests."""
+    def instances(self) -> Sequence[Instance]: ...
 
     @property
-    def totals(self) -> Statistics:
-        """Counters of its requests."""
+    def totals(self) -> Statistics: ...
 
-    def is_ready(self) -> bool:
-        """Whether it can serve now."""
+    def is_ready(self) -> bool: ...
 
     def are_all_ready(self) -> bool:
         """Whether all its instances can serve now."""
 
-    def statistics(self) -> ModelStatistics:
-        """Its statistics as they are now."""
+    def statistics(self) -> ModelStatistics: ...
 
     def is_finishing_requests(self) -> bool:
         """Whether clients still wait for what was replaced: this version, or the instances removed from it."""

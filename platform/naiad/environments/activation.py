@@ -25,18 +25,15 @@ from naiad.core.quantities import counted
 from naiad.environments.activation_scripts import SCRIPTS_FOLDER, activation_scripts, run_scripts
 from naiad.environments.stored_variables import stored_variables
 
-__all__ = ["NOT_ACTIVATED", "RECORD_NAME", "Activation", "Activations", "activate"]
-
 _log = logging.getLogger("naiad.environments")
 
 RECORD_NAME = "activation.json"
 _FORMAT = 2
-_PREFIX_MARK = "\0prefix\0"
-"""Stands for the environment's folder in records, so that a store may be moved."""
+_PREFIX_MARK = "\0prefix\0"  # stands for the environment's folder in records, so that a store may be moved
 _ALWAYS_GIVEN = ("HOME", "USER", "LOGNAME", "TZ", "TMPDIR", "PATH", "LD_LIBRARY_PATH")
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+# Variables of the shell itself.
 _IGNORED = re.compile("_|SHLVL|PWD|OLDPWD|PS[1-4]|IFS|BASH.*|SHELL|SHELLOPTS|COLUMNS|LINES")
-"""Variables of the shell itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +69,7 @@ class Activation:
                 environ[name] = value
 
 
-NOT_ACTIVATED = Activation()
-"""The activation of an environment that conda would do nothing for."""
+NOT_ACTIVATED = Activation()  # the activation of an environment that conda would do nothing for
 
 
 def activate(prefix: Path, record: Path, inherited: Mapping[str, str], where: str) -> Activation:
@@ -110,11 +106,9 @@ class Activations:
         self._known: dict[Path, tuple[str, Activation]] = {}
 
     def of_entry(self, entry: Path, prefix: Path, inherited: Mapping[str, str], where: str) -> Activation:
-        """The activation of an entry of the store; the entry keeps it."""
         return self._find(prefix, entry / RECORD_NAME, inherited, where)
 
     def of_folder(self, prefix: Path, inherited: Mapping[str, str], where: str) -> Activation:
-        """The activation of an environment that is used in place."""
         return self._find(prefix, self._folder / json_cache.name_for(str(prefix)), inherited, where)
 
     def _find(self, prefix: Path, record: Path, inherited: Mapping[str, str], where: str) -> Activation:
@@ -159,7 +153,6 @@ def _content(script: Path) -> bytes:
 
 
 def _read(record: Path, key: str, prefix: Path) -> tuple[dict[str, str | None], tuple[str, ...]] | None:
-    """The changes and problems in a record; None if it is missing, invalid or another one's."""
     known = json_cache.read(record)
     if known is None or known.get("key") != key:
         return None

@@ -17,11 +17,8 @@ from typing import NamedTuple
 from naiad.core.blocking import on_cancel
 from naiad.core.child_processes import end_kept, read_output, start_kept
 
-__all__ = ["SCRIPTS_FOLDER", "activation_scripts", "run_scripts"]
-
 SCRIPTS_FOLDER = "etc/conda/activate.d"
-TIME_LIMIT = 60.0
-"""Seconds that all scripts of an environment may take together."""
+TIME_LIMIT = 60.0  # seconds that all scripts of an environment may take together
 _SHOWN_LINES = 6
 _KEPT_CHARACTERS = 4096
 _SYSTEM_PATH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"))
@@ -71,8 +68,6 @@ def run_scripts(scripts: Sequence[Path], variables: Mapping[str, str]) -> tuple[
 
 
 class _Run(NamedTuple):
-    """What a shell that runs scripts has done."""
-
     # Of each script that has ended and left the shell: its status, and the variables after it.
     reports: Sequence[Sequence[str]]
     outputs: Sequence[str]  # what each of them has printed, and then what the next one has

@@ -24,25 +24,11 @@ from naiad.core.child_processes import ended_with_group
 from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.store.file_digests import FileState
 
-__all__ = [
-    "COMPLETION_SCRIPT",
-    "HEADER",
-    "BytecodeTarget",
-    "CompileJob",
-    "bytecode_name",
-    "bytecode_path",
-    "compile_environment",
-    "compile_files",
-    "find_bytecode_target",
-    "is_fresh",
-    "stale_sources",
-]
-
+# Head of a bytecode file (PEP 552): magic number, flags, and with flags of 0 its source's mtime and size.
 HEADER = struct.Struct("<4sIII")
-"""Head of a bytecode file (PEP 552): magic number, flags, and with flags of 0 its source's mtime and size."""
 
+# Script for an environment's own interpreter: compiles the sources without usable bytecode if they are few.
 COMPLETION_SCRIPT = Path(__file__).with_name("_bytecode_script.py")
-"""Script for an environment's own interpreter: compiles the sources without usable bytecode if they are few."""
 
 _COMPILE_SCRIPT = Path(__file__).with_name("_compile_script.py")
 # Fixed, not the number of cores: what a process compiled before changes its later output.

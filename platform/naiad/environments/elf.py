@@ -15,8 +15,6 @@ from packaging.version import Version
 
 from naiad.core.errors import ExecutionEnvironmentError
 
-__all__ = ["newest_glibc", "overwrite_search_path", "read_dynamic_section", "required_versions"]
-
 _DT_VERNEED, _DT_VERNEEDNUM = 0x6FFFFFFE, 0x6FFFFFFF
 _NEED = struct.Struct("<HHIII")
 _AUX = struct.Struct("<IHHII")

@@ -27,8 +27,6 @@ from naiad.environments.store.leases import EntryLeases, Lease
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
 
-__all__ = ["EntryProvider"]
-
 _log = logging.getLogger("naiad.environments")
 _HEAD = 256
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from naiad.core.foreign_json import read_json
 from naiad.environments.archives.manifest import Package
 
-__all__ = ["editable_remains", "list_packages", "normalize_record", "site_folders"]
-
 _EDITABLE = re.compile(r"^__editable__[_.]*|_finder$")
 _QUOTED_PATH = re.compile(r"'(/[^']+)'")
 

@@ -153,9 +153,10 @@ class EnvironmentManager:
                 "name an archive or the directory of an environment"
             )
         if named.digest or self._policy.trust is not None:
+            rule = "@sha256" if named.digest else "--env-trust"
             raise ExecutionEnvironmentError(
                 f"the execution environment {named} is refused: {path} is a directory, and only archives have digests "
-                f"and signatures; pack it with `naiad env pack`, or remove {_violated_rule(named)}"
+                f"and signatures; pack it with `naiad env pack`, or remove {rule}"
             )
         return self._prepare_directory(path)
 
@@ -264,7 +265,6 @@ class EnvironmentManager:
         )
 
     def _inherited(self, python: Path, *, is_host: bool = False) -> dict[str, str]:
-        """The variables that guests of an interpreter have before its environment is activated."""
         given = inherited_variables(os.environ, self._policy.guest_variables)
         return inherited_by_guests(given, python, is_host=is_host)
 
@@ -288,10 +288,6 @@ class EnvironmentManager:
             ),
             lease=lease,
         )
-
-
-def _violated_rule(named: EnvironmentSource) -> str:
-    return "@sha256" if named.digest else "--env-trust"
 
 
 def host_environment(store_root: Path) -> ReadyEnvironment:

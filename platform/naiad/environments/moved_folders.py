@@ -11,12 +11,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["explain_moved_scripts", "explain_unfinished_unpacking"]
-
 _UNPACK = "bin/conda-unpack"
 _RECORDS = re.compile(r"^_prefix_records = (\[.*?^\])", re.MULTILINE | re.DOTALL)
-_LOOKED_AT = 16
-"""Files that are read: `conda-unpack` changes all of them or none."""
+_LOOKED_AT = 16  # files that are read: `conda-unpack` changes all of them or none
 _READ = 4 << 20
 _SCRIPTS = 500
 _SHEBANG = re.compile(rb"#! *(/[^ \n\r\t]*/bin)/(python[0-9.]*)[ \r\n]")

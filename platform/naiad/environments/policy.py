@@ -10,12 +10,9 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.signatures import TrustedKeys, read_trusted_keys
 from naiad.environments.store.pulled import artifacts_folder, copies_folder
 
-__all__ = ["StorePolicy", "store_policy"]
-
+# Folder of a model repository with its environments; `naiad push` writes it.
 _REPOSITORY_ENVIRONMENTS = (".naiad", "environments")
-"""Folder of a model repository with its environments; `naiad push` writes it."""
-_DEPTH = 5
-"""Parts of an archive's path below the folder of signed repositories."""
+_DEPTH = 5  # parts of an archive's path below the folder of signed repositories
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +35,6 @@ class StorePolicy:
     signed_folders: tuple[Path, ...] = ()
 
     def keys_for(self, archive: Path) -> TrustedKeys | None:
-        """The keys that a local archive may be signed with; None if it needs no signature."""
         if any(_is_environment_below(folder, archive) for folder in self.signed_folders):
             return None
         return self.trust

@@ -17,8 +17,6 @@ from naiad.core import json_cache
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.sources.interpreters.scripts import describe_failure, run_clean
 
-__all__ = ["run_post_link_scripts"]
-
 _log = logging.getLogger("naiad.environments")
 _TIME_LIMIT = 300.0
 _MESSAGES = ".messages.txt"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-__all__ = ["BarReporter", "default_reporter", "steps_shown"]
-
 _log = logging.getLogger("naiad.environments")
 
 # Seconds between events: smooth for a progress bar, and negligible in cost.
@@ -57,8 +55,7 @@ class ProgressEvent:
 class ProgressReporter(Protocol):
     """Receives progress events, in the thread that does the work. Must neither block nor raise."""
 
-    def on_progress(self, event: ProgressEvent) -> None:
-        """Handle one event."""
+    def on_progress(self, event: ProgressEvent) -> None: ...
 
 
 class LogReporter:

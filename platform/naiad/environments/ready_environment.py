@@ -56,8 +56,8 @@ _DROPPED = (
 )
 
 
+# What processes need of the server's variables, besides those that are named by `--guest-env`.
 _NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LC_*")
-"""What processes need of the server's variables, besides those that are named by `--guest-env`."""
 
 
 def inherited_variables(base: Mapping[str, str], named: Sequence[str] | None) -> dict[str, str]:
@@ -124,8 +124,8 @@ def activated_environment(base: Mapping[str, str]) -> ActivatedEnvironment | Non
     return None
 
 
+# The variable in which a guest finds the LD_LIBRARY_PATH for processes that its model starts.
 _LIBRARY_PATH_OF_CHILDREN = "NAIAD_CHILD_LIBRARY_PATH"
-"""The variable in which a guest finds the LD_LIBRARY_PATH for processes that its model starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,10 +10,7 @@ from typing import Any
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.foreign_json import read_json
 
-__all__ = ["stored_variables"]
-
-_UNSET = "***unset***"
-"""The value by which conda says in `conda-meta/state` that a variable is to be removed."""
+_UNSET = "***unset***"  # the value by which conda says in `conda-meta/state` that a variable is to be removed
 
 
 def stored_variables(prefix: Path) -> dict[str, str | None]:

@@ -9,8 +9,6 @@ from pathlib import Path
 from naiad.config.server.guest_user import GuestUser
 from naiad.core.real_paths import real_path
 
-__all__ = ["describe_denied_access"]
-
 _ROOT = 0
 
 

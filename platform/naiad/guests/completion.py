@@ -61,11 +61,9 @@ class _CompletionDelegate:
 class _NoRequests:
     """The account of no request: none is sent, so hardly anything of this is called."""
 
-    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None:
-        """Cannot happen."""
+    def on_response(self, worker: Worker, response: GuestResponse, started: int, ended: int) -> None: ...
 
-    def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None:
-        """Cannot happen."""
+    def on_forwarded_response(self, worker: Worker, response: SingleResponse, batch: ExecutingBatch) -> None: ...
 
     def request_of(self, key: int) -> InferRequest | None:  # noqa: ARG002 - the signature of the protocol
         return None
@@ -73,20 +71,16 @@ class _NoRequests:
     def is_refill_urgent(self, took_ns: int) -> bool:  # noqa: ARG002 - the signature of the protocol
         return False
 
-    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None:
-        """Cannot happen."""
+    def on_batch_done(self, worker: Worker, batch: ExecutingBatch, started: int, ended: int) -> None: ...
 
-    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None:
-        """Cannot happen."""
+    def on_batch_unsent(self, worker: Worker, batch: ExecutingBatch, error: Exception) -> None: ...
 
     def is_held_back(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
         return False
 
-    def on_reports(self, reports: Sequence[ExecutionReport]) -> None:
-        """Cannot happen."""
+    def on_reports(self, reports: Sequence[ExecutionReport]) -> None: ...
 
-    def on_progress(self, key: int, started: int) -> None:
-        """Cannot happen."""
+    def on_progress(self, key: int, started: int) -> None: ...
 
 
 def _guest(worker: Worker) -> GuestName:
@@ -100,14 +94,11 @@ class NoServices:
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         worker.send_result(call.number, InferResponse(call.request.model_name, -1, error=_no_services()), True)
 
-    def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
-        """Cannot happen: all calls are rejected."""
+    def on_results_consumed(self, worker: Worker, number: int, count: int) -> None: ...
 
-    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """Cannot happen: all calls are rejected."""
+    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None: ...
 
-    def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """Cannot happen: all calls are rejected."""
+    def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None: ...
 
     def is_calling(self, worker: Worker) -> bool:  # noqa: ARG002 - the signature of the protocol
         return False
@@ -115,8 +106,7 @@ class NoServices:
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:  # noqa: ARG002 - the signature of the protocol
         worker.reply(number, error=_no_services())
 
-    def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        """Do nothing."""
+    def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None: ...
 
     def on_worker_exit(self, worker: Worker) -> None:
         """Do nothing: the guest held nothing."""

@@ -48,6 +48,7 @@ from naiad.protocol.inference import (
 from naiad.protocol.metadata import MemoryUse
 from naiad.protocol.request_plan import PackedInputs, RequestPlan
 
+# Codes by the number `pb_utils.TritonError` gives them (TRITONSERVER_Error_Code).
 CODES = (
     Code.UNKNOWN,
     Code.INTERNAL,
@@ -58,13 +59,12 @@ CODES = (
     Code.ALREADY_EXISTS,
     Code.CANCELLED,
 )
-"""Codes by the number `pb_utils.TritonError` gives them (TRITONSERVER_Error_Code)."""
 
 _SMALL_BLOCKS_TOGETHER = 16  # released output blocks that wait for each other: see `InstanceMemory.released`
 
 
+# A request of a batch: its key, itself, and its packed inputs; None where they are still to be packed.
 KeyedRequest: TypeAlias = tuple[int, InferRequest, PackedInputs | None]
-"""A request of a batch: its key, itself, and its packed inputs; None where they are still to be packed."""
 
 
 class ModelInterface:
@@ -219,7 +219,6 @@ def _write_inputs(
     interface: ModelInterface,
     memory: InstanceMemory,
 ) -> bytes:
-    """Copy the inputs of a batch to *block* of *segment*, or have them copied; the packed requests."""
     # Inputs that travel in the message come before its requests; the guest counts their offsets from 0.
     base = max(block, 0)
     requests = b""
@@ -579,8 +578,7 @@ def _read_response(
     return GuestResponse(key, response, final), end
 
 
-_LATEST_NS = 1 << 63
-"""No monotonic clock gets there: larger times are negative numbers."""
+_LATEST_NS = 1 << 63  # no monotonic clock gets there: larger times are negative numbers
 
 
 class ExecutionReport(NamedTuple):

@@ -46,8 +46,7 @@ from naiad.guests.sweeper import sweeper
 logger = logging.getLogger("naiad.workers")
 
 _MESSAGE = 1 << 16
-_EXIT_SECONDS = 60
-"""After that, a fork server that has ended its connection and has not exited is killed."""
+_EXIT_SECONDS = 60  # after that, a fork server that has ended its connection and has not exited is killed
 
 
 class CannotForkError(NaiadError):
@@ -167,7 +166,6 @@ class ForkServer:
     async def _request_fork(
         self, memory: InstanceMemory, shared_size: int, descriptors: Sequence[int]
     ) -> tuple[int, str]:
-        """The forked guest's process id and its id for the sweeper."""
         self._number = number = self._number + 1
         answer: asyncio.Future[int] = self._loop.create_future()
         self._forks[number] = answer
@@ -265,7 +263,6 @@ class ForkServer:
         self._exit_timer = self._loop.call_later(_EXIT_SECONDS, self._stop, slow)
 
     def _stop(self, reason: str) -> None:
-        """End it, if it has not ended; *reason* is empty if it ended by itself."""
         if self._end:
             return
         self._loop.remove_reader(self._socket.fileno())

@@ -14,8 +14,6 @@ import weakref
 from naiad.config.server.guest_user import GuestUser, GuestUserRange
 from naiad.core.errors import ResolutionError
 
-__all__ = ["GuestUsers"]
-
 
 class GuestUsers:
     """The users that guests run as.
@@ -26,7 +24,6 @@ class GuestUsers:
     """
 
     def __init__(self, setting: GuestUser | GuestUserRange | None) -> None:
-        """Users by *setting*: one, one for each model, or None for the server's own."""
         self._setting = setting
         self._users: weakref.WeakValueDictionary[str, GuestUser] = weakref.WeakValueDictionary()
         self._kept: dict[str, GuestUser] = {}  # until the range has no other number

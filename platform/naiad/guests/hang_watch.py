@@ -11,14 +11,12 @@ from __future__ import annotations
 _CHECKS = 8
 _LONGEST_CHECK_SECONDS = 1.0
 
-STALLED_SECONDS = 60.0
-"""An `execute` without progress for so long is reported where nothing limits it."""
+STALLED_SECONDS = 60.0  # an `execute` without progress for so long is reported where nothing limits it
 
+# After so long without a response, those of a guest without a limit are observed, too; of most guests none ever is.
 OBSERVED_SECONDS = 5.0
-"""After so long without a response, those of a guest without a limit are observed, too; of most guests none ever is."""
 
-STACKS_SECONDS = 0.5
-"""How long a guest that hangs has to write its stacks before it is killed."""
+STACKS_SECONDS = 0.5  # how long a guest that hangs has to write its stacks before it is killed
 
 
 class HangWatch:
@@ -34,7 +32,6 @@ class HangWatch:
         self._last = now
 
     def since_progress(self, now: float, sent: float) -> float:
-        """Seconds without progress of a guest whose oldest batch was sent at *sent*."""
         return now - max(self._last, sent)
 
     def check(self, now: float, sent: float) -> bool:

@@ -49,18 +49,15 @@ def server_id() -> str:
 class EnvironmentLease(Protocol):
     """Keeps an environment in the store while guests may be started in it."""
 
-    def release(self) -> None:
-        """Let the store evict the environment."""
+    def release(self) -> None: ...
 
 
 class GuestForker(Protocol):
     """Forks guests from a process that has imported their modules."""
 
-    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest | None:
-        """Fork the guest; None if it must be started without."""
+    async def fork(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest | None: ...
 
-    def release(self) -> None:
-        """Release the processes that fork: no more guests are needed."""
+    def release(self) -> None: ...
 
 
 class GuestProcesses(Protocol):
@@ -79,11 +76,9 @@ class GuestProcesses(Protocol):
         Its id stays its own until `LaunchedGuest.reap` has been called.
         """
 
-    def kill(self, pid: int) -> None:
-        """Kill a guest that was not reaped, and every process it started."""
+    def kill(self, pid: int) -> None: ...
 
-    def send_signal(self, pid: int, number: int) -> None:
-        """Send a signal to a guest that was not reaped."""
+    def send_signal(self, pid: int, number: int) -> None: ...
 
     def cpu_seconds(self, pid: int) -> float:
         """Processor time that a process has used so far; 0 if it has exited."""
@@ -234,8 +229,7 @@ class SystemProcesses:
         sweeper.close()
 
 
-SYSTEM: GuestProcesses = SystemProcesses()
-"""The processes of this system."""
+SYSTEM: GuestProcesses = SystemProcesses()  # the processes of this system
 
 
 async def _restore(spec: LaunchSpec, restore: Callable[[], object]) -> None:

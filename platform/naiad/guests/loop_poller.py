@@ -16,8 +16,8 @@ from naiad_stub.process_limits import processor_quota, usable_processors
 
 from naiad.core import clock
 
+# Gaps between messages, in microseconds, up to which polling pays: a few times what a small request takes.
 BUSY_POLL_US = 400
-"""Gaps between messages, in microseconds, up to which polling pays: a few times what a small request takes."""
 
 
 class LoopPoller:

@@ -16,27 +16,20 @@ from typing import IO, Any
 
 from naiad.core import clock
 
-__all__ = ["GuestLog", "LineReader", "TokenBucket", "describe_dropped"]
-
 _LINES_KEPT = 20
 _MAX_LINE = 16 << 10
-_CHUNK = 8 << 10
-"""Bytes read in a turn of the loop while lines are logged: at most 4096 lines of two bytes."""
-_DROP_CHUNK = 64 << 10
-"""The same while all lines are dropped, which costs little: as much as a pipe holds."""
+_CHUNK = 8 << 10  # bytes read in a turn of the loop while lines are logged: at most 4096 lines of two bytes
+_DROP_CHUNK = 64 << 10  # the same while all lines are dropped, which costs little: as much as a pipe holds
+# Bytes read at the end of a guest: the most that a pipe holds (fcntl(2), F_SETPIPE_SZ). A process that the guest left
+# behind may write without end.
 _MAX_REST = 1 << 20
-"""Bytes read at the end of a guest: the most that a pipe holds (fcntl(2), F_SETPIPE_SZ). A process that the guest left
-behind may write without end."""
 _LINES_A_TURN = 50
-_LINES_AT_END = 1000
-"""Lines that `close` passes on itself; the rest follow in later turns."""
-_MAX_WAITING = 4 << 20
-"""Bytes of lines that may wait for a later turn."""
-_LINE_OVERHEAD = 200
-"""Bytes that a waiting line costs beside its text."""
+_LINES_AT_END = 1000  # lines that `close` passes on itself; the rest follow in later turns
+_MAX_WAITING = 4 << 20  # bytes of lines that may wait for a later turn
+_LINE_OVERHEAD = 200  # bytes that a waiting line costs beside its text
 _BURST_SECONDS = 10
+# A line counts once, and once more for each so many bytes: the rate limits lines and bytes by one number.
 _BYTES_A_TOKEN = 256
-"""A line counts once, and once more for each so many bytes: the rate limits lines and bytes by one number."""
 _REPORT_SECONDS = 1.0
 
 
@@ -61,7 +54,6 @@ class TokenBucket:
         return True
 
     def is_empty(self, now: float) -> bool:
-        """Whether the next `take` fails."""
         return self._tokens + (now - self._filled) * self._rate < 1
 
 
@@ -86,12 +78,10 @@ class GuestLog:
 
     @property
     def has_backlog(self) -> bool:
-        """Whether lines wait for a later turn of the loop."""
         return bool(self._waiting)
 
     @property
     def is_dropping(self) -> bool:
-        """Whether the next line would be dropped."""
         return self._bucket is not None and self._bucket.is_empty(clock.monotonic())
 
     def put(self, size: int, function: Callable[..., object], *args: Any) -> bool:
@@ -112,7 +102,6 @@ class GuestLog:
         return True
 
     def drop(self, lines: int, size: int) -> None:
-        """Count lines as dropped."""
         self._lines_dropped += lines
         self._bytes_dropped += size
         if self._timer is None:
@@ -173,7 +162,6 @@ class LineReader:
         loop.add_reader(pipe.fileno(), self._readable)
 
     def close(self) -> None:
-        """Read what is still there and close the pipe."""
         if self._pipe.closed:
             return
         rest = _MAX_REST

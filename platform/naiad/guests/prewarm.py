@@ -22,8 +22,8 @@ from naiad.guests.memory.instance import InstanceMemory
 
 logger = logging.getLogger("naiad.workers")
 
+# So many fork servers in a row may be killed while they import: a module may crash its process each time.
 _MAX_KILLED_IMPORTS = 3
-"""So many fork servers in a row may be killed while they import: a module may crash its process each time."""
 
 _Key = tuple[Path, Path, Path, tuple[tuple[str, str], ...], tuple[str, ...], "GuestUser | None"]
 
@@ -46,7 +46,6 @@ class ForkServerPool:
         return PrewarmedGuests(self, tuple(modules))
 
     def server_for(self, user: PrewarmedGuests, spec: LaunchSpec) -> ForkServer:
-        """The fork server for the guests of *spec*, started if it is not running."""
         key = (spec.python, spec.stub, spec.library, tuple(sorted(spec.environ.items())), user.modules, spec.user)
         server = self._servers.get(key)
         if server is None or self._may_replace(key, server):
@@ -108,7 +107,6 @@ class PrewarmedGuests:
             logger.warning("cannot start the prewarming process of '%s' early: %s", spec.name, error.message)
 
     def release(self) -> None:
-        """Release the fork servers: no more guests are needed. May be called again."""
         self._pool.release(self)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-PROGRESS_CHECK_SECONDS = 0.5
-"""Time between two looks at a process that starts."""
+PROGRESS_CHECK_SECONDS = 0.5  # time between two looks at a process that starts
 
 
 def describe_exit(pid: int, status: int | None) -> str:
@@ -46,15 +45,12 @@ class ProgressMonitor:
         self._cpu_seconds = 0.0
 
     def start(self, pid: int, now: float) -> None:
-        """Begin with a process that was started *now*."""
         self._pid, self._last = pid, now
 
     def record(self, now: float) -> None:
-        """Record a message of the process."""
         self._last = now
 
     def is_stalled(self, now: float) -> bool:
-        """Whether the process made no progress for too long."""
         used = self._cpu_seconds_of(self._pid)
         if used > self._cpu_seconds:
             self._cpu_seconds, self._last = used, now

@@ -14,9 +14,9 @@ from naiad.protocol.inference import InferResponse
 
 logger = logging.getLogger("naiad.workers")
 
+# Bytes of small input blocks that a guest may keep, to release them together. If no more are in use, a release may
+# never come, so the host does not wait: it replaces the result by an error.
 _SMALL_BLOCKS = 1 << 20
-"""Bytes of small input blocks that a guest may keep, to release them together. If no more are in use, a release may
-never come, so the host does not wait: it replaces the result by an error."""
 
 
 class ResultQueue:
@@ -33,7 +33,6 @@ class ResultQueue:
         self._is_closed = False
 
     def close(self) -> None:
-        """Send nothing more: the guest has exited."""
         self._is_closed = True
         self._kept_shared.clear()
 
@@ -63,7 +62,6 @@ class ResultQueue:
         self.retry()
 
     def retry(self) -> None:
-        """Send queued results, as far as there is room now."""
         while self._waiting and self._send(*self._waiting[0]):
             self._waiting.popleft()
 

@@ -16,8 +16,6 @@ import sys
 import threading
 from pathlib import Path
 
-__all__ = ["ProcessSweeper", "sweeper"]
-
 logger = logging.getLogger("naiad.workers")
 
 _SCRIPT = Path(__file__).with_name("sweeper_process.py")
@@ -48,13 +46,11 @@ class ProcessSweeper:
         return f"{self._marker}-{next(self._numbers):06d}.000000"
 
     def watch(self, guest_id: str, name: str) -> None:
-        """A guest was started with that id; *name* is for the log."""
         with self._lock:
             self._names[guest_id] = name
             self._send()
 
     def on_exit(self, guest_id: str) -> None:
-        """The guest has exited: kill what it started."""
         with self._lock:
             name = self._names.pop(guest_id, None)
             if name is not None:
@@ -135,5 +131,4 @@ class ProcessSweeper:
                 logger.warning("'%s' left %s processes behind, which were killed", name, count)
 
 
-sweeper = ProcessSweeper()
-"""The sweeper of this process."""
+sweeper = ProcessSweeper()  # the sweeper of this process

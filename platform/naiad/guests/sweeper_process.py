@@ -82,7 +82,6 @@ def _processes() -> list[int]:
 
 
 def _kill_if(pid: int, needle: bytes) -> bool:
-    """Kill a process if its environment contains *needle*; whether it does."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             if needle not in b"\0" + file.read() + b"\0":

@@ -21,8 +21,7 @@ from naiad.protocol.inference import Buffer
 
 _DATATYPES = tuple(Datatype)
 _BF16 = 14
-_SLICE_LIMIT = 4096
-"""Up to this many bytes, slices of a copy are copied again: that is cheaper than making views."""
+_SLICE_LIMIT = 4096  # up to this many bytes, slices of a copy are copied again: that is cheaper than making views
 
 
 class TensorLayout:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from naiad_stub import wire
@@ -92,11 +92,9 @@ from naiad.protocol.metadata import MemoryUse
 
 logger = logging.getLogger("naiad.workers")
 
-_EXIT_SECONDS = 1.0
-"""How long a guest may run without its channel: one that is exiting should exit with its own code."""
+_EXIT_SECONDS = 1.0  # how long a guest may run without its channel: one that is exiting should exit with its own code
 _WANT_RELEASE_SECONDS = 0.001
-_MAX_COMPARED = 64
-"""Requests of a guest whose headers are compared for a call."""
+_MAX_COMPARED = 64  # requests of a guest whose headers are compared for a call
 _MAX_TAKERS = 4096
 _MAX_GPUS = 1024
 _WARN_ONCE = wire.LOG_ONCE + next(number for number, level in GUEST_LEVELS.items() if level == logging.WARNING)
@@ -137,11 +135,9 @@ class RequestDelegate(Protocol):
 class LogDelegate(Protocol):
     """What logs for a worker's guest. Called on the event loop's thread."""
 
-    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None:
-        """The model logged a message."""
+    def on_log_record(self, worker: Worker, level: int, file: str, line: int, message: str) -> None: ...
 
-    def on_output_line(self, worker: Worker, stream: str, line: str) -> None:
-        """The guest wrote a line to stdout or stderr."""
+    def on_output_line(self, worker: Worker, stream: str, line: str) -> None: ...
 
 
 class WorkerDelegate(Protocol):
@@ -151,12 +147,10 @@ class WorkerDelegate(Protocol):
     """
 
     @property
-    def requests(self) -> RequestDelegate:
-        """What keeps the account of its requests."""
+    def requests(self) -> RequestDelegate: ...
 
     @property
-    def log(self) -> LogDelegate:
-        """What logs for it."""
+    def log(self) -> LogDelegate: ...
 
     def on_hang(self, worker: Worker) -> None:
         """The guest hangs; it is killed soon, unless it exits before."""
@@ -177,8 +171,7 @@ class GuestServices(Protocol):
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
         """The model consumed *count* more results of a call."""
 
-    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
-        """The model cancelled calls."""
+    def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None: ...
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
         """The remaining results of these calls are discarded."""
@@ -254,7 +247,6 @@ class Worker:
 
     @property
     def is_hung(self) -> bool:
-        """Whether it was found hung; it is killed soon."""
         return self._watch.is_hung
 
     @property
@@ -406,11 +398,9 @@ class Worker:
         self.forwarded.add(key)
 
     def check_sendable(self, keyed: KeyedRequest) -> None:
-        """Raise what keeps a request from being sent; see `exchange.check_sendable`."""
         check_sendable(keyed, self._interface, self.memory)
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        """Memory to read a request's body into; see `InputReservations.reserve`."""
         return None if self._is_gone else self.memory.reservations.reserve(size, ahead)
 
     def cancel(self, keys: Sequence[int]) -> None:
@@ -418,7 +408,6 @@ class Worker:
         self._send(pack(CancelRequests(list(keys))))
 
     def credit(self, key: int, count: int) -> None:
-        """Tell the model that *count* more responses to a request were sent to the client."""
         self._send(pack(Credit(key, count)))
 
     def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
@@ -428,7 +417,7 @@ class Worker:
     def tell_device_use(self, name: str, version: int, gpus: frozenset[bytes] | None, *, takes: bool) -> None:
         """Tell the guest whether a model that it calls takes inputs in GPU memory, of which *gpus*, unless it knows."""
         takes = takes and (gpus is None or bool(gpus))
-        told = (_list_gpus(gpus) if gpus is not None else "*") if takes else ""
+        told = ("*" if gpus is None else " ".join(sorted(uuid.hex() for uuid in gpus))) if takes else ""
         if self._takers.get((name, version), "") != told:
             if len(self._takers) >= _MAX_TAKERS:
                 self._takers.clear()
@@ -694,14 +683,11 @@ class Worker:
         now = clock.monotonic()
         if self._waits_for_others():
             self._watch.record(now)
-        elif self.open and self._watch.check(now, self._oldest_batch_sent()):
+        # The guest executes the oldest batch; 0 if it executes none.
+        elif self.open and self._watch.check(now, next((batch.sent / 1e9 for batch in self.batches.values()), 0.0)):
             self._on_hang()
             return
         self._loop.call_later(self._watch.check_seconds, self._check_progress)
-
-    def _oldest_batch_sent(self) -> float:
-        """When the batch was sent that the guest executes; 0 if it executes none."""
-        return next((batch.sent / 1e9 for batch in self.batches.values()), 0.0)
 
     def _waits_for_others(self) -> bool:
         """Whether the guest waits for a reply, or for memory that responses in flight borrow, or for a client."""
@@ -754,7 +740,6 @@ class Worker:
             self._loop.call_later(_EXIT_SECONDS, self._kill_for, reason)
 
     def _kill_for(self, reason: str) -> None:
-        """Kill the guest because of *reason*, which its exit report contains."""
         if self._is_gone or self._is_stopping or self._process.kill_reason:
             return
         self._process.kill_reason = reason
@@ -770,10 +755,6 @@ class Worker:
         self._process.close()
         self._unsent.clear()
         self.memory.close()
-
-
-def _list_gpus(gpus: Iterable[bytes]) -> str:
-    return " ".join(sorted(uuid.hex() for uuid in gpus))
 
 
 def _read_gpus(fields: Mapping[str, str]) -> frozenset[bytes]:

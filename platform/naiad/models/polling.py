@@ -9,22 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "Changes",
-    "Signature",
-    "Snapshot",
-    "are_versions",
-    "changed_entries",
-    "due_retries",
-    "is_ignored",
-    "plan_changes",
-]
-
+# State of a model's files: by path, values that change with the content (time and size, or an object's tag).
 Signature = Mapping[str, tuple[object, ...]]
-"""State of a model's files: by path, values that change with the content (time and size, or an object's tag)."""
 
+# Signatures of all models at one time, by key; None for a model that could not be read completely.
 Snapshot = Mapping[str, "Signature | None"]
-"""Signatures of all models at one time, by key; None for a model that could not be read completely."""
 
 _IGNORED_NAMES = frozenset({"__pycache__", "lost+found", "Thumbs.db", "desktop.ini"})
 _IGNORED_ENDS = (

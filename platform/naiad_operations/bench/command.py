@@ -29,8 +29,6 @@ from naiad_operations.bench.load import LoadResult, LoadTarget, run_load, run_pa
 from naiad_operations.bench.report import as_csv, as_json, header, row
 from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
 
-__all__ = ["OWN_FLAGS", "bench", "parse_numbers"]
-
 _PROGRAM = "naiad bench MODEL [URL]"
 _GROUP = "Bench"
 _URL = Flag("url", Kind.STRING, "", f"The server, as the argument; default: {DEFAULT_URL}, with --grpc localhost:8001.")
@@ -63,8 +61,7 @@ _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _GRPC_URL = "localhost:8001"
 _LARGEST_NUMBER = 10_000
 _LARGEST_RATE = 1_000_000
-_UNAUTHORIZED = (401, 403)
-"""Statuses of requests without the key of a restricted API."""
+_UNAUTHORIZED = (401, 403)  # statuses of requests without the key of a restricted API
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +83,6 @@ class _BenchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BenchReport:
-    """What is printed of a load besides its figures."""
-
     model: BenchModel
     request: InferRequest
     notes: Sequence[str]

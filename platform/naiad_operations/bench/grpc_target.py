@@ -12,8 +12,6 @@ from naiad.core.extras import install_command
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.requests import BenchModel, model_of_config
 
-__all__ = ["GrpcEndpoint", "GrpcTarget"]
-
 _SERVICE = "/inference.GRPCInferenceService/"
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 

@@ -25,8 +25,6 @@ from naiad.core.errors import Code, NaiadError
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.requests import BenchModel, flat_json
 
-__all__ = ["HttpTarget"]
-
 _OK = 200
 
 
@@ -87,7 +85,6 @@ def _messages(server: ServerAddress, model: BenchModel, request: InferRequest, v
 
 
 def _stream_message(server: ServerAddress, path: str, request: InferRequest, parameters: dict[str, Any]) -> bytes:
-    """The bytes of a request whose responses are a stream."""
     body = orjson.dumps({**flat_json(request), "parameters": {**request.parameters, **parameters}})
     return _post(server, f"{path}/generate_stream", body, {"Content-Type": "application/json"})
 

@@ -16,18 +16,14 @@ from typing import Protocol
 
 from naiad.core.errors import NaiadError
 
-__all__ = ["MOST_IN_FLIGHT", "LoadResult", "LoadTarget", "percentile", "run_load", "run_paced_load"]
-
 _NS_PER_MS = 1e6
 _NS_PER_SECOND = 1e9
-_YIELD_EVERY = 16
-"""Requests of an open loop that are sent before the event loop turns."""
+_YIELD_EVERY = 16  # requests of an open loop that are sent before the event loop turns
+# Pause of a worker after an error: a server that refuses connections answers thousands of times a second.
 _PAUSE_SECONDS = 0.05
-"""Pause of a worker after an error: a server that refuses connections answers thousands of times a second."""
 
 
-MOST_IN_FLIGHT = 1000
-"""Requests of an open loop that may be in flight; further ones are not sent, and count as errors."""
+MOST_IN_FLIGHT = 1000  # requests of an open loop that may be in flight; further ones are not sent, and count as errors
 
 
 class LoadTarget(Protocol):

@@ -9,8 +9,6 @@ from typing import Any
 
 from naiad_operations.bench.load import LoadResult, percentile
 
-__all__ = ["as_csv", "as_json", "header", "row"]
-
 PERCENTILES = (50, 90, 95, 99)
 _COLUMNS = (
     f"  {'requests/s':>10}  "

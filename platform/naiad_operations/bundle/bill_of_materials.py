@@ -16,8 +16,6 @@ from urllib.parse import quote
 from naiad import __version__
 from naiad.environments.archives.manifest import Package
 
-__all__ = ["EnvironmentFacts", "bill_of_materials"]
-
 _PURL_TYPES = {"python": "pypi", "conda": "conda"}
 
 

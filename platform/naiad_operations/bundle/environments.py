@@ -24,13 +24,11 @@ from naiad_building.declared.declaration import is_locked
 from naiad_building.pack import pack
 from naiad_operations.bundle.records import PushRecords, StaleRecordError, state_of_environment
 
-__all__ = ["ENVIRONMENTS_FOLDER", "BundledEnvironments"]
-
 ENVIRONMENTS_FOLDER = "environments"
 _SHOWN_DIGITS = 12
 _SYSTEM_FOLDERS = frozenset({"/", "/usr", "/usr/local"})
+# Name of each archive of a declared environment: models that declare the same packages in other files share it.
 _DECLARED_NAME = "packages.tar.zst"
-"""Name of each archive of a declared environment: models that declare the same packages in other files share it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

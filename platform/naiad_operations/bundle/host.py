@@ -35,13 +35,11 @@ else:
     import tomli as tomllib
 
 
-__all__ = ["HOST_FOLDER", "copy_host", "interpreter_arguments", "lock_text", "needed_packages", "run_script"]
-
 HOST_FOLDER = "python"
 _NAIAD = "naiad"
 _NOT_COPIED = shutil.ignore_patterns("__pycache__")
+# Metadata files that record how a package was installed on this machine.
 _INSTALLER_FILES = frozenset({"direct_url.json", "INSTALLER", "REQUESTED"})
-"""Metadata files that record how a package was installed on this machine."""
 
 
 def copy_host(prefix: Path, more: Iterable[str] = ()) -> tuple[list[OutputMember], Manifest]:
@@ -168,8 +166,8 @@ def _package() -> Path:
     return Path(naiad.__file__).resolve().parent
 
 
+# Module that the script runs; its first argument is the bundle's folder.
 _START_MODULE = "naiad_operations.cli.bundle_start"
-"""Module that the script runs; its first argument is the bundle's folder."""
 
 _SCRIPT = """\
 #!/bin/sh

@@ -27,10 +27,8 @@ from naiad_operations.bundle.host import HOST_FOLDER, interpreter_arguments
 from naiad_operations.bundle.layers import ImageLayer, write_layer
 from naiad_operations.bundle.make import Bundle
 
-__all__ = ["architecture_of", "blob_path", "check_base", "read_base", "write_image"]
-
+# Not root. OpenShift replaces the user with an arbitrary uid in group 0, so folders are writable for group 0.
 IMAGE_USER = "65532:0"
-"""Not root. OpenShift replaces the user with an arbitrary uid in group 0, so folders are writable for group 0."""
 
 _AT = "naiad"
 _STORE = "var/lib/naiad"

@@ -17,8 +17,6 @@ from naiad.environments.archives.archive_writer import MTIME, HashedOutput, Outp
 from naiad.environments.archives.parallel_gzip import STORED, gzip_writer
 from naiad.models.artifacts.manifest import LAYER_GZIP
 
-__all__ = ["ImageLayer", "write_layer"]
-
 
 @dataclass(frozen=True, slots=True)
 class ImageLayer:

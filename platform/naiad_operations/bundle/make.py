@@ -33,8 +33,6 @@ from naiad_operations.bundle.host import HOST_FOLDER, copy_host, lock_text, run_
 from naiad_operations.bundle.manifest import HERE, MANIFEST_NAME, RUN, BundleManifest, digests_of
 from naiad_operations.bundle.models import CollectedModels, collect_models
 
-__all__ = ["LOCK_NAME", "Bundle", "make_bundle"]
-
 LOCK_NAME = "naiad.lock"
 _KEYS = "keys.toml"
 # The bundle replaces the values of these flags with its own folders; the store is chosen on the other machine. Declared
@@ -154,8 +152,7 @@ def _sorted(members: Iterable[OutputMember]) -> tuple[OutputMember, ...]:
     return tuple(sorted(members, key=lambda member: member.name))
 
 
-SUFFIXES = (".tar.zst", ".tar.gz")
-"""Suffixes of archives, the default first."""
+SUFFIXES = (".tar.zst", ".tar.gz")  # suffixes of archives, the default first
 
 
 def write_bundle(bundle: Bundle, output: Path, reporter: ProgressReporter) -> str:

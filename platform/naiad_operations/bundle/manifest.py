@@ -14,13 +14,9 @@ from naiad.core.file_digest import file_digest
 from naiad.core.foreign_json import read_json
 from naiad.environments.archives.archive_writer import OutputMember
 
-__all__ = ["HERE", "MANIFEST_NAME", "RUN", "BundleManifest", "digests_of", "find_damage", "read_manifest"]
-
-RUN = "run"
-"""Name of the script that starts the server of an unpacked bundle."""
+RUN = "run"  # name of the script that starts the server of an unpacked bundle
 MANIFEST_NAME = "naiad-bundle.json"
-HERE = "{bundle}"
-"""Placeholder in flags for the folder that the bundle is unpacked into."""
+HERE = "{bundle}"  # placeholder in flags for the folder that the bundle is unpacked into
 _FORMAT = 1
 _LINK = "link:"
 
@@ -43,7 +39,6 @@ class BundleManifest:
         return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()
 
     def flags_in(self, folder: Path) -> list[str]:
-        """The server's flags for a bundle that is unpacked in *folder*."""
         return [flag.replace(HERE, str(folder)) for flag in self.flags]
 
 

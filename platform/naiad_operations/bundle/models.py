@@ -45,11 +45,8 @@ from naiad.models.resolution.resolve import ResolutionSettings, resolution_setti
 from naiad.sources.interpreters.versions import PythonVersion, matches, version_text
 from naiad_operations.bundle.environments import BundledEnvironments
 
-__all__ = ["CollectedLayout", "CollectedModels", "collect_models", "rewrite_backend", "rewrite_config"]
-
 _SKIPPED_FOLDERS = frozenset({"__pycache__", ".git"})
-_KEEP = ".keep"
-"""Empty file that keeps an otherwise empty folder in an archive, which has no entries for folders."""
+_KEEP = ".keep"  # empty file that keeps an otherwise empty folder in an archive, which has no entries for folders
 _CONFIGURATION = "config.pbtxt"
 
 

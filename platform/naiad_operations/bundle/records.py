@@ -24,8 +24,6 @@ from naiad.environments.store.archive_digest import fingerprint
 from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad_building.base_interpreter import inspect_base
 
-__all__ = ["PushRecords", "StaleRecordError", "state_of_environment", "state_of_members"]
-
 
 class StaleRecordError(BundleError):
     """What was made again differs from its record, though the files have not changed."""

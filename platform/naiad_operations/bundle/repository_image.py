@@ -44,13 +44,10 @@ from naiad_operations.bundle.manifest import digests_of
 from naiad_operations.bundle.models import CollectedLayout, CollectedModels, collect_models
 from naiad_operations.bundle.records import PushRecords, StaleRecordError, state_of_members
 
-__all__ = ["Blob", "RepositoryImage", "write_repository"]
-
 _log = logging.getLogger("naiad.bundle")
+# Files of a model with at least so many bytes have their own layer: a change of code does not send weights again.
 _LARGE_FILE = 16 << 20
-"""Files of a model with at least so many bytes have their own layer: a change of code does not send weights again."""
-_LAYER_LIMIT = 120
-"""Container engines mount at most 127 layers."""
+_LAYER_LIMIT = 120  # container engines mount at most 127 layers
 _CREATED = "1980-01-01T00:00:00Z"  # constant, so that the digest depends on the files only
 _BACKENDS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/backends"
 _ENVIRONMENTS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/environments"

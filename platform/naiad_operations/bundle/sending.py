@@ -17,8 +17,6 @@ from naiad.models.artifacts.manifest import MANIFEST_TYPE
 from naiad.sources.registry.client import RegistryClient, sha256_of
 from naiad_operations.bundle.repository_image import RepositoryImage
 
-__all__ = ["Transfer", "send_image"]
-
 _UPLOAD_THREADS = 4
 _KNOWN_NAMES = 4
 

@@ -23,8 +23,6 @@ from naiad_operations.bundle.image import check_base, write_image
 from naiad_operations.bundle.make import SUFFIXES, Bundle, make_bundle, write_bundle
 from naiad_operations.bundle.manifest import RUN, find_damage, read_manifest
 
-__all__ = ["bundle"]
-
 _PROGRAM = "naiad bundle --output=FILE"
 _GROUP = "Bundle (also takes all flags of the server; the bundle starts with them)"
 _OUTPUT = Flag("output", Kind.STRING, "", "Archive to write: .tar.zst or .tar.gz.")

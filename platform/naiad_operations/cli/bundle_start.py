@@ -11,8 +11,6 @@ from naiad.core.standard_streams import open_standard_streams
 from naiad.environments.archives.manifest import require_compatible_host
 from naiad_operations.bundle.manifest import read_manifest
 
-__all__ = ["main"]
-
 _PROGRAM = "run"
 
 

@@ -31,13 +31,10 @@ from naiad_operations.deploy.kubernetes import Pod, Targets, autoscaler, deploym
 from naiad_operations.deploy.server import DeployedServer, describe_server, is_label
 from naiad_operations.deploy.systemd import unit
 
-__all__ = ["deploy", "with_absolute_path", "write_output"]
-
 _PROGRAM = "naiad deploy systemd|compose|dockerfile|kubernetes|kserve"
 _DRAIN = next(flag for flag in SERVER_FLAGS if flag.name == "drain-seconds")
 _PRIVATE_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - compared with, not used
-_DRAIN_SECONDS = "15"
-"""Three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)."""
+_DRAIN_SECONDS = "15"  # three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)
 _GROUP = "Deployment (also takes all flags of the server; the server starts with them)"
 _NAME = Flag("name", Kind.STRING, "naiad", "Name of the unit, the service, the image or the Kubernetes objects.")
 _OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output.")
@@ -267,6 +264,7 @@ _WRITERS: dict[str, Callable[[CommandLine], str]] = {
 }
 _OF_ALL = (_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE)
 _OF_PODS = (_IMAGE, _NAMESPACE, _REPLICAS, _MAX_REPLICAS, _TARGET_PENDING, _KEDA, _PROMETHEUS, _STORE_CLAIM, _UID)
+# The flags that each writer uses.
 USED_FLAGS: dict[str, frozenset[str]] = {
     target: frozenset(flag.name for flag in flags)
     for target, flags in {
@@ -277,7 +275,7 @@ USED_FLAGS: dict[str, frozenset[str]] = {
         "kserve": (*_OF_ALL, *_OF_PODS, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
     }.items()
 }
-"""The flags that each writer uses."""
+# For flags of a target, the flag without which they have no effect.
 _NEEDED_FLAGS: dict[tuple[str, str], Flag] = {
     ("compose", _BUNDLE.name): _IMAGE,
     ("kubernetes", _TARGET_QUEUE.name): _MAX_REPLICAS,
@@ -288,7 +286,6 @@ _NEEDED_FLAGS: dict[tuple[str, str], Flag] = {
     # These are settings of an InferenceService.
     **{("kserve", flag.name): _STORAGE_URI for flag in (_REPLICAS, _MAX_REPLICAS, _KEDA, _STANDARD, _CANARY)},
 }
-"""For flags of a target, the flag without which they have no effect."""
 
 
 def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:

@@ -28,8 +28,6 @@ from naiad.environments.progress import default_reporter
 from naiad_operations.doctor.examine import examine
 from naiad_operations.doctor.findings import Examination, Finding, MigrationState, Severity
 
-__all__ = ["doctor"]
-
 _PROGRAM = "naiad doctor MODEL_REPOSITORY"
 _GROUP = "Doctor (also takes all flags of the server; give those that the server will have)"
 _MODEL = Flag("model", Kind.STRING, "", "Examine this model; default: all models.", repeatable=True)
@@ -47,8 +45,8 @@ _SHOWN_MODELS = 5
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 _MARK_COLORS = {MigrationState.READY: "green", MigrationState.ACTION: "yellow", MigrationState.UNSUPPORTED: "red"}
 _MARKS = {MigrationState.READY: "[x]", MigrationState.ACTION: "[ ]", MigrationState.UNSUPPORTED: "[!]"}
+# Exit codes: 1 is for findings alone, so that scripts can tell them from a repository that could not be read.
 _HAS_ERRORS, _NOT_EXAMINED = 1, 2
-"""Exit codes: 1 is for findings alone, so that scripts can tell them from a repository that could not be read."""
 
 
 def doctor(arguments: Sequence[str]) -> int:

@@ -15,8 +15,6 @@ from naiad.cli.json_output import print_json
 if TYPE_CHECKING:
     from naiad_operations.scaffold.project import Scaffold
 
-__all__ = ["init_group"]
-
 _directory = click.option(
     "--directory",
     "root",

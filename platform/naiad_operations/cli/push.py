@@ -31,8 +31,6 @@ from naiad_operations.bundle.records import PushRecords, StaleRecordError
 from naiad_operations.bundle.repository_image import write_repository
 from naiad_operations.bundle.sending import Transfer, send_image
 
-__all__ = ["push"]
-
 _log = logging.getLogger("naiad.bundle")
 _PROGRAM = "naiad push oci://REGISTRY/NAME:TAG MODEL_REPOSITORY"
 _GROUP = "Push (also takes all flags of the server; give those that name backends and environments)"

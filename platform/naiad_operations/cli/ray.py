@@ -12,8 +12,6 @@ from naiad.core.errors import DeploymentError
 from naiad_operations.cli.deploy import with_absolute_path, write_output
 from naiad_operations.deploy.ray_service import RAY_VERSION, RayServing, describe_serving, ray_service, serve_config
 
-__all__ = ["ray"]
-
 _PROGRAM = "naiad ray up|yaml"
 _GROUP = "Ray (also takes all flags of the server; the servers start with them)"
 _NAME = Flag("name", Kind.STRING, "naiad", "Name of the Serve application and of the RayService.")
@@ -126,6 +124,7 @@ def _serving(line: CommandLine, adapt: Callable[[str], str]) -> RayServing:
 
 
 _COMMANDS = {"up": _up, "yaml": _yaml}
+# Flags that only one of the commands uses.
 _FLAGS_OF_ONE = {
     flag.name: command
     for command, flags in {
@@ -134,4 +133,3 @@ _FLAGS_OF_ONE = {
     }.items()
     for flag in flags
 }
-"""Flags that only one of the commands uses."""

@@ -23,26 +23,16 @@ from naiad.sources.storage.opening import EXTRAS
 from naiad_operations.deploy.server import READY, STORE, DeployedServer
 from naiad_operations.deploy.templates import render
 
-__all__ = [
-    "PATH_FLAGS",
-    "compose",
-    "default_base",
-    "default_package",
-    "dockerfile",
-]
-
-_IMAGE_USER = 65532
-"""Not root, and nobody of the image; its group is 0, as that of `naiad bundle --oci`."""
+_IMAGE_USER = 65532  # not root, and nobody of the image; its group is 0, as that of `naiad bundle --oci`
+# Flags that `naiad env prefetch` shares with the server.
 _ENVIRONMENT_FLAGS = ("backend-directory", "env-directory", "env-trust", "env-build", "env-wheels", "backend-config")
-"""Flags that `naiad env prefetch` shares with the server."""
 _FOLDERS = frozenset({"model-repository", "model-store", "backend-directory", "env-directory", "env-wheels"})
 _FILES = frozenset({"env-trust", "openai-chat-template"})
 _SECRETS = frozenset(
     {f"{where}-{what}" for where in ("http", "grpc") for what in ("server-cert", "server-key", "root-cert")}
     | {"openai-api-keys-file", "ui-password"}
 )
-PATH_FLAGS = _FOLDERS | _FILES | _SECRETS | {"log-file"}
-"""Flags whose values are paths of the server's machine."""
+PATH_FLAGS = _FOLDERS | _FILES | _SECRETS | {"log-file"}  # flags whose values are paths of the server's machine
 _ORIGIN = """\
 # The image is built with the file that `naiad deploy dockerfile --output=Dockerfile` writes with the same flags."""
 _FOUND_BY_COMPOSE = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
@@ -131,10 +121,6 @@ def _within(path: Path, context: Path) -> str:
         ) from None
 
 
-def _has_models(flags: Sequence[str]) -> bool:
-    return bool(_repositories(flags))
-
-
 def _repositories(flags: Sequence[str]) -> list[str]:
     return [flag for flag in flags if flag.startswith(("--model-repository=/", "--model-store=/"))]
 
@@ -175,7 +161,7 @@ def compose(
         if image or each.is_secret
     ]
     # It also has the store of its models, and the server only reads it.
-    has_volume = bool(image) or not _has_models(flags)
+    has_volume = bool(image) or not _repositories(flags)
     if has_volume:
         mounts.append({"type": "volume", "source": "store", "target": STORE})
     build = {"context": os.path.relpath(context.absolute(), folder), "dockerfile": "Dockerfile"}
@@ -217,8 +203,6 @@ def _resources(memory: str, cpus: str, gpus: int) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class _PlacedFile:
-    """A file or folder of this machine, and its place in the container."""
-
     source: Path
     target: PurePosixPath
     is_secret: bool = False  # whether it is a key, a certificate or a password, which an image must not contain
@@ -249,7 +233,6 @@ def _place_files(flags: Sequence[str]) -> tuple[list[str], list[_PlacedFile]]:
 
 
 def _free(folder: PurePosixPath, source: Path, taken: dict[PurePosixPath, Path]) -> PurePosixPath:
-    """A place for a file: its own name, with a number if another file has it."""
     name, number = source.name, 1
     while taken.get(target := folder / (name if number == 1 else f"{name}-{number}"), source) != source:
         number += 1

@@ -9,10 +9,7 @@ from naiad_operations.deploy.kubernetes import Pod, Targets, container, scraping
 from naiad_operations.deploy.server import DeployedServer
 from naiad_operations.deploy.templates import render
 
-__all__ = ["MODELS", "inference_service", "serving_runtime"]
-
-MODELS = "/mnt/models"
-"""Folder into which KServe downloads the models of `storageUri`."""
+MODELS = "/mnt/models"  # folder into which KServe downloads the models of `storageUri`
 
 
 def serving_runtime(server: DeployedServer, pod: Pod, *, cluster: bool = False) -> str:

@@ -16,22 +16,6 @@ from naiad.core.errors import DeploymentError
 from naiad_operations.deploy.server import STORE, DeployedServer
 from naiad_operations.deploy.templates import render
 
-__all__ = [
-    "Pod",
-    "Targets",
-    "autoscaler",
-    "check_memory",
-    "container",
-    "deployment",
-    "model_mounts",
-    "model_volume",
-    "monitor",
-    "network_policy",
-    "scraping",
-    "topology_spread",
-    "volumes",
-]
-
 _CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
 _MEMORY = re.compile(r"\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?")
 
@@ -81,7 +65,6 @@ class Targets:
             )
 
     def check_keda(self, pod: Pod) -> None:
-        """Reject what KEDA's queries would not work with."""
         if not self.prometheus:
             raise DeploymentError(
                 "cannot use --keda: the address of Prometheus is missing; add --prometheus-url=URL, such as "

@@ -20,32 +20,19 @@ from naiad_operations.deploy.kubernetes import check_memory, model_mounts, model
 from naiad_operations.deploy.server import model_folders
 from naiad_operations.deploy.templates import render
 
-__all__ = [
-    "DIRECTORY",
-    "HEAD_ENVIRONMENT",
-    "RAY_VERSION",
-    "SERVER",
-    "RayServing",
-    "describe_serving",
-    "ray_service",
-    "serve_config",
-    "server_settings",
-]
-
+# The two deployments of the application: the directory of the replicas, and the servers.
 DIRECTORY, SERVER = "Directory", "Server"
-"""The two deployments of the application: the directory of the replicas, and the servers."""
+# Environment of Ray's head, with which a lost node is replaced after 4 to 12 seconds; Ray's defaults take 12 to 65.
 HEAD_ENVIRONMENT: Mapping[str, str] = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "4",
 }
-"""Environment of Ray's head, with which a lost node is replaced after 4 to 12 seconds; Ray's defaults take 12 to 65."""
 IMPORT_PATH = "naiad.ray:build"
 _POLICY = "naiad.ray.policy:replicas_for_requests"
-RAY_VERSION = "2.60.0"
-"""The version of Ray in the manifest, unless Ray is installed or a version is given."""
+RAY_VERSION = "2.60.0"  # the version of Ray in the manifest, unless Ray is installed or a version is given
+# KubeRay adds up to 16 characters, and a label of DNS that starts with a letter has at most 63 (RFC 1035).
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,45}[a-z0-9])?")
-"""KubeRay adds up to 16 characters, and a label of DNS that starts with a letter has at most 63 (RFC 1035)."""
 _VERSION = re.compile(r"\d+\.\d+(\.\d+)?([a-z0-9.+-]*)")
 _STOP_MARGIN_SECONDS = 10
 _FIRST_FLAGS = (

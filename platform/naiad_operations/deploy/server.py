@@ -12,11 +12,9 @@ from naiad.config.server.flag import Flag, format_flag
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import DeploymentError
 
-__all__ = ["READY", "STORE", "DeployedServer", "describe_server", "is_label", "model_folders"]
-
 READY = "/v2/health/ready"
+# Folder of the store in containers; only this folder and the one for temporary files are writable.
 STORE = "/var/lib/naiad"
-"""Folder of the store in containers; only this folder and the one for temporary files are writable."""
 _STOP_MARGIN_SECONDS = 10  # after the exit timeout, the server ends its guests
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 

@@ -9,10 +9,7 @@ from naiad.core.errors import DeploymentError
 from naiad_operations.deploy.server import DeployedServer
 from naiad_operations.deploy.templates import render
 
-__all__ = ["unit"]
-
-_UNPRIVILEGED_PORT = 1024
-"""Lower ports need CAP_NET_BIND_SERVICE."""
+_UNPRIVILEGED_PORT = 1024  # lower ports need CAP_NET_BIND_SERVICE
 _MEMORY = re.compile(r"\d+(\.\d+)?[KMGTPE]?|\d+(\.\d+)?%|infinity")
 
 

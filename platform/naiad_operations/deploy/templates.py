@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["render"]
-
 _FOLDER = Path(__file__).with_name("templates")
 _PLACE = re.compile(r"\$\{(\w+)\}")
 _ITEM = re.compile(r"(\s*)((?:- )?[\w./-]+: )?\$\{(\w+)\}")

@@ -27,8 +27,8 @@ ELSEWHERE = "elsewhere"
 IMPORT_ERRORS = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException"}
 ARGUMENTS = {"execute": ("self", "requests"), "initialize": ("self", "args"), "finalize": ("self",)}
 READS_INPUT, TENSOR, REQUEST, RESPONSE = "get_input_tensor_by_name", "Tensor", "InferenceRequest", "InferenceResponse"
+# Functions of numpy that create an array, and the position of their `dtype`.
 CREATES = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "empty": 1, "full": 2}
-"""Functions of numpy that create an array, and the position of their `dtype`."""
 ALIASES = {"bool": "bool_", "int": "int64", "float": "float64", "object": "object_", "str": "str_", "bytes": "bytes_"}
 OLDER_DIALECT = "triton_python_backend."
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -205,7 +205,6 @@ class CodeReader:
                     self._follow(inner.origin)
 
     def _follow(self, origin: Optional[str]) -> None:
-        """Read a file later if it is one of the model's files."""
         if origin is None or not origin.endswith(".py") or origin in self.seen:
             return
         if any(os.path.abspath(origin).startswith(folder + os.sep) for folder in self.folders):

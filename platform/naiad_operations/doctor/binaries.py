@@ -18,10 +18,8 @@ from naiad.environments.elf import required_versions
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad_operations.doctor.findings import Finding, Severity
 
-__all__ = ["examine_binaries", "examine_file", "examine_own_modules"]
-
+# Runtime libraries of compilers, and the conda packages that install them in an environment.
 _RUNTIMES = {"libstdc++.so.6": "libstdcxx-ng", "libgcc_s.so.1": "libgcc-ng", "libgomp.so.1": "libgomp"}
-"""Runtime libraries of compilers, and the conda packages that install them in an environment."""
 
 _SYSTEM_FOLDERS = tuple(
     Path(folder)

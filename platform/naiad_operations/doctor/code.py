@@ -26,8 +26,6 @@ from naiad.sources.interpreters.versions import version_text
 from naiad_operations.doctor.findings import Finding, Severity
 from naiad_operations.doctor.in_environment import run_in_environment
 
-__all__ = ["examine_code"]
-
 # Modules that the guest provides; the environment need not have them.
 _GUEST_MODULES = ("c_python_backend_utils", "triton_python_backend", "naiad_stub")
 _SEVERITIES = {
@@ -130,7 +128,6 @@ def _examine_tensors(tensors: Iterable[dict[str, Any]], config: ModelConfig) -> 
 
 
 def _datatype_of(dtype: str) -> Datatype | None:
-    """The datatype of arrays of a type of numpy; None if it is unknown, or there is none."""
     if not dtype:
         return None
     try:

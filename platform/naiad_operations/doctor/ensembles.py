@@ -13,8 +13,6 @@ from naiad.engine.lifecycle.dependencies import find_cycle
 from naiad.protocol.model_names import model_key
 from naiad_operations.doctor.model import ExaminedModel
 
-__all__ = ["examine_ensembles"]
-
 
 def examine_ensembles(models: Mapping[str, ExaminedModel]) -> None:
     """Add findings to the ensembles among *models*, which must be all models of the repositories."""

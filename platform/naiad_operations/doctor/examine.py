@@ -36,12 +36,9 @@ from naiad_operations.doctor.machine import (
 from naiad_operations.doctor.migration import migration_items
 from naiad_operations.doctor.model import ExaminationContext, ExaminedModel, examine_model
 
-__all__ = ["examine"]
-
-_SILENT_SECONDS = 5.0
-"""An interpreter that hangs is waited for a minute; a person who sees nothing gives up earlier."""
+_SILENT_SECONDS = 5.0  # an interpreter that hangs is waited for a minute; a person who sees nothing gives up earlier
+# Environments of some gigabytes are installed for minutes: a line every five seconds would hide the findings.
 _LONGEST_SILENCE = 80.0
-"""Environments of some gigabytes are installed for minutes: a line every five seconds would hide the findings."""
 
 
 def examine(
@@ -136,7 +133,6 @@ def _report_waiting(
     activity: Callable[[], Mapping[str, str]],
     on_waiting: Callable[[Mapping[str, str]], None] | None,
 ) -> None:
-    """Wait until all models are examined."""
     pending, silence = set(running), _SILENT_SECONDS
     while pending:
         done, pending = wait(pending, timeout=silence, return_when=FIRST_COMPLETED)

@@ -5,20 +5,15 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["Examination", "Finding", "MigrationItem", "MigrationState", "Severity"]
-
 
 class Severity(enum.Enum):
     """The severity of a finding."""
 
-    ERROR = "error"
-    """The model or server does not start, or fails every request."""
+    ERROR = "error"  # the model or server does not start, or fails every request
 
-    WARNING = "warning"
-    """The model or server may fail, or differ from what its author intended."""
+    WARNING = "warning"  # the model or server may fail, or differ from what its author intended
 
-    NOTE = "note"
-    """The model works without something that its code can use."""
+    NOTE = "note"  # the model works without something that its code can use
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +32,11 @@ class Finding:
 class MigrationState(enum.Enum):
     """Whether models of the reference can be served here."""
 
-    READY = "ready"
-    """As they are."""
+    READY = "ready"  # as they are
 
-    ACTION = "action"
-    """After the finding or the change that the item names."""
+    ACTION = "action"  # after the finding or the change that the item names
 
-    UNSUPPORTED = "unsupported"
-    """Not by this server; the item names alternatives."""
+    UNSUPPORTED = "unsupported"  # not by this server; the item names alternatives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

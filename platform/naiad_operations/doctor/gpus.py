@@ -16,12 +16,10 @@ from naiad.core.gpus import find_gpus
 from naiad.sources.interpreters.scripts import run_script
 from naiad_operations.doctor.findings import Finding, Severity
 
-__all__ = ["Surroundings", "examine_gpus", "read_surroundings"]
-
 _DRIVER = "libcuda.so.1"
 _MARK = "naiad-doctor:"
+# Seconds: two contexts, each of which takes one or two, and more while a machine with many GPUs wakes up.
 _TIME_LIMIT = 60.0
-"""Seconds: two contexts, each of which takes one or two, and more while a machine with many GPUs wakes up."""
 _OUT_OF_MEMORY = 2
 _NO_DEVICE = 100
 # Inodes of the machine's own namespaces: include/linux/proc_ns.h.

@@ -10,8 +10,6 @@ from typing import Any
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.sources.interpreters.scripts import run_script
 
-__all__ = ["run_in_environment"]
-
 _MARK = "naiad-doctor:"
 _TIME_LIMIT = 60.0
 

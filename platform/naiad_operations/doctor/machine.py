@@ -20,12 +20,8 @@ from naiad.environments.store.room import free_room, needed_room, unused_bytes
 from naiad.environments.store.store import Store
 from naiad_operations.doctor.findings import Finding, Severity
 
-__all__ = ["examine_interpreter", "examine_memory", "examine_ports", "examine_store", "examine_temporary", "missing_room"]
-
-GUEST_BYTES = 40 << 20
-"""Memory of a guest that has imported only numpy (measured: 30 to 45 MB)."""
-PROCESS_BYTES = 32 << 20
-"""Memory of a further process of the server without connections (PSS, measured)."""
+GUEST_BYTES = 40 << 20  # memory of a guest that has imported only numpy (measured: 30 to 45 MB)
+PROCESS_BYTES = 32 << 20  # memory of a further process of the server without connections (PSS, measured)
 
 
 def examine_ports(options: ServerOptions) -> Iterator[Finding]:

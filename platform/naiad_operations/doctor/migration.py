@@ -18,8 +18,6 @@ from naiad.models.resolution.files import RealFiles
 from naiad_operations.doctor.findings import MigrationItem, MigrationState, Severity
 from naiad_operations.doctor.model import ExaminedModel
 
-__all__ = ["migration_items"]
-
 _LANGUAGE_MODELS = frozenset({"vllm", "vllm_like"})
 
 

@@ -48,8 +48,6 @@ from naiad_operations.doctor.in_environment import run_in_environment
 from naiad_operations.doctor.machine import missing_room
 from naiad_operations.doctor.native_library import examine_native_library, initialize_model
 
-__all__ = ["ExaminationContext", "ExaminedModel", "examine_model"]
-
 _ADVICE = {
     "config": "correct the configuration",
     "no-gpu": "serve it where there is a GPU, and examine it for that with --assume-gpus=1; to try it here on the CPU, "
@@ -61,8 +59,8 @@ _ADVICE = {
     "python": "require a supported version of Python, and install it or give the model an environment with it",
     "files": "add the file, or remove it from the configuration",
 }
+# The decisions of resolution, in order; the first one that is missing is the one that failed.
 _ORDER = ("backend", "stub", "environment", "python")
-"""The decisions of resolution, in order; the first one that is missing is the one that failed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -258,7 +256,6 @@ def _is_on_demand(config: ModelConfig, context: ExaminationContext) -> bool:
 
 
 def _undecided_subject(error: ResolutionError) -> str:
-    """The decision that failed; it is the key of the advice."""
     decided = {step.subject for step in error.decided if isinstance(step, Decision)}
     return next((subject for subject in _ORDER if subject not in decided), _ORDER[-1])
 
@@ -307,7 +304,6 @@ def _examine_initialization(
 
 
 def _examine_completed(examined: ExaminedModel, config: ModelConfig, version: int, context: ExaminationContext) -> None:
-    """Add findings about the configuration that the server would serve."""
     path = str(config_path(examined.files, context.options.models.config_name))
     try:
         validate(config.message, with_io=True)
@@ -370,7 +366,8 @@ def _prepare_environment(
                 return None
         named = resolution.environment
         is_remote = isinstance(named, EnvironmentSource) and not named.is_interpreter
-        if not context.can_unpack and (archive is not None or is_remote or _is_declared(resolution.environment)):
+        is_declared = isinstance(named, Path) and is_declaration(named)
+        if not context.can_unpack and (archive is not None or is_remote or is_declared):
             return None
         environment = prepare_environment(resolution, context.environments, examined.files.key)
         is_folder = environment.digest is None and not environment.is_host
@@ -411,10 +408,6 @@ def _archive(source: Path | EnvironmentSource | None) -> Path | None:
         return None
     path = source.path if isinstance(source, EnvironmentSource) else source
     return path if path is not None and path.is_file() and not is_declaration(path) else None
-
-
-def _is_declared(source: Path | EnvironmentSource | None) -> bool:
-    return isinstance(source, Path) and is_declaration(source)
 
 
 def _examine_environment(
@@ -474,6 +467,7 @@ def examine_by_backend(
 
 
 _FALSE = frozenset({"", "0", "false", "off", "no"})
+# By backend and parameter: why it has no effect, and what to do.
 _WITHOUT_EFFECT = {
     "pytorch": {
         "ENABLE_WEIGHT_SHARING": (
@@ -486,7 +480,6 @@ _WITHOUT_EFFECT = {
         ("Treelite computes on processors", "remove it"),
     ),
 }
-"""By backend and parameter: why it has no effect, and what to do."""
 
 
 def examine_parameters(config: ModelConfig, resolution: Resolution, where: str) -> Iterator[Finding]:

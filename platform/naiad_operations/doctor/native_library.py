@@ -14,10 +14,7 @@ from naiad.models.resolution.native_library import NativeLibrary
 from naiad_operations.doctor.binaries import examine_file
 from naiad_operations.doctor.findings import Finding, Severity
 
-__all__ = ["TIME_LIMIT", "examine_native_library", "initialize_model"]
-
-TIME_LIMIT = 60.0
-"""Seconds that a library may take to initialize a model: some load weights then, which takes minutes."""
+TIME_LIMIT = 60.0  # seconds that a library may take to initialize a model: some load weights then, which takes minutes
 
 
 def initialize_model(

@@ -10,11 +10,8 @@ from naiad.core.extras import install_command
 from naiad_operations.deploy.ray_service import DIRECTORY, SERVER, RayServing, describe_serving, server_settings
 from naiad_operations.ray.directory import Directory
 
-__all__ = ["app", "build"]
-
 _NAME = "naiad"
-_HEAD_NODE = "node:__internal_head__"
-"""The resource that Ray gives to the head node."""
+_HEAD_NODE = "node:__internal_head__"  # the resource that Ray gives to the head node
 
 
 def app(

@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from naiad.core.errors import DeploymentError
 from naiad.core.foreign_json import read_json
 
-__all__ = ["deploy_application", "directory_url", "wait_until_running"]
-
 _PATH = "/api/serve/applications/"
 _SECONDS = 30
 _LOOK_SECONDS = 0.5

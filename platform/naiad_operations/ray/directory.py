@@ -11,15 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["LISTING", "REPORT_SECONDS", "Directory", "ReplicaTable", "Report"]
-
 REPORT_SECONDS = 1.0
-LISTING = "/replicas"
-"""The path of the list; Serve redirects all other paths to a server."""
-_LOST_SECONDS = 3.5
-"""Three reports of a server are missing."""
-_LATE_SECONDS = 1.5
-"""One report is missing: its node may be lost."""
+LISTING = "/replicas"  # the path of the list; Serve redirects all other paths to a server
+_LOST_SECONDS = 3.5  # three reports of a server are missing
+_LATE_SECONDS = 1.5  # one report is missing: its node may be lost
 _NO_SERVER = "no server is ready; `serve status` and the replicas' logs say why"
 
 
@@ -91,11 +86,9 @@ class Directory:
         self._table.add(Report(**report), time.monotonic())
 
     async def leave(self, replica: str) -> None:
-        """Forget a server that is about to stop."""
         self._table.remove(replica)
 
     async def replicas(self) -> list[dict[str, Any]]:
-        """The reports of all servers, for programs on the cluster."""
         return [asdict(each) for each in self._table.current(time.monotonic())]
 
     async def __call__(self, request: Any) -> Any:

@@ -6,12 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["metrics_of", "replicas_for_requests"]
-
-_REPORTED = "naiad_reported"
-"""The metric that each replica has, also one whose models have had no request."""
+_REPORTED = "naiad_reported"  # the metric that each replica has, also one whose models have had no request
+# The metric of a model: this and its name. Its value is the requests that are queued or executing.
 _OF_MODEL = "naiad_requests:"
-"""The metric of a model: this and its name. Its value is the requests that are queued or executing."""
 
 
 def metrics_of(requests: Mapping[str, int]) -> dict[str, float]:

@@ -22,11 +22,8 @@ from naiad_operations.ray.directory import REPORT_SECONDS, Report
 from naiad_operations.ray.policy import metrics_of
 from naiad_operations.supervised_server import SupervisedServer
 
-__all__ = ["ServerReplica"]
-
 _log = logging.getLogger("ray.serve")
-_NODE_VARIABLE = "NAIAD_RAY_NODE"
-"""Models of the backend `remote` prefer servers of this node."""
+_NODE_VARIABLE = "NAIAD_RAY_NODE"  # models of the backend `remote` prefer servers of this node
 _EVERY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 

@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 from naiad.core.errors import DeploymentError
 from naiad_operations.ray.directory import LISTING, REPORT_SECONDS
 
-__all__ = ["ServerList"]
-
 _SECONDS = 10
 
 

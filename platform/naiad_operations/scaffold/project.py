@@ -10,8 +10,6 @@ from pathlib import Path
 
 from naiad.core.errors import ScaffoldError
 
-__all__ = ["Scaffold", "check_name", "identifier", "write"]
-
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 

@@ -15,8 +15,6 @@ from naiad.core.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
 from naiad_operations.scaffold.source import FunctionSource
 
-__all__ = ["Parameter", "PythonForm", "Result", "Signature", "TensorType", "of_hint", "read_signature"]
-
 _SCALARS = {
     "int": Datatype.INT64,
     "float": Datatype.FP64,
@@ -61,8 +59,8 @@ class TensorType:
     form: PythonForm
 
 
+# The type that is assumed where neither a hint nor a default value gives one.
 UNKNOWN = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
-"""The type that is assumed where neither a hint nor a default value gives one."""
 
 
 def of_hint(hint: ast.expr | None) -> TensorType | None:
@@ -141,7 +139,6 @@ def _element_type(hint: ast.expr) -> Datatype:
 
 
 def _name(node: ast.expr) -> str:
-    """The last part of a dotted name; empty for other expressions."""
     match node:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

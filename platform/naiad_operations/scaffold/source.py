@@ -12,8 +12,6 @@ from pathlib import Path
 
 from naiad.core.errors import ScaffoldError
 
-__all__ = ["FunctionSource", "find_function"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSource:

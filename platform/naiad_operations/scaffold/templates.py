@@ -17,10 +17,7 @@ from naiad_operations.scaffold.project import Scaffold, check_name, identifier
 from naiad_operations.scaffold.signature import Parameter, PythonForm, Result, Signature, TensorType, read_signature
 from naiad_operations.scaffold.source import FunctionSource, find_function
 
-__all__ = ["backend", "function_model", "native_backend", "plain_model", "saved_model"]
-
-_EXAMPLE_SIZE = 3
-"""Size of an example input along a dimension of any size."""
+_EXAMPLE_SIZE = 3  # size of an example input along a dimension of any size
 
 _CLIENT = '''"""Send one request to {name}, and print the response."""
 
@@ -291,11 +288,8 @@ def _output_code(result: Result) -> str:
     if tensor.form in {PythonForm.SCALAR, PythonForm.TEXT}:
         value = f"[{value}]"
     dtype = "object" if tensor.datatype is Datatype.BYTES else f"np.{tensor.datatype.numpy}"
-    return f'pb_utils.Tensor("{result.name}", np.asarray({value}, dtype={_numpy_name(dtype)}))'
-
-
-def _numpy_name(dtype: str) -> str:
-    return "np.bool_" if dtype == "np.bool" else dtype
+    dtype = "np.bool_" if dtype == "np.bool" else dtype
+    return f'pb_utils.Tensor("{result.name}", np.asarray({value}, dtype={dtype}))'
 
 
 def _origin(source: FunctionSource, repository: str, name: str) -> str:

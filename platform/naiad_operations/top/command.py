@@ -35,11 +35,9 @@ if TYPE_CHECKING:
 
     from naiad_operations.top.snapshot import Snapshot
 
-__all__ = ["show", "top_command"]
-
 _KEY_SECONDS = 0.05
+# Largest width of lines that no terminal shows, without COLUMNS: nothing is cut, for `grep` and files.
 _PIPE_COLUMNS = 1000
-"""Largest width of lines that no terminal shows, without COLUMNS: nothing is cut, for `grep` and files."""
 _NOT_FOUND, _UNAUTHORIZED, _FORBIDDEN = 404, 401, 403
 _REMEDIES = {
     _NOT_FOUND: "it has no page at /ui, whose figures these are; start it with --ui=true, or name its HTTP port",
@@ -64,8 +62,8 @@ _KEYS = {
     "\x1b[4~": "end",
     "G": "end",
 }
+# One key: the sequence of a key without a letter (ECMA-48, section 5.4), or a letter.
 _KEY = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Z])|.", re.DOTALL)
-"""One key: the sequence of a key without a letter (ECMA-48, section 5.4), or a letter."""
 
 
 @click.command("top", short_help="Show the models and guests of a running server, live.")

@@ -15,11 +15,8 @@ from naiad.core.quantities import counted, size_text
 from naiad.protocol.numbers import integer
 from naiad_operations.top.snapshot import CONDITIONS, NOT_SERVING, GuestRow, ModelRow, ServerRow, Snapshot
 
-__all__ = ["Column", "columns_of", "draw", "draw_guests", "draw_head", "draw_models", "draw_reasons"]
-
 _UNKNOWN = "-"
-_FEW = 10
-"""Below it, a number has one decimal place."""
+_FEW = 10  # below it, a number has one decimal place
 _STATE_STYLES = {"ready": "green", "not ready": "red", "draining": "yellow"}
 _TEXTS = frozenset({"Ver", "State"})
 _NAME_COLUMNS = 16

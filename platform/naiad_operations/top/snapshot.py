@@ -8,12 +8,10 @@ from typing import Any
 
 from naiad.core.quantities import counted
 
-__all__ = ["CONDITIONS", "NOT_SERVING", "GuestRow", "ModelRow", "ServerRow", "Snapshot", "snapshot_of"]
-
 _READY = "READY"
 NOT_SERVING = "not serving"
+# Conditions of models that were loaded and do not serve as they should.
 CONDITIONS = frozenset({"degraded", "no progress", NOT_SERVING, "refusing"})
-"""Conditions of models that were loaded and do not serve as they should."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +37,7 @@ class ModelRow:
 
     name: str
     version: str
-    state: str  # `READY`, `LOADING`, `UNAVAILABLE` and so on, as in the index of the repository.
+    state: str  # `READY`, `LOADING`, `UNAVAILABLE` and so on, as in the index of the repository
     condition: str = ""  # what a model that is `READY` can do now: `ready`, `degraded`, `no progress` and so on
     demand: str = ""  # state of a model on demand: `dormant`, `loading`, `loaded`, `failed`; empty for another model
     reason: str = ""
@@ -57,7 +55,6 @@ class ModelRow:
 
     @property
     def has_failed(self) -> bool:
-        """Whether it should serve and does not."""
         return self.state != _READY and bool(self.reason) and self.reason != "unloaded"
 
     @property
@@ -83,11 +80,11 @@ class GuestRow:
     version: str
     name: str
     pid: int | None = None
-    state: str = ""  # `ready`, `no progress`, `hung`, `restarting`, `given up`.
+    state: str = ""  # `ready`, `no progress`, `hung`, `restarting`, `given up`
     cpu: float | None = None
     memory: int | None = None
     restarts: int | None = None
-    connections: int | None = None  # none for a process that accepts none; so are *requests*
+    connections: int | None = None  # None for a process that accepts none; so are *requests*
     requests: int | None = None
 
 

@@ -13,11 +13,8 @@ from rich.text import Text
 from naiad_operations.top.screen import Column, columns_of, draw_guests, draw_head, draw_models, draw_reasons
 from naiad_operations.top.snapshot import ModelRow, Snapshot
 
-__all__ = ["View"]
-
 Line = list[Segment]
-_ATTENTION = "attention"
-"""The order at the beginning: failed models first, then the busiest."""
+_ATTENTION = "attention"  # the order at the beginning: failed models first, then the busiest
 _KEYS = "q quit  ↑↓ scroll  s/S sort: {sort}  r reverse"
 
 

@@ -29,8 +29,6 @@ from naiad_operations.tune.objective import Limit, Measured, measured_of, parse_
 from naiad_operations.tune.report import as_csv, as_markdown, as_svg, candidate_text
 from naiad_operations.tune.search import Candidate, Space, best_load, score, search
 
-__all__ = ["OWN_FLAGS", "tune"]
-
 _PROGRAM = "naiad tune MODEL"
 _GROUP = "Tune (also takes all flags of the server; the model is served with them)"
 _OBJECTIVE = Flag(
@@ -61,21 +59,17 @@ _INSTANCE_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _DELAYS_US = (0, 100, 500, 1_000, 2_000, 5_000, 10_000)
 _WARM_UP_SECONDS = 0.5
 _REQUEST_SECONDS = 60.0
-_LOAD_SECONDS = 3600.0
-"""A load may build an environment."""
+_LOAD_SECONDS = 3600.0  # a load may build an environment
 _STOP_SECONDS = 40.0
-_GROWS = 1.03
-"""Twice the requests in flight have to raise the rate by this factor twice, or more of them are not tried."""
+_GROWS = 1.03  # twice the requests in flight have to raise the rate by this factor twice, or more of them are not tried
+# Flags of the server that this command sets.
 _OWN_SERVER_FLAGS = frozenset(
     {"http-port", "http-address", "allow-http", "allow-grpc", "allow-metrics", "model-control-mode", "log-file"}
 )
-"""Flags of the server that this command sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TunePlan:
-    """What the command line asks for."""
-
     name: str
     repository: Path
     flags: tuple[str, ...]

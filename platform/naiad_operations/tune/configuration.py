@@ -11,8 +11,6 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import ConfigError
 from naiad_operations.tune.search import Candidate
 
-__all__ = ["candidate_of", "check_tunable", "with_candidate", "with_candidate_text"]
-
 _BATCHING, _DELAY, _PREFERRED = "dynamic_batching", "max_queue_delay_microseconds", "preferred_batch_size"
 
 

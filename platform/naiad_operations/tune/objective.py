@@ -10,8 +10,6 @@ from naiad.core.errors import OptionError
 from naiad_operations.bench.load import LoadResult
 from naiad_operations.bench.report import as_json
 
-__all__ = ["FIGURES", "Limit", "Measured", "measured_of", "parse_objective"]
-
 FIGURES = ("p50", "p90", "p95", "p99", "mean", "max")
 _UNITS = {"us": 0.001, "ms": 1.0, "s": 1000.0}
 _LIMIT = re.compile(r"(\w+)\s*<=?\s*(\d+(?:\.\d+)?)\s*(us|ms|s)?")

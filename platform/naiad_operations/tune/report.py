@@ -11,8 +11,6 @@ from math import log10
 from naiad_operations.tune.objective import FIGURES, Limit, Measured
 from naiad_operations.tune.search import Candidate, best_load
 
-__all__ = ["as_csv", "as_markdown", "as_svg", "candidate_text"]
-
 Trials = Mapping[Candidate, Sequence[Measured]]
 
 _WIDTH, _HEIGHT, _LEFT, _RIGHT, _TOP, _BOTTOM = 860, 480, 74, 24, 46, 58

@@ -15,16 +15,14 @@ from typing import NamedTuple
 
 from naiad_operations.tune.objective import Limit, Measured
 
-__all__ = ["Candidate", "Space", "best_load", "score", "search"]
-
+# A step upward has to raise the rate by this factor: measurements of a few seconds differ by a percent or two.
 _BETTER = 1.03
-"""A step upward has to raise the rate by this factor: measurements of a few seconds differ by a percent or two."""
+# The delay with which larger batches are tried, too: long enough for clients that answer at once to send their next
+# requests, and nobody waits for it where batches fill.
 _PROBE_US = 5000
-"""The delay with which larger batches are tried, too: long enough for clients that answer at once to send their next
-requests, and nobody waits for it where batches fill."""
+# A step to fewer instances, or to a shorter delay, may lose this much: an instance is a process with a copy of the
+# model, and a delay is latency of requests that come alone.
 _EQUAL = 0.99
-"""A step to fewer instances, or to a shorter delay, may lose this much: an instance is a process with a copy of the
-model, and a delay is latency of requests that come alone."""
 
 
 class Candidate(NamedTuple):

@@ -14,8 +14,6 @@ from naiad.config.model.normalise import normalise
 from naiad.config.model.text import parse_mapping
 from naiad.core.errors import Code, ConfigError
 
-__all__ = ["merge_auto_completed"]
-
 
 def merge_auto_completed(message: pb.ModelConfig, completed: Mapping[str, Any]) -> pb.ModelConfig:
     """Return the merged configuration, normalised; `message` is not changed.

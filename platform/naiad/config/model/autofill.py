@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import ConfigError
 
-__all__ = ["PYTHON_BACKEND", "PYTHON_FILENAME", "fill_backend"]
-
 PYTHON_BACKEND = "python"
 PYTHON_FILENAME = "model.py"
 
@@ -40,6 +38,7 @@ _SIGNATURES = (
     _Signature(backend=PYTHON_BACKEND, filename=PYTHON_FILENAME, directory=None),
 )
 
+# Files of backends that ship with naiad. The reference recognises none of them: a `model.py` beside one is meant.
 _FILES_OF_OWN_BACKENDS = {
     # First: models of MLflow have files of other backends beside it.
     "MLmodel": "mlflow",
@@ -54,7 +53,6 @@ _FILES_OF_OWN_BACKENDS = {
     "model.safetensors.index.json": "transformers",
     "adapter_config.json": "transformers",
 }
-"""Files of backends that ship with naiad. The reference recognises none of them: a `model.py` beside one is meant."""
 
 
 def fill_backend(message: pb.ModelConfig, model_name: str, listing: Mapping[str, bool] | None) -> None:

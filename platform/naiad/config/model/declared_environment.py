@@ -29,16 +29,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = [
-    "PYTHON_ENV",
-    "ScriptBlock",
-    "add_dependencies",
-    "is_conda_declaration",
-    "is_declaration",
-    "lock_candidates",
-    "read_script_block",
-]
-
 # PEP 723 has this expression.
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _SCRIPT = "script"
@@ -47,8 +37,7 @@ _PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
 _CONDA = re.compile(r"(environment([._-][A-Za-z0-9._-]+)?|conda)\.ya?ml|pixi\.(toml|lock)")
 _CONDA_LOCK = "pixi.lock"
 _PROJECT = "pyproject.toml"
-PYTHON_ENV = "python_env.yaml"
-"""MLflow's file with a version of Python and requirements, beside a model."""
+PYTHON_ENV = "python_env.yaml"  # MLflow's file with a version of Python and requirements, beside a model
 _INDENT = "    "
 
 

@@ -13,15 +13,11 @@ from dataclasses import dataclass, field
 from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import ConfigError
 
-__all__ = ["ENSEMBLE_PLATFORM", "check_ensemble_members", "validate_ensemble"]
-
 ENSEMBLE_PLATFORM = "ensemble"
 
 
 @dataclass(slots=True)
 class _DataFlow:
-    """The sources and uses of a tensor of the ensemble, and whether data reaches it."""
-
     is_output: bool = False
     is_ready: bool = False
     sources: list[str] = field(default_factory=list)

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 
 from naiad.core.errors import ConfigError
 
-__all__ = ["PINS_FILE", "format_pins", "parse_pins"]
-
 PINS_FILE = "environments.lock"
 _LINE = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<uri>\S+)")
 _HEAD = "# Written by `naiad env pin`: the content of each remote environment without @sha256 in the model.\n"

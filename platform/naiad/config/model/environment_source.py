@@ -9,10 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from naiad.core.errors import ConfigError
 
-__all__ = ["ENVIRONMENT_SCHEME", "EnvironmentSource", "is_uri", "redact", "split_digest"]
-
-ENVIRONMENT_SCHEME = "env://"
-"""Scheme of an environment in an `--env-directory`."""
+ENVIRONMENT_SCHEME = "env://"  # scheme of an environment in an `--env-directory`
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 # In a URI of a registry everything before the host is a secret. Elsewhere a user without a password is not secret, as

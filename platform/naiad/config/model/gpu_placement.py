@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
 
-__all__ = ["GpuPlacement", "place_on_cpu"]
-
 
 @dataclass(frozen=True, slots=True)
 class GpuPlacement:

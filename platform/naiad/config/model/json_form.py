@@ -16,8 +16,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from naiad.config.model.suggestions import unknown_field, unknown_value
 from naiad.core.errors import ConfigError
 
-__all__ = ["prepare"]
-
 _LABEL_REPEATED = 3
 _SWITCHES = {
     **dict.fromkeys(("true", "t", "yes", "y", "1"), True),

@@ -9,8 +9,6 @@ from __future__ import annotations
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, instance_groups, instance_names
 
-__all__ = ["kept_names"]
-
 
 def kept_names(before: ModelConfig, now: ModelConfig) -> set[str]:
     """The names of the instances that are the same in both configurations."""

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from naiad.core.errors import OptionError, ParameterError
 from naiad.core.quantities import parse_size
 
-__all__ = ["MEMORY_LIMIT", "NO_MEMORY_LIMIT", "MemoryLimit", "parse_memory_limit"]
-
 MEMORY_LIMIT = "memory_limit"
-_LEAST = 16 << 20
-"""An interpreter with numpy has more. A smaller number is most likely one without its unit."""
+_LEAST = 16 << 20  # An interpreter with numpy has more. A smaller number is most likely one without its unit.
 
 
 @dataclass(frozen=True, slots=True)

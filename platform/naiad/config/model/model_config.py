@@ -16,21 +16,6 @@ from naiad.config.model.parameters import NO_PARAMETERS_GIVEN, ModelParameters, 
 from naiad.config.model.render import to_json
 from naiad.protocol.datatypes import Datatype
 
-__all__ = [
-    "All",
-    "InstanceGroup",
-    "InstanceKind",
-    "InstancePlacement",
-    "Latest",
-    "ModelConfig",
-    "Specific",
-    "TensorConfig",
-    "VersionPolicy",
-    "freeze",
-    "freeze_version_policy",
-    "instance_names",
-]
-
 
 class InstanceKind(enum.Enum):
     """Where an instance runs; the value is that of `args["model_instance_kind"]`."""
@@ -94,7 +79,7 @@ class ModelConfig:
     """The effective configuration of a model."""
 
     name: str
-    platform: str = ""  # `ensemble`, a native backend's platform, or empty.
+    platform: str = ""  # `ensemble`, a native backend's platform, or empty
     backend: str = ""
     runtime: str = ""  # library or `model.py` that runs the model; empty for the default
     max_batch_size: int = 0  # most rows of a batch; 0 for a model without a batch dimension

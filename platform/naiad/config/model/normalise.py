@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from naiad.config.model import model_config_pb2 as pb
 
-__all__ = ["normalise", "normalise_instance_groups"]
-
 _PYTHON = "python"
 DEFAULT_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 

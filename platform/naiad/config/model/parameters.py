@@ -18,15 +18,6 @@ from naiad.config.model.prewarm import PREWARM, parse_prewarmed_modules
 from naiad.config.model.scaling import MAX, MIN, SCALE_IDLE, SCALE_WAIT, ScalingPolicy, parse_scaling
 from naiad.core.errors import Code, ParameterError
 
-__all__ = [
-    "NO_PARAMETERS_GIVEN",
-    "ModelParameters",
-    "or_default",
-    "parse_parameters",
-    "place_of_parameter",
-    "without_own_parameters",
-]
-
 DEMAND = "demand"
 IDLE_SECONDS = "idle_seconds"
 HANG_SECONDS = "HANG_SECONDS"
@@ -70,8 +61,8 @@ class ModelParameters:
     prewarmed_modules: tuple[str, ...] | None = None
     # `min_instances`, `max_instances` and what belongs to them; None if the number of instances is fixed.
     scaling: ScalingPolicy | None = None
-    takes_device_inputs: bool = False  # `FORCE_CPU_ONLY_INPUT_TENSORS` is "no": it takes inputs in GPU memory.
-    is_in_one_process: bool = False  # `ONE_PROCESS`: whether one process of the server has all its instances.
+    takes_device_inputs: bool = False  # `FORCE_CPU_ONLY_INPUT_TENSORS` is "no": it takes inputs in GPU memory
+    is_in_one_process: bool = False  # `ONE_PROCESS`: whether one process of the server has all its instances
 
 
 NO_PARAMETERS_GIVEN = ModelParameters()

@@ -6,11 +6,8 @@ import re
 
 from naiad.core.errors import ParameterError
 
-__all__ = ["PREWARM", "modules_to_prewarm", "parse_prewarmed_modules"]
-
 PREWARM = "PREWARM"
-_DEFAULT_MODULES = ("numpy",)
-"""Those of a model that does not name its own. The stub imports numpy in any case."""
+_DEFAULT_MODULES = ("numpy",)  # Those of a model that does not name its own. The stub imports numpy in any case.
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 

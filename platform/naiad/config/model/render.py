@@ -16,8 +16,6 @@ from google.protobuf.message import Message
 
 from naiad.config.model import model_config_pb2 as pb
 
-__all__ = ["to_json"]
-
 # protobuf's JSON writes 64-bit integers as strings. The reference converts them back to numbers field by field and
 # misses these, so its clients receive strings.
 _LEFT_AS_STRINGS = frozenset(

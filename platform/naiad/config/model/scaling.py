@@ -9,17 +9,6 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import ParameterError
 from naiad.protocol.numbers import decimal, integer
 
-__all__ = [
-    "MAX",
-    "MIN",
-    "SCALE_IDLE",
-    "SCALE_WAIT",
-    "ScalingPolicy",
-    "parse_scaling",
-    "reject_native_scaling",
-    "with_count",
-]
-
 MIN = "min_instances"
 MAX = "max_instances"
 SCALE_WAIT = "scale_wait_ms"

@@ -8,10 +8,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor
 
 from naiad.config.model import model_config_pb2 as pb
 
-__all__ = ["PACKAGE", "unknown_field", "unknown_value"]
-
-PACKAGE = f"{pb.DESCRIPTOR.package}."
-"""Prefix of all full names, to be removed from texts for users."""
+PACKAGE = f"{pb.DESCRIPTOR.package}."  # prefix of all full names, to be removed from texts for users
 
 # Names from the wire protocol or numpy, for the datatypes of config.pbtxt.
 _OTHER_NAMES = {

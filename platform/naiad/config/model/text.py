@@ -21,8 +21,6 @@ from naiad.config.model.suggestions import PACKAGE, unknown_field, unknown_value
 from naiad.core.errors import ConfigError
 from naiad.core.foreign_json import TOO_MANY_DIGITS
 
-__all__ = ["find_placeholder", "find_placeholders", "parse_json", "parse_mapping", "parse_text"]
-
 _POSITION = re.compile(r"^\d+:\d+ : ")
 # protobuf repeats the failing line in quotes; the position is enough.
 _QUOTED_LINE = re.compile(r"^'.*': (?=[A-Z])", re.DOTALL)
@@ -31,13 +29,11 @@ _UNKNOWN_VALUE = re.compile(r'Enum type "([\w.]+)" has no value named (\S+?)\.?$
 _NO_MESSAGE = re.compile(r'Expected "[{<]"')
 _NO_END = re.compile(r'Expected "}"')
 _NO_COMMA = re.compile(r'Expected ","')
-_PLACEHOLDER = re.compile(r"\$\{[^{}\s]*\}|\{\{[^{}]*\}\}")
-"""Of the shell and of Helm: `${name}`, `{{ .Values.name }}`."""
+_PLACEHOLDER = re.compile(r"\$\{[^{}\s]*\}|\{\{[^{}]*\}\}")  # of the shell and of Helm: `${name}`, `{{ .Values.name }}`
 _COMMENT = re.compile(r"#.*")
+# Comments and texts, whose brackets do not count, and brackets.
 _TOKEN = re.compile(r"""#.*|"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|[][{}]""")
-"""Comments and texts, whose brackets do not count, and brackets."""
-_MARK = "\ufeff"
-"""Byte order mark, with which Windows editors begin a UTF-8 file."""
+_MARK = "\ufeff"  # byte order mark, with which Windows editors begin a UTF-8 file
 _JSON_FIELD = re.compile(r"Failed to parse (\w+) field: ")
 
 
@@ -125,7 +121,6 @@ def _reject_nul(message: Message, source: str | Path) -> None:
 
 
 def _path_to_nul(message: Message) -> str:
-    """The path of the first field of a message whose text contains a NUL; empty without one."""
     for field, value in message.ListFields():
         entries: Iterable[tuple[str, Any]]
         if isinstance(value, Mapping):

@@ -13,8 +13,6 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.ensemble import ENSEMBLE_PLATFORM, validate_ensemble
 from naiad.core.errors import Code, ConfigError
 
-__all__ = ["validate", "validate_instance_groups", "validate_name", "validate_response_cache"]
-
 # Each instance is a process; without a limit, a typing error such as 10**9 would exhaust memory with names alone.
 _MAX_INSTANCES = 4096
 

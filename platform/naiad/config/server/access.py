@@ -10,27 +10,11 @@ from pathlib import Path
 from naiad.config.server.flag_values import FlagValues
 from naiad.core.errors import OptionError
 
-__all__ = [
-    "ADMIN_VARIABLE",
-    "API_KEYS_VARIABLE",
-    "SERVER_SECRETS",
-    "Api",
-    "ApiKeySources",
-    "Restrictions",
-    "TlsFiles",
-    "api_key_sources",
-    "header_pattern",
-    "parse_pattern",
-    "parse_restrictions",
-    "parse_tls",
-    "read_api_keys",
-]
-
 _SWITCHED_OFF = re.compile(r"^\(\?([a-zA-Z]*-[a-zA-Z]+)\)(.*)$", re.DOTALL)
 API_KEYS_VARIABLE = "NAIAD_OPENAI_API_KEYS"
 ADMIN_VARIABLE = "NAIAD_ADMIN_KEY"
+# Variables with secrets of the server itself: neither guests nor installers get them.
 SERVER_SECRETS = (API_KEYS_VARIABLE, ADMIN_VARIABLE)
-"""Variables with secrets of the server itself: neither guests nor installers get them."""
 _API_KEYS_FLAG = "openai-api-keys-file"
 
 
@@ -48,8 +32,7 @@ class Api(enum.Enum):
     LOGGING = "logging"
 
 
-Restrictions = dict[Api, tuple[str, str]]
-"""Name and value of the header that each restricted API requires."""
+Restrictions = dict[Api, tuple[str, str]]  # name and value of the header that each restricted API requires
 
 _NAMES = frozenset(api.value for api in Api)
 

@@ -15,27 +15,11 @@ from naiad.config.server.flag import leading_integer
 from naiad.config.server.flag_values import FlagValues
 from naiad.core.errors import OptionError
 
-__all__ = [
-    "ENVIRONMENT_SETTING",
-    "GLOBAL",
-    "KNOWN_SETTINGS",
-    "PYTHON_SETTING",
-    "WITHOUT_EFFECT",
-    "BackendConfigs",
-    "PythonSettings",
-    "backend_directories",
-    "effective_settings",
-    "parse_backend_configs",
-    "parse_python_settings",
-    "shipped_backends",
-]
+GLOBAL = ""  # key of the settings for all backends
 
-GLOBAL = ""
-"""Key of the settings for all backends."""
+BackendConfigs = Mapping[str, Mapping[str, str]]  # settings by backend name
 
-BackendConfigs = Mapping[str, Mapping[str, str]]
-"""Settings by backend name."""
-
+# Settings of `python` that the reference reads and that have no counterpart here.
 WITHOUT_EFFECT = (
     "shm-default-byte-size",
     "shm-growth-byte-size",
@@ -43,11 +27,11 @@ WITHOUT_EFFECT = (
     "shm_message_queue_size",
     "thread-pool-size",
 )
-"""Settings of `python` that the reference reads and that have no counterpart here."""
 
 ENVIRONMENT_SETTING = "execution-env-path"
 PYTHON_SETTING = "default-python"
 
+# Settings of `python` that this server or the reference's reads.
 KNOWN_SETTINGS = (
     "stub-timeout-seconds",
     ENVIRONMENT_SETTING,
@@ -59,7 +43,6 @@ KNOWN_SETTINGS = (
     "default-max-batch-size",
     "min-compute-capability",
 )
-"""Settings of `python` that this server or the reference's reads."""
 
 _DEFAULT_DIRECTORY = Path("/opt/tritonserver/backends")
 _FLAG = "backend-config"

@@ -7,11 +7,8 @@ import os
 from naiad.config.server.flag_values import FlagValues
 from naiad.core.errors import OptionError
 
-__all__ = ["parse_cache_size"]
-
 _LOCAL = "local"
-_MIN_SIZE = 1
-"""A cache too small for any response is useless and harmless; the reference starts with 200 bytes."""
+_MIN_SIZE = 1  # a cache too small for any response is useless and harmless; the reference starts with 200 bytes
 
 
 def parse_cache_size(values: FlagValues, flag: str) -> int:

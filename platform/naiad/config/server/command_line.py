@@ -41,8 +41,6 @@ from naiad.config.server.options import (
 from naiad.config.server.trace_options import trace_warnings
 from naiad.core.errors import OptionError
 
-__all__ = ["read_options"]
-
 _PYTHON = "python"
 _THERE_ARE = f"there are {', '.join(KNOWN_SETTINGS)}"
 

@@ -9,13 +9,11 @@ from naiad.config.server.access import Api, parse_restrictions
 from naiad.config.server.flag_values import FlagValues
 from naiad.core.errors import OptionError
 
-__all__ = ["EVERYWHERE", "LOOPBACK", "console_warnings", "parse_ui_address", "parse_ui_control", "parse_ui_password"]
-
 _UI = "ui"
 _CONTROL, _PASSWORD, _RESTRICTED = "ui-control", "ui-password", "http-restricted-api"
 _ADDRESS, _HTTP_ADDRESS = "ui-address", "http-address"
+# All loopback addresses, and all addresses: what `--ui-address` stands for.
 LOOPBACK, EVERYWHERE = "127.0.0.1", "0.0.0.0"  # noqa: S104 - what an operator may ask for
-"""All loopback addresses, and all addresses: what `--ui-address` stands for."""
 
 
 def parse_ui_address(values: FlagValues, name: str) -> str:

@@ -6,18 +6,13 @@ import enum
 
 from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["EnvBuild", "parse_env_build"]
-
 
 class EnvBuild(enum.Enum):
     """What is allowed; each value allows what those before it allow."""
 
-    NEVER = "never"
-    """Use environments that the store has."""
-    LOCKED = "locked"
-    """Install what a lock names."""
-    ALLOWED = "allowed"
-    """Resolve requirements without a lock, too."""
+    NEVER = "never"  # use environments that the store has
+    LOCKED = "locked"  # install what a lock names
+    ALLOWED = "allowed"  # resolve requirements without a lock, too
 
 
 def parse_env_build(values: FlagValues, name: str) -> EnvBuild | None:

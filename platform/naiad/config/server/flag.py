@@ -12,23 +12,6 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from naiad.core.errors import OptionError
 
-__all__ = [
-    "Flag",
-    "Kind",
-    "NoEffect",
-    "Support",
-    "Supported",
-    "Unsupported",
-    "UsageError",
-    "Value",
-    "format_flag",
-    "invalid_value",
-    "is_truth_value",
-    "leading_integer",
-    "parse_value",
-    "unread_rest",
-]
-
 Value = str | int | float | bool
 
 _TRUE = frozenset({"true", "on", "1"})
@@ -215,7 +198,6 @@ def _not_a_number(flag: Flag, text: str, wanted: str) -> UsageError:
 
 
 def _allowed(flag: Flag, wanted: str) -> str:
-    """*wanted* with the bounds of the flag."""
     if flag.low is None:
         return wanted if flag.high is None else f"{wanted} of at most {flag.high:.15g}"
     if flag.high is None:

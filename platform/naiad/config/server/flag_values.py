@@ -19,8 +19,6 @@ from naiad.config.server.flag import (
 )
 from naiad.core.errors import OptionError
 
-__all__ = ["FlagValues"]
-
 _URI = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _FILE_URI = "file://"
 
@@ -40,7 +38,6 @@ class FlagValues:
         return name in self._values
 
     def last(self, name: str) -> Value | None:
-        """The last value given, else the default, else None."""
         if name in self._values:
             return self._values[name][-1]
         flag = self._flags[name]

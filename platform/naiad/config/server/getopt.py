@@ -11,12 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from naiad.config.server.flag import Flag, Supported, UsageError, is_truth_value
 
-__all__ = ["HELP", "split_arguments"]
-
 _MOST_ALTERNATIVES = 5
 
-HELP = "help"
-"""Name of the flag that `-h` abbreviates."""
+HELP = "help"  # name of the flag that `-h` abbreviates
 
 
 def split_arguments(

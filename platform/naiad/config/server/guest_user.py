@@ -12,19 +12,17 @@ from typing import TypeVar
 from naiad.config.server.flag import UsageError
 from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["GuestUser", "GuestUserRange", "parse_guest_user"]
-
 _T = TypeVar("_T")
 _K = TypeVar("_K")
 _FORM = re.compile(r"(?P<user>[^:]+)(?::(?P<group>[^:]+))?")
 _AUTO = re.compile(r"auto(?::(?P<first>[0-9]{1,10})-(?P<last>[0-9]{1,10}))?")
+# Numbers that no system gives to users: systemd's list of ranges has this one as unused, and it is within the 65,536
+# numbers that containers usually have (https://systemd.io/UIDS-GIDS).
 _UNUSED = (60706, 61183)
-"""Numbers that no system gives to users: systemd's list of ranges has this one as unused, and it is within the 65,536
-numbers that containers usually have (https://systemd.io/UIDS-GIDS)."""
 _LARGEST = (1 << 32) - 2
 _MAPS = ("/proc/self/uid_map", "/proc/self/gid_map")
+# By their number (capabilities(7)). Without CAP_KILL the server could start such guests and not end them.
 _CAPABILITIES = {5: "CAP_KILL", 6: "CAP_SETGID", 7: "CAP_SETUID"}
-"""By their number (capabilities(7)). Without CAP_KILL the server could start such guests and not end them."""
 
 
 @dataclass(frozen=True)  # without slots, which have no room for the weak references of `guests.guest_users`

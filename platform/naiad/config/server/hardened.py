@@ -15,14 +15,13 @@ from naiad.config.server.access import ADMIN_VARIABLE, API_KEYS_VARIABLE, Api, R
 from naiad.config.server.console_options import LOOPBACK, parse_ui_address
 from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["ADMIN_HEADER", "Hardening", "hardened_flags", "hardened_warnings", "hardening_of"]
-
 ADMIN_HEADER = "naiad-admin-key"
 
 _FLAG = "hardened"
 _ADMIN_APIS = "model-repository,model-config,shared-memory,statistics,trace,logging"
 _BEHIND_KEYS = (Api.INFERENCE, Api.METADATA)
 _HTTP, _GRPC = "http-restricted-api", "grpc-restricted-protocol"
+# Flags, their values, and why.
 _SETTINGS = (
     ("metrics-address", "127.0.0.1", "metrics name models and count their requests"),
     ("guest-env", "", "models inherit no credentials"),
@@ -31,7 +30,6 @@ _SETTINGS = (
     ("http-keepalive-timeout", "75", "idle connections end"),
     ("max-connections-per-address", "1000", "one client leaves connections for others"),
 )
-"""Flags, their values, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["MetricsConfig", "metrics_warnings", "parse_metrics_config"]
-
 _QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 _SWITCHES = ("counter_latencies", "summary_latencies", "histogram_latencies")
 

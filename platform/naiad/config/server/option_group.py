@@ -20,8 +20,6 @@ from naiad.config.server.flag_values import FlagValues
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["combined", "flags_of", "option", "read_group"]
-
 _FLAGS, _READ = "flags", "read"
 Group = TypeVar("Group", bound="DataclassInstance")
 

@@ -11,8 +11,6 @@ from naiad.config.model.environment_source import redact
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.protocol.metadata import ServerMetadata
 
-__all__ = ["option_rows"]
-
 _EVERY_DEVICE = -1
 
 

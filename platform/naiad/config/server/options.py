@@ -48,8 +48,6 @@ from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_ori
 from naiad.core.errors import OptionError
 from naiad.core.quantities import parse_size
 
-__all__ = ["SERVER_FLAGS", "LogFormat", "ModelControlMode", "ServerOptions"]
-
 
 def parse_gpu_pools(values: FlagValues, name: str) -> Mapping[int, int]:
     """Bytes by the number of a GPU; the last value for a GPU counts."""
@@ -63,8 +61,7 @@ def parse_gpu_pools(values: FlagValues, name: str) -> Mapping[int, int]:
     return found
 
 
-FORMER_NAME = "frontends"
-"""The flag by its former name, of which 0 meant one process."""
+FORMER_NAME = "frontends"  # the flag by its former name, of which 0 meant one process
 _AUTO = "auto"
 _FEW_CORES = 4
 _CORES_PER_PROCESS = 4
@@ -810,7 +807,6 @@ class EnvironmentOptions:
 
     @property
     def guest_directory(self) -> Path:
-        """The directory in which the default guest is laid out, beside the environments."""
         return guest_directory(self.store)
 
 
@@ -911,7 +907,6 @@ class ServerOptions:
 
     @property
     def openai_shares_http(self) -> bool:
-        """Whether the OpenAI API is served by the HTTP service."""
         http, openai = self.http, self.openai
         return http.is_enabled and (openai.address, openai.port) == (http.address, http.port)
 
@@ -973,6 +968,7 @@ _DEPRECATED = (
     Flag("trace-log-frequency", _INT, "", "Traces in a file.", deprecated="--trace-config"),
 )
 
+# All flags in the order of the usage.
 SERVER_FLAGS: tuple[Flag, ...] = (
     *flags_of("Server", GeneralOptions),
     *flags_of("Logging", LogOptions),
@@ -991,4 +987,3 @@ SERVER_FLAGS: tuple[Flag, ...] = (
     *flags_of("Not in this version (refused where it would matter, else without effect)", _UNSUPPORTED),
     *flags_of("Deprecated", _DEPRECATED),
 )
-"""All flags in the order of the usage."""

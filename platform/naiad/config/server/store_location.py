@@ -18,10 +18,7 @@ import platformdirs
 
 from naiad.core.errors import OptionError
 
-__all__ = ["PRIVATE_MODE", "StoreLocation", "find_store", "guest_directory", "private_store", "require_private"]
-
-PRIVATE_MODE = 0o700
-"""The mode of the folder that has the store among temporary files."""
+PRIVATE_MODE = 0o700  # the mode of the folder that has the store among temporary files
 _ADVICE = "name a directory that can be written with --env-store or NAIAD_STORE"
 
 

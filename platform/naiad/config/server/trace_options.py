@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from naiad.config.server.flag import UsageError, leading_integer
+from naiad.config.server.flag import leading_integer
 from naiad.config.server.flag_values import FlagValues
 
-__all__ = ["LEVELS", "OpenTelemetryConfig", "TraceConfig", "levels_of", "parse_trace_config", "trace_warnings"]
-
-LEVELS = ("TIMESTAMPS", "TENSORS")
-"""What can be traced of a request, in the order in which settings list it."""
+LEVELS = ("TIMESTAMPS", "TENSORS")  # what can be traced of a request, in the order in which settings list it
 
 _OLD_FLAGS = {
     "level": "trace-level",
@@ -142,9 +139,5 @@ def _number(values: FlagValues, settings: Mapping[str, list[str]], key: str, def
     text = settings[key][-1]
     number = leading_integer(text)
     if number is None or not low <= number < 1 << 31:
-        raise _bad_number(values, key, text, low)
+        raise values.invalid("trace-config", f"{key} must be an integer of at least {low}. Got {text}")
     return number
-
-
-def _bad_number(values: FlagValues, key: str, text: str, low: int) -> UsageError:
-    return values.invalid("trace-config", f"{key} must be an integer of at least {low}. Got {text}")

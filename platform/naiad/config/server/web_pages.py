@@ -7,8 +7,6 @@ import re
 from naiad.config.server.flag_values import FlagValues
 from naiad.core.errors import OptionError
 
-__all__ = ["parse_allowed_hosts", "parse_allowed_origins", "read_hosts", "read_origins"]
-
 _ANY = "*"
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 _ORIGIN = re.compile(r"file://|[a-z][a-z0-9+.-]*://[^/?#@*\s]+")

@@ -42,10 +42,7 @@ from naiad.protocol.inference import (
     Sink,
 )
 
-__all__ = ["CallId", "ModelCalls", "OpenCall", "rejection"]
-
-CallId: TypeAlias = tuple[Worker, int]
-"""The calling guest, and its number of the call."""
+CallId: TypeAlias = tuple[Worker, int]  # the calling guest, and its number of the call
 
 _FEW_CALLS = 32  # among so many, a search takes less than 0.1 ms
 _KEPT_UNKNOWN = 64  # a model may make up a name for each call
@@ -105,8 +102,6 @@ class OpenCall:
 
 
 class _WaitingCall(NamedTuple):
-    """A call that blocks its instance, and waits for another one."""
-
     began: int
     worker: Worker
     number: int
@@ -212,7 +207,6 @@ class ModelCalls:
                 self._reject_cycles([_waiting_call(pending)])
 
     def open_calls(self) -> Iterator[CallId]:
-        """All calls that do not have their last response."""
         return ((worker, number) for worker, calls in self._calls.items() for number in calls)
 
     def find(self, worker: Worker, number: int) -> OpenCall | None:
@@ -305,7 +299,6 @@ class ModelCalls:
             self._reject_cycles(self._waiting_calls())
 
     def blocking_calls(self) -> dict[CallId, Events]:
-        """What each call waits for that blocks its instance."""
         found: dict[CallId, Events] = {
             (worker, number): pending.opened.waits()
             for worker, calls in self._calls.items()

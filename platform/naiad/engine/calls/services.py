@@ -13,8 +13,8 @@ from naiad.guests.worker import Worker
 
 logger = logging.getLogger("naiad.engine")
 
+# Takes the worker, the number of its query and the fields; responds through `Worker.reply`, now or later.
 QueryHandler: TypeAlias = Callable[[Worker, int, Mapping[str, str]], None]
-"""Takes the worker, the number of its query and the fields; responds through `Worker.reply`, now or later."""
 NotificationHandler: TypeAlias = Callable[[Worker, Mapping[str, str]], None]
 
 

@@ -21,8 +21,6 @@ from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.request_plan import CheckedLayout
 
-__all__ = ["EnsembleExecution", "graph_of"]
-
 _POLL_SECONDS = 0.01
 
 
@@ -72,7 +70,6 @@ class EnsembleExecution:
         return self._admission.reason
 
     def keep_responses(self, cache: ResponseCache) -> None:
-        """From now on answer requests that *cache* knows the response of from there."""
         self._admission.cache = CachedResponses(cache, self.config, self._version, self.number, self.totals)
 
     async def stop(self, timeout: float) -> None:

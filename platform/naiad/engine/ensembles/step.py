@@ -37,13 +37,13 @@ from naiad.protocol.inference import (
 
 logger = logging.getLogger("naiad.engine")
 
+# Called when a step has to wait, for an instance or for its turn, with what returns its waits.
 OnStepWaiting: TypeAlias = Callable[[Callable[[], Events]], None]
-"""Called when a step has to wait, for an instance or for its turn, with what returns its waits."""
 
 _NO_DEVICE = DeviceUse()
 _CALLER, _NO_READER = -1, -2
+# Steps whose turn has come that are submitted in one turn of the event loop: each takes up to about 0.1 ms.
 _SUBMITTED_AT_ONCE = 64
-"""Steps whose turn has come that are submitted in one turn of the event loop: each takes up to about 0.1 ms."""
 
 
 class StepTensor(NamedTuple):
@@ -92,16 +92,14 @@ class StepParent(Protocol):
     """The request to the ensemble that a step belongs to."""
 
     @property
-    def request(self) -> InferRequest:
-        """The request to the ensemble."""
+    def request(self) -> InferRequest: ...
 
     @property
     def needs_idle(self) -> bool:
         """Whether that is a call of a model."""
 
     @property
-    def is_ended(self) -> bool:
-        """Whether the client has its last response."""
+    def is_ended(self) -> bool: ...
 
     def on_step_response(self, number: int, outputs: Mapping[str, StepTensor] | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         """A step has a response, or ends without a further one (None)."""
@@ -202,7 +200,6 @@ class StepSubmitter:
             self.on_waiting(step_request.waits)
 
     def on_ended(self, step_request: StepRequest) -> None:
-        """A step has ended: submit the one whose turn it is."""
         following = self.limits.leave(step_request.step, step_request)
         if following is not None:
             self._following.append(following)
@@ -401,7 +398,6 @@ class StepRequest:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for an instance, or for its turn."""
         return self._opened is None or self._opened.is_waiting
 
     def waits(self) -> Events:
@@ -440,7 +436,6 @@ def response_parameters(request: InferRequest, outputs: Sequence[StepTensor]) ->
 
 
 def _sequence_of(request: InferRequest, inputs: Sequence[StepTensor], model: str) -> tuple[int | str, int]:
-    """Sequence id and flags of a step's request: those its inputs came with, else the client's."""
     found = list(dict.fromkeys([tensor.sequence for tensor in inputs if tensor.sequence is not None]))
     if not found:
         return (request.correlation_id, request.flags)
@@ -454,7 +449,6 @@ def _sequence_of(request: InferRequest, inputs: Sequence[StepTensor], model: str
 
 
 def _sequence_from(parameters: Mapping[str, Parameter], own: tuple[int | str, int]) -> tuple[int | str, int]:
-    """Sequence id and flags in a response's parameters, else those of the step's request."""
     if not parameters or parameters.keys().isdisjoint(("sequence_id", "sequence_start", "sequence_end")):
         return own
     correlation: int | str = own[0]

@@ -122,7 +122,6 @@ class EnsembleVersion:
             return None
 
     def processes_of_members(self) -> list[Collection[int]]:
-        """For the model of each step, the processes beside the coordinator that execute its requests."""
         return [_processes_of(self._member(*step)) for step in self._steps()]
 
     def members(self) -> Iterable[LoadedVersion | None]:
@@ -138,7 +137,6 @@ class EnsembleVersion:
 
 
 def _processes_of(member: object) -> Collection[int]:
-    """The processes beside the coordinator that execute requests to the model of a step; None is missing."""
     if not isinstance(member, HasReplicas) or member.replicas is None:
         return ()
     return member.replicas.processes

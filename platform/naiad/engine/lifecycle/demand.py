@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median
 
-__all__ = ["ModelInMemory", "Room", "expected_size", "headroom", "idle_models", "plan_room", "retry_delay"]
-
 _LOADS_AHEAD = 4
 _LARGEST_HEADROOM = 0.05
 _FIRST_RETRY = 1.0

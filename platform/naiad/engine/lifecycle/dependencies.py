@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["Dependencies", "all_dependencies", "dependents", "find_cycle", "load_waves"]
-
+# The models that each model directly depends on; models without dependencies may be left out.
 Dependencies = Mapping[str, Collection[str]]
-"""The models that each model directly depends on; models without dependencies may be left out."""
 
 
 def load_waves(names: Iterable[str], dependencies: Dependencies) -> list[list[str]]:

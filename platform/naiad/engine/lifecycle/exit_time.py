@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["FINALIZE_SECONDS", "ExitTime"]
-
-FINALIZE_SECONDS = 5.0
-"""Half of what `naiad deploy` leaves between the exit timeout and the end by force."""
+FINALIZE_SECONDS = 5.0  # half of what `naiad deploy` leaves between the exit timeout and the end by force
 
 
 class ExitTime:

@@ -12,15 +12,12 @@ from dataclasses import dataclass, field
 
 EXITS_TO_REFUSE = 3
 REFUSED_SECONDS = 600.0
-_REMEMBERED_SECONDS = 600.0
-"""How long a digest is remembered after the last exit, or after its refusal has ended."""
+_REMEMBERED_SECONDS = 600.0  # how long a digest is remembered after the last exit, or after its refusal has ended
 _MAX_SUSPECTS = 256
 
 
 @dataclass(slots=True)
 class _Suspect:
-    """What is known of one digest."""
-
     exits: list[float] = field(default_factory=list)
     cause: str = ""
     refused_until: float = 0.0
@@ -77,19 +74,16 @@ class FatalRequests:
         return digest in self._suspects
 
     def refusal(self, digest: Hashable, now: float) -> Refusal | None:
-        """Why a request with that digest is refused; None if it is not."""
         suspect = self._suspects.get(digest)
         if suspect is None or suspect.refused_until <= now:
             return None
         return Refusal(len(suspect.exits), suspect.cause, suspect.refused_until - now)
 
     def refusals(self, now: float) -> list[Refusal]:
-        """All present refusals, in no particular order."""
         found = (self.refusal(digest, now) for digest in self._suspects)
         return [refusal for refusal in found if refusal is not None]
 
     def forget_old(self, now: float) -> None:
-        """Forget the digests that were not seen for a long time."""
         for digest, suspect in list(self._suspects.items()):
             if now >= max(suspect.exits[-1], suspect.refused_until) + _REMEMBERED_SECONDS:
                 del self._suspects[digest]

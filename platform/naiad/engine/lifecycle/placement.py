@@ -13,16 +13,6 @@ from typing import NamedTuple
 from naiad.config.model.model_config import InstanceKind, ModelConfig, instance_groups, instance_names
 from naiad.core.quantities import counted
 
-__all__ = [
-    "COORDINATOR",
-    "LoadFacts",
-    "Placement",
-    "describe_ensemble",
-    "describe_placement",
-    "place_ensemble",
-    "place_instances",
-]
-
 COORDINATOR = 0
 
 
@@ -98,7 +88,6 @@ def describe_placement(config: ModelConfig, placement: Placement) -> str:
 
 
 def _why_together(config: ModelConfig, facts: LoadFacts) -> str:
-    """Why the coordinator must have all instances; empty if it need not."""
     message = config.message
     if config.settings.is_in_one_process:
         return "its parameter ONE_PROCESS asks for one process"

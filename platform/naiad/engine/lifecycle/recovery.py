@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["TRIALS_UNTIL_LOST", "RecoveryTrials"]
-
-TRIALS_UNTIL_LOST = 3
-"""Trials that fail in a row before a version counts as lost."""
+TRIALS_UNTIL_LOST = 3  # trials that fail in a row before a version counts as lost
 
 
 class RecoveryTrials:

@@ -52,7 +52,6 @@ class RestartTracker:
         self._serves_since: float | None = None  # since when the guest of that recovery serves
 
     def on_exit(self, now: float) -> Restart | GiveUp:
-        """Decide what follows an exit at *now* (seconds of any monotonic clock)."""
         policy = self._policy
         if self._pause and (self._serves_since is None or now - self._serves_since < policy.window):
             return GiveUp(1, self._next_pause(2 * self._pause), is_recovery=True)

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 
 from naiad.config.model.scaling import ScalingPolicy
 
-__all__ = ["SUSTAINED_SECONDS", "InstanceLoad", "ScalingState", "decide", "on_failed"]
-
+# For how long requests must wait too long before instances are added: a single burst is over sooner.
 SUSTAINED_SECONDS = 0.3
-"""For how long requests must wait too long before instances are added: a single burst is over sooner."""
 _FIRST_PAUSE = 5.0
 _LONGEST_PAUSE = 300.0
 

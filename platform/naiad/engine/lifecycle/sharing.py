@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["is_better_elsewhere"]
-
-_MARGIN = 2
-"""A difference of so many requests for each instance is worth the way to another process and back."""
+_MARGIN = 2  # a difference of so many requests for each instance is worth the way to another process and back
 
 
 def is_better_elsewhere(own: int, own_instances: int, other: int, other_instances: int) -> bool:

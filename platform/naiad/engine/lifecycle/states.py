@@ -12,8 +12,8 @@ from types import MappingProxyType
 
 from naiad.protocol.metadata import ModelState
 
+# Reason of an UNAVAILABLE version that does not make the server unready in strict mode (CORE src/server.cc).
 UNLOADED = "unloaded"
-"""Reason of an UNAVAILABLE version that does not make the server unready in strict mode (CORE src/server.cc)."""
 
 TRANSITIONS = MappingProxyType(
     {

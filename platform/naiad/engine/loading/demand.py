@@ -39,19 +39,15 @@ from naiad.protocol.metadata import DemandStatus
 
 logger = logging.getLogger("naiad.engine")
 
-_WATCH_SECONDS = 1.0
-"""How often memory is measured and idle models are looked for."""
+_WATCH_SECONDS = 1.0  # how often memory is measured and idle models are looked for
+# The part of the limit that is used: sizes are up to a second old, and when a guest ends, pages that it shared count
+# more for the others.
 _TARGET = 0.95
-"""The part of the limit that is used: sizes are up to a second old, and when a guest ends, pages that it shared count
-more for the others."""
-_ROOM_SECONDS = 0.05
-"""How often a load that needs room looks whether a model in use has become idle."""
+_ROOM_SECONDS = 0.05  # how often a load that needs room looks whether a model in use has become idle
 
 
 @dataclass(slots=True)
 class _DemandState:
-    """What is known of one model."""
-
     wake: asyncio.Task[None] | None = None
     urgent: asyncio.Event = field(default_factory=asyncio.Event)
     failures: int = 0

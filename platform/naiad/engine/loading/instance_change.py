@@ -18,18 +18,8 @@ from naiad.engine.serving.version import ModelVersion
 from naiad.guests.launch import LaunchSpec
 from naiad.models.polling import Signature
 
-__all__ = [
-    "THREAD_VARIABLES",
-    "are_instances_alone",
-    "changed_instances",
-    "has_other_changes",
-    "may_change",
-    "specs_with",
-    "threads_each",
-]
-
+# The variables that say to the usual libraries how many threads to start.
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-"""The variables that say to the usual libraries how many threads to start."""
 
 
 def threads_each(instances: int) -> str:

@@ -12,8 +12,8 @@ import ast
 import threading
 from pathlib import Path
 
+# Python 3.11 adds the recursion depths of all threads that run `ast.parse`, and fails (gh-106905).
 _one_at_a_time = threading.Lock()
-"""Python 3.11 adds the recursion depths of all threads that run `ast.parse`, and fails (gh-106905)."""
 _HOOK = "auto_complete_config"
 _CLASS = "TritonPythonModel"
 

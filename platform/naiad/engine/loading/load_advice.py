@@ -11,19 +11,17 @@ from naiad.config.model.environment_source import EnvironmentSource
 from naiad.models.resolution.decision import Resolution
 from naiad.sources.interpreters.distributions import folder_with_module, package_of, server_search_path
 
-__all__ = ["load_advice"]
-
+# Modules that later releases of their packages leave out, and requirements that have them.
 _LEFT_OUT = {"pkg_resources": "setuptools<82"}
-"""Modules that later releases of their packages leave out, and requirements that have them."""
 _MISSING = re.compile(r"(^|, message: )ModuleNotFoundError: No module named '(?P<module>[\w.]+)'")
 
+# Errors of code that lacks what a model has, and what to define.
 _UNLIKE = {
     re.compile(r"AttributeError: module '[\w.]+' has no attribute 'TritonPythonModel'"): (
         "class TritonPythonModel, with a method execute(self, requests)"
     ),
     re.compile(r"TypeError: (\w+\.)?initialize\(\) (takes|missing) "): "it as initialize(self, args)",
 }
-"""Errors of code that lacks what a model has, and what to define."""
 
 
 def load_advice(message: str, resolution: Resolution) -> str:

@@ -32,23 +32,17 @@ logger = logging.getLogger("naiad.engine")
 _T = TypeVar("_T")
 
 
+# For each model, whether it was loaded, False if it has not changed since it was, or why it could not be.
 _Outcomes = Mapping[str, bool | BaseException]
-"""For each model, whether it was loaded, False if it has not changed since it was, or why it could not be."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Batch:
-    """Models that are loaded together, each once."""
-
     models: Mapping[str, ModelFiles] | None  # the models of the repositories, by key; None if they are not known yet
     is_nested: bool = False
     is_compared: bool = False  # whether a model that serves and has not changed stays as it is
     loads: dict[str, asyncio.Task[bool]] = field(default_factory=dict)
     waits: dict[str, frozenset[str]] = field(default_factory=dict)
-
-    def waited_by(self, key: str) -> set[str]:
-        """The model itself, and those that it waits for, directly or indirectly."""
-        return {key, *all_dependencies(key, self.waits)}
 
 
 class LoadOrder:
@@ -138,7 +132,11 @@ class LoadOrder:
             if need not in batch.loads and need in batch.models and not self._registry.is_serving(need):
                 self._task(batch, ModelSource(files=batch.models[need]))
         # Models that need each other do not wait for each other: the load of an ensemble reports that.
-        waited = [need for need in batch.loads.keys() & result.needs if key not in batch.waited_by(need)]
+        waited = [
+            need
+            for need in batch.loads.keys() & result.needs
+            if key not in {need, *all_dependencies(need, batch.waits)}
+        ]
         batch.waits[key] = frozenset(waited)
         try:
             await asyncio.gather(*(batch.loads[need] for need in waited), return_exceptions=True)

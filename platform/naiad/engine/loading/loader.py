@@ -115,8 +115,6 @@ class LoadSettings:
 
 
 class _Checked(NamedTuple):
-    """A complete configuration, with the files that it names."""
-
     config: ModelConfig
     labels: Mapping[str, tuple[str, ...]]
     samples: tuple[WarmupSample, ...]
@@ -565,7 +563,6 @@ def shares_of(specs: Sequence[LaunchSpec], placement: Placement) -> dict[int, li
 
 
 def _origin_of(resolution: Resolution, environment: ReadyEnvironment) -> str:
-    """Why a model runs in its interpreter, for the end of an error message."""
     origin = resolution.environment_origin or resolution.python_origin
     if environment.is_host:
         return f"the server's own interpreter{f'; {origin}' if origin else ''}"

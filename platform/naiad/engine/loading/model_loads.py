@@ -43,18 +43,16 @@ from naiad.protocol.metadata import ModelState, with_labels
 
 logger = logging.getLogger("naiad.engine")
 
-_FINISH_SECONDS = 0.05
-"""How often to check whether the last sequence of a replaced version has ended."""
+_FINISH_SECONDS = 0.05  # how often to check whether the last sequence of a replaced version has ended
 
+# How long a load waits for requests in flight of what it replaced. They may take any time; `finalize` is awaited.
 _REQUEST_SECONDS = 0.5
-"""How long a load waits for requests in flight of what it replaced. They may take any time; `finalize` is awaited."""
 
 
 class OnWakeModel(Protocol):
     """Called when a request needs a dormant model (see `naiad.engine.serving.dormant.OnWake`)."""
 
-    def __call__(self, key: str, *, is_urgent: bool) -> None:
-        """Start to load the model of *key*."""
+    def __call__(self, key: str, *, is_urgent: bool) -> None: ...
 
 
 class LoadOutcome(NamedTuple):
@@ -294,7 +292,6 @@ class ModelLoads:
             raise ConfigError(f"failed to load '{model.key}': {error.message}", code=error.code) from error
 
     def _signature_of(self, model: ModelRecord) -> Signature | None:
-        """The signature with which the versions of a model were loaded; None if one of them may have to be again."""
         if not is_whole(model) or not all(map(self._registry.is_serving, self.after.get(model.key, ()))):
             return None
         signature: dict[str, tuple[object, ...]] = {}
@@ -306,7 +303,6 @@ class ModelLoads:
         return signature
 
     def _note_needs(self, preparation: Preparation) -> frozenset[str]:
-        """Note which models a model names as those to load before it; these."""
         files, message, models = preparation.source.files, preparation.message, preparation.models or {}
 
         def keys_of(name: str) -> set[str]:
@@ -363,7 +359,6 @@ class ModelLoads:
             raise InvalidRequestError(f"load failed for model '{key}': {error.message}\n", code=error.code) from error
 
     async def _start_version(self, preparation: Preparation, number: int) -> None:
-        """Start a version, or change its instances, and let it serve in place of what served before."""
         model, source, started = preparation.model, preparation.source, clock.monotonic()
         if number not in preparation.begun:
             preparation.begin(number)
@@ -437,7 +432,6 @@ class ModelLoads:
         return await blocking.run(preparation.find_version, number, changes_instances=False)
 
     async def _dormant(self, prepared: PreparedDormant, number: int, before: ServedVersion | None) -> DormantVersion:
-        """A dormant version, which the first request replaces by a loaded one."""
         files = prepared.files
         known, labels, is_known = await self._loader.describe(prepared)
         config = freeze(known)

@@ -72,7 +72,6 @@ class Poller:
             await asyncio.sleep(self._settle)
 
     async def poll_once(self, *, is_regular: bool) -> bool:
-        """Poll once; whether something changed and has not settled."""
         async with self._one_at_a_time:
             try:
                 found, now = await blocking.run(self._snapshot)

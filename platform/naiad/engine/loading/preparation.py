@@ -34,8 +34,8 @@ from naiad.protocol.metadata import ModelState
 logger = logging.getLogger("naiad.engine")
 
 FETCHING = "fetching its files"
+# The configuration parameter that names models to load before this one, because it calls them.
 LOAD_AFTER = "LOAD_AFTER"
-"""The configuration parameter that names models to load before this one, because it calls them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,6 @@ class Preparation:
         return self.is_on_demand and self.may_sleep
 
     def begin(self, number: int) -> None:
-        """Note that a version is being loaded, where nothing serves meanwhile."""
         record = self.model.versions.setdefault(number, VersionRecord())
         self.model.reason = ""
         self.begun.append(number)

@@ -16,8 +16,7 @@ from naiad.models.polling import Signature
 from naiad.models.repository.repositories import directory_signature
 from naiad.models.resolution.decision import Resolution
 
-__all__ = ["environments_signature", "is_whole", "version_signature"]
-
+# Paths in an environment that change when packages are installed or removed; all its files would be too many.
 _OF_ENVIRONMENTS = (
     "bin/python",
     "conda-meta/history",
@@ -25,7 +24,6 @@ _OF_ENVIRONMENTS = (
     "lib/python*/site-packages",
     "etc/conda/activate.d",
 )
-"""Paths in an environment that change when packages are installed or removed; all its files would be too many."""
 
 
 def is_whole(model: ModelRecord) -> bool:

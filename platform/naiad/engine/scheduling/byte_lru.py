@@ -6,8 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
-__all__ = ["ByteLru"]
-
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -28,7 +26,6 @@ class ByteLru(Generic[K, V]):
         return len(self._values)
 
     def get(self, key: K) -> V | None:
-        """Return the value of *key* and mark it as most recently used; None if the cache does not contain it."""
         found = self._values.get(key)
         if found is None:
             return None

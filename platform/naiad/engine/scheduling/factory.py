@@ -15,8 +15,6 @@ from naiad.engine.scheduling.sequences.rules import SequenceRules
 from naiad.engine.scheduling.sequences.slots import Direct, Oldest, Strategy
 from naiad.engine.scheduling.sequences.states import StateTensor
 
-__all__ = ["preserves_order", "scheduler_for", "sequence_scheduler_for"]
-
 _IDLE_US = 1_000_000
 # Each slot is an object of the host. More sequences wait in the backlog.
 _MAX_SLOTS = 1 << 16

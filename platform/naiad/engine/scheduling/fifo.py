@@ -19,8 +19,6 @@ from typing import Generic, TypeVar
 from naiad.engine.scheduling.instance_loads import InstanceLoads
 from naiad.engine.scheduling.interface import Dispatch
 
-__all__ = ["Dispatch", "FifoScheduler"]
-
 Item = TypeVar("Item", bound=Hashable)
 Instance = TypeVar("Instance", bound=Hashable)
 

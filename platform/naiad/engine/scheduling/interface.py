@@ -120,7 +120,6 @@ class RowDispatch(NamedTuple, Generic[Instance, AnyItem]):
 
     @property
     def items(self) -> tuple[AnyItem, ...]:
-        """The requests among the rows."""
         return tuple(row.item for row in self.rows if row.item is not None)
 
     def first(self, number: int) -> RowDispatch[Instance, AnyItem]:

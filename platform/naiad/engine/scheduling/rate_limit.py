@@ -25,13 +25,10 @@ from typing import Generic, TypeVar
 from naiad.core.errors import ConfigError
 from naiad.engine.scheduling.interface import NamedTuple
 
-__all__ = ["EVERY_DEVICE", "GrantedWork", "RateLimiter", "ResourceCapacity", "ResourceNeed"]
-
 Instance = TypeVar("Instance", bound=Hashable)
 Work = TypeVar("Work")
 
-EVERY_DEVICE = -2
-"""Device of a capacity that applies to each device."""
+EVERY_DEVICE = -2  # device of a capacity that applies to each device
 
 _GLOBAL = -1
 
@@ -62,8 +59,6 @@ class GrantedWork(NamedTuple, Generic[Instance, Work]):
 
 
 class _Member(Generic[Work]):
-    """A registered instance and its queue of work."""
-
     __slots__ = ("granted", "is_staged", "is_working", "needs", "priority", "work")
 
     def __init__(self, needs: Mapping[tuple[int, str], int], priority: int) -> None:

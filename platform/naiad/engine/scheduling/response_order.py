@@ -13,8 +13,6 @@ from typing import Generic, TypeVar
 
 from naiad.engine.scheduling.interface import NamedTuple
 
-__all__ = ["Delivery", "ResponseOrder"]
-
 Key = TypeVar("Key", bound=Hashable)
 Response = TypeVar("Response")
 

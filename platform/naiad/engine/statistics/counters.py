@@ -88,8 +88,6 @@ class _Sum:
 
 
 class _Batches:
-    """Sums of execute calls with one batch size."""
-
     __slots__ = ("count", "infer", "input", "output")
 
     def __init__(self) -> None:
@@ -146,7 +144,6 @@ class Statistics:
         self._is_detailed = options.summaries or self._has_single_responses
 
     def count_latencies(self, config: ModelConfig) -> None:
-        """Count the durations of requests from now on."""
         self.latencies = DurationCounts()
         self.first_latencies = DurationCounts() if config.decoupled else None
         self._is_detailed = True
@@ -275,7 +272,6 @@ class Statistics:
         self._refusals[reason_of(error)] += 1
 
     def on_first_response(self, ns: int) -> None:
-        """Count the first response to a request, *ns* after the request arrived."""
         if self.first_responses is not None:
             self.first_responses.observe(ns // 1_000_000)
         if self.first_latencies is not None:

@@ -28,8 +28,6 @@ class _GuestFamily:
 
 @dataclass(slots=True)
 class _Guest:
-    """The families and metrics one guest refers to, by its own numbers."""
-
     families: dict[str, _GuestFamily] = field(default_factory=dict)
     metrics: dict[str, ModelMetric] = field(default_factory=dict)
 

@@ -9,15 +9,12 @@ from naiad.core import clock
 from naiad.protocol.metadata import HistogramValue, SummaryValue
 from naiad.protocol.quantiles import quantile_of, rounded_value
 
-__all__ = ["DurationCounts", "Durations", "Histogram", "Summary"]
-
 _SLOTS = 6
 _SLOT_NS = 10_000_000_000
 _PARTS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
+# Values of up to so many bits are counted exactly, larger ones by their leading bits: accurate to 1/128.
 _EXACT_BITS = 8
-"""Values of up to so many bits are counted exactly, larger ones by their leading bits: accurate to 1/128."""
-_COUNTED_BITS = 5
-"""The same for `DurationCounts`: accurate to 1/16."""
+_COUNTED_BITS = 5  # the same for `DurationCounts`: accurate to 1/16
 
 
 class Summary:
@@ -50,7 +47,6 @@ class Summary:
             _add_counts(slot, more)
 
     def value(self, quantiles: Sequence[float], now: int) -> SummaryValue:
-        """Count, sum and quantiles as they are now; a quantile of no values is NaN."""
         self._slot(now)
         merged: dict[int, int] = {}
         for slot in self._slots:

@@ -15,10 +15,9 @@ from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.guests.exchange import ExecutionReport
 from naiad.protocol.metadata import Duration, ResponseStatistics
 
+# Responses at later positions are not counted: a stream of a million must not yield a million lines of statistics.
 POSITION_LIMIT = 1024
-"""Responses at later positions are not counted: a stream of a million must not yield a million lines of statistics."""
-_KEPT = 1024
-"""Ended requests whose report may still come: most backends report at once, and some never do."""
+_KEPT = 1024  # ended requests whose report may still come: most backends report at once, and some never do
 
 
 class _ReportedPosition:

@@ -21,13 +21,9 @@ from naiad_stub.process_limits import usable_processors
 
 from naiad.environments.archives.parallel_gzip import Writable, gzip_writer
 
-__all__ = ["FORMATS", "MTIME", "HashedOutput", "OutputMember", "write_archive"]
+MTIME = 315_532_800  # modification time of every member: 1980-01-01, UTC
 
-MTIME = 315_532_800
-"""Modification time of every member: 1980-01-01, UTC."""
-
-FORMATS = ("tar.zst", "tar.gz", "tar")
-"""Formats that can be written, the default first."""
+FORMATS = ("tar.zst", "tar.gz", "tar")  # formats that can be written, the default first
 
 # The next levels take twice the time for a size smaller by 5 %.
 _ZSTD_LEVEL = 9

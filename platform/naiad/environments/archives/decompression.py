@@ -21,8 +21,6 @@ import zstandard
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["DECOMPRESSION_ERRORS", "ForwardReader", "open_decompressor", "read_ahead", "read_inline"]
-
 igzip: ModuleType | None
 try:
     from isal import igzip, isal_zlib
@@ -30,8 +28,8 @@ except ImportError:  # no wheel for this machine: the standard library takes twi
     igzip = None
 
 
+# Errors of the decoders for damaged input; they also raise EOFError, gzip and bz2 also OSError.
 DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, zstandard.ZstdError)
-"""Errors of the decoders for damaged input; they also raise EOFError, gzip and bz2 also OSError."""
 if igzip is not None:
     DECOMPRESSION_ERRORS = (*DECOMPRESSION_ERRORS, cast("type[Exception]", isal_zlib.error))
 

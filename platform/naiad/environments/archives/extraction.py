@@ -32,7 +32,6 @@ from naiad.core.real_paths import real_path
 from naiad.environments.archives.file_writers import FileWriters, set_mtime
 from naiad.environments.archives.formats import (
     ARCHIVE_ERRORS,
-    ArchiveFormat,
     detect_format,
     iterate_members,
     unpacked_size,
@@ -43,8 +42,8 @@ from naiad.environments.progress import ProgressMeter, ProgressReporter
 
 _log = logging.getLogger("naiad.environments")
 _INTERPRETER_NAME = re.compile(r"python(3(\.\d+)?)?")
+# Paths that `venv` makes links to the interpreter it was made from, in an archive or a folder in it.
 _INTERPRETER_LINK = re.compile(r"(/[^/]+)*/bin/python(3(\.\d+)?)?")
-"""Paths that `venv` makes links to the interpreter it was made from, in an archive or a folder in it."""
 _CHUNK = 1024 * 1024
 _NAME_SHOWN = 200
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -376,7 +375,6 @@ class _Unpacker:
 
 
 def _is_interpreter(target: str) -> bool:
-    """Whether a link's target is an executable file of this machine with the name of an interpreter."""
     name = os.path.basename(target)  # noqa: PTH119 - a plain string, as all paths here
     return bool(_INTERPRETER_NAME.fullmatch(name)) and os.path.isfile(target) and os.access(target, os.X_OK)  # noqa: PTH113 - as above
 
@@ -391,6 +389,3 @@ def _is_loop(path: str) -> bool:
 
 def _is_plain_file(path: str) -> bool:
     return os.path.isfile(path) and not os.path.islink(path)  # noqa: PTH113, PTH114 - plain strings: called for each of 100,000 members
-
-
-__all__ = ["ArchiveFormat", "ExtractionLimits", "ExtractionResult", "unpack"]

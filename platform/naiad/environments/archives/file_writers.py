@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from naiad.environments.archives.unpacked_file import HEAD_BYTES, UnpackedFile
 
-__all__ = ["FileWriters", "set_mtime"]
-
 _THREADS = 2
 _BATCH_BYTES = 1 << 20
 _BATCH_FILES = 64

@@ -20,22 +20,9 @@ from naiad.core.foreign_json import read_json
 from naiad.environments.archives.extraction import damaged_archive_error
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 
-__all__ = [
-    "MANIFEST_NAME",
-    "RECIPE_FOLDER",
-    "Manifest",
-    "Package",
-    "PlatformRequirement",
-    "content_digest",
-    "host_platform",
-    "read_manifest",
-    "require_compatible_host",
-    "require_content",
-]
-
 MANIFEST_NAME = "naiad-environment.json"
+# Folder in an environment with a copy of its recipe, in a sub-folder of the recipe's name.
 RECIPE_FOLDER = "share/naiad/recipe"
-"""Folder in an environment with a copy of its recipe, in a sub-folder of the recipe's name."""
 _FORMAT = 1
 # Size limit. A manifest lists a few hundred packages, far below this.
 _LARGEST = 16 << 20

@@ -6,8 +6,6 @@ import enum
 from collections.abc import Sequence
 from typing import IO, NamedTuple, Protocol
 
-__all__ = ["FileMemberContent", "Member", "MemberAndContent", "MemberContent", "MemberKind"]
-
 
 class MemberKind(enum.Enum):
     """Types of members; the values are their names in messages."""
@@ -56,5 +54,4 @@ class FileMemberContent:
         return (data,) if data else ()
 
 
-MemberAndContent = tuple[Member, "MemberContent | None"]
-"""A member, with its content if it is a file."""
+MemberAndContent = tuple[Member, "MemberContent | None"]  # a member, with its content if it is a file

@@ -20,10 +20,8 @@ from typing import Protocol
 
 from naiad_stub.process_limits import usable_processors
 
-__all__ = ["STORED", "GzipWriter", "Writable", "gzip_writer"]
-
+# The level that compresses nothing, for what is compressed already; the output does not depend on zlib's version.
 STORED = 0
-"""The level that compresses nothing, for what is compressed already; the output does not depend on zlib's version."""
 
 # The level of conda-pack. Level 6 takes twice the time for a size smaller by 4 %.
 _LEVEL = 4
@@ -36,8 +34,7 @@ _HEADER = b"\x1f\x8b\x08\0" + b"\0" * 4 + b"\0\xff"
 class Writable(Protocol):
     """What archives are written to."""
 
-    def write(self, data: bytes, /) -> int:
-        """Write all of the data; returns its length."""
+    def write(self, data: bytes, /) -> int: ...
 
 
 @contextmanager

@@ -17,8 +17,6 @@ from naiad.core.child_processes import ended_with_group
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberKind
 
-__all__ = ["squashfs_members"]
-
 _TOOL = "unsquashfs"
 _SHOWN = 300
 

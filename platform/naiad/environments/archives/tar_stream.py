@@ -18,8 +18,6 @@ from typing import IO, cast
 from naiad.environments.archives.decompression import ForwardReader
 from naiad.environments.archives.member import FileMemberContent, Member, MemberAndContent, MemberContent, MemberKind
 
-__all__ = ["tar_members"]
-
 _BLOCK = 512
 _FILE, _RECORDS = b"0", b"x"
 _MAGICS = (b"ustar\x0000", b"ustar  \0")
@@ -52,8 +50,6 @@ def tar_members(reader: ForwardReader) -> Iterator[MemberAndContent]:
 
 
 class _StreamContent:
-    """The content of the current member: the next bytes of the stream."""
-
     def __init__(self, reader: ForwardReader, size: int) -> None:
         self._reader = reader
         self._left = size

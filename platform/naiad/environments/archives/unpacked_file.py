@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["HEAD_BYTES", "UnpackedFile"]
-
-HEAD_BYTES = 16
-"""Size of the header of a bytecode file (PEP 552)."""
+HEAD_BYTES = 16  # size of the header of a bytecode file (PEP 552)
 
 
 class UnpackedFile(NamedTuple):

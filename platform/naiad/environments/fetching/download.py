@@ -33,14 +33,12 @@ from naiad.core.errors import Code, ExecutionEnvironmentError, NaiadError, certi
 from naiad.environments.progress import ProgressMeter, ProgressReporter
 from naiad.sources.storage.opening import Storage, open_storage, translate_storage_errors
 
-__all__ = ["download", "metadata_path", "read_small_file", "read_version", "version_or_size"]
-
 _log = logging.getLogger("naiad.environments")
 _CHUNK = 1024 * 1024
 _TIME_LIMIT = 60.0
 _SMALL = 1 << 20
+# Seconds to wait after each attempt in a row that received no bytes; then the download fails.
 PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds to wait after each attempt in a row that received no bytes; then the download fails."""
 
 _TEMPORARY_ERRORS = frozenset({408, 425, 429, 500, 502, 503, 504})
 _NOT_FOUND = (404, 410)

@@ -24,8 +24,6 @@ from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.access import require_readable
 from naiad.environments.store.file_locks import CreationLocks
 
-__all__ = ["RemoteArchives"]
-
 _log = logging.getLogger("naiad.environments")
 # Seconds. A running download writes to its file far more often.
 _ABANDONED_AFTER = 86_400.0
@@ -47,12 +45,10 @@ class RemoteArchives:
         return str(self._known(uri).get("digest", ""))
 
     def digest_if_unchanged(self, uri: str, version: str) -> str:
-        """The recorded digest if the URI still has the recorded version, else empty."""
         known = self._known(uri)
         return str(known.get("digest", "")) if version and known.get("version") == version else ""
 
     def recorded_version(self, uri: str) -> str:
-        """The version of a URI's content at its first use, empty if unknown."""
         return str(self._known(uri).get("version", ""))
 
     def downloaded_version(self, uri: str) -> str:
@@ -68,7 +64,6 @@ class RemoteArchives:
         json_cache.write(self._record(uri), record)
 
     def forget(self, uri: str) -> None:
-        """Delete the record of a URI, so that its next content is accepted."""
         self._record(uri).unlink(missing_ok=True)
 
     def read_signatures_file(self, uri: str) -> bytes | None:

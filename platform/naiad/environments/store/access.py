@@ -16,8 +16,6 @@ from pathlib import Path
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.real_paths import real_path
 
-__all__ = ["denial", "explained", "may_not_write", "require_readable", "store_error"]
-
 
 def require_readable(path: Path, root: Path) -> None:
     """Reject a path that this user may not read; one that does not exist is accepted."""

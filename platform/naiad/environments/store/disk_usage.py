@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["DiskUsage", "linked_files"]
-
 _Inode = tuple[int, int]
 
 

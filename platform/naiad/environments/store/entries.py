@@ -18,19 +18,8 @@ from naiad.environments.store.access import denial, require_readable
 from naiad.environments.store.leases import EntryLeases, ModelUse
 from naiad.environments.store.record import RECORD_NAME
 
-__all__ = [
-    "StoreEntry",
-    "begins_with",
-    "entry_sizes",
-    "explain_closed_entries",
-    "find_entry",
-    "read_entries",
-    "short_digests",
-]
-
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_SHORTEST = 7
-"""Digits of a digest that name an entry, if they are unique; as many as git shows of a commit."""
+_SHORTEST = 7  # digits of a digest that name an entry, if they are unique; as many as git shows of a commit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +111,6 @@ def find_entry(root: Path, text: str) -> StoreEntry:
 
 
 def _records(root: Path) -> list[Path]:
-    """The paths at which complete entries have their records."""
     require_readable(root, root)
     try:
         return [entry / RECORD_NAME for entry in root.iterdir() if _DIGEST.fullmatch(entry.name)]

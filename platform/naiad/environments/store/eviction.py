@@ -17,19 +17,6 @@ from naiad.environments.store.leases import EntryLeases, ModelUse, list_models
 from naiad.environments.store.pulled import PulledRepository, read_pulled, remove_pulled
 from naiad.environments.store.store import Store
 
-__all__ = [
-    "Removal",
-    "StorePart",
-    "choose_removals",
-    "describe",
-    "disk_usage",
-    "explain_kept",
-    "read_parts",
-    "remove_entries",
-    "remove_entry",
-    "shrink_store",
-]
-
 _log = logging.getLogger("naiad.environments")
 _DAY = 86_400
 
@@ -47,32 +34,26 @@ class StorePart(Protocol):
     """A part of a store that may be removed: an entry, or a repository that was pulled."""
 
     @property
-    def digest(self) -> str:
-        """Its name."""
+    def digest(self) -> str: ...
 
     @property
-    def archive(self) -> str:
-        """Where it comes from."""
+    def archive(self) -> str: ...
 
     @property
-    def size(self) -> int:
-        """Bytes of all its files."""
+    def size(self) -> int: ...
 
     @property
-    def folders(self) -> tuple[Path, ...]:
-        """The folders with its files."""
+    def folders(self) -> tuple[Path, ...]: ...
 
     @property
     def last_used(self) -> float:
         """Time of the last use, in seconds since the epoch."""
 
     @property
-    def in_use(self) -> bool:
-        """Whether a running process uses it."""
+    def in_use(self) -> bool: ...
 
     @property
-    def models(self) -> tuple[ModelUse, ...]:
-        """Models that used it."""
+    def models(self) -> tuple[ModelUse, ...]: ...
 
 
 def read_parts(root: Path) -> list[StorePart]:

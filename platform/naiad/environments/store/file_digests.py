@@ -20,17 +20,6 @@ from typing import NamedTuple
 from naiad.core import json_cache
 from naiad.environments.archives.unpacked_file import UnpackedFile
 
-__all__ = [
-    "FileChanges",
-    "FileState",
-    "compare_files",
-    "make_read_only",
-    "read_digests",
-    "record_files",
-    "scan_files",
-    "stat_file",
-]
-
 _NAME = "files.json"
 _WRITABLE = 0o222
 _FOLDER = "env"
@@ -48,7 +37,6 @@ class FileState(NamedTuple):
     is_folder: bool = False  # whether it is a link to a folder
 
     def is_unchanged_since(self, unpacked: UnpackedFile) -> bool:
-        """Whether size and mtime are those of the unpacked file."""
         return (self.size, self.mtime_ns) == (unpacked.size, unpacked.mtime_ns)
 
 

@@ -21,8 +21,6 @@ from naiad.core.errors import EnvironmentBusyError
 if TYPE_CHECKING:
     from filelock import FileLock
 
-__all__ = ["CreationLocks", "exclusive_lock", "shared_lock", "try_exclusive_lock"]
-
 
 class CreationLocks:
     """Locks of things that one thread of one process creates at a time, a file for each.

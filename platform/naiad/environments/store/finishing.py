@@ -43,15 +43,12 @@ from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
 from naiad.sources.interpreters.scripts import describe_failure, run_clean, run_script
 from naiad.sources.interpreters.versions import version_text
 
-__all__ = ["finish", "finish_built"]
-
 _log = logging.getLogger("naiad.environments")
 
 # Seconds. Rewriting prefixes reads every text file, which takes minutes for a large environment on a slow disk.
 _SCRIPT_LIMIT = 600.0
 _COMPILE_LIMIT = 250
-_NO_ROOM = "negative padding"
-"""What `conda-unpack` says where a path is longer than its place in a binary."""
+_NO_ROOM = "negative padding"  # what `conda-unpack` says where a path is longer than its place in a binary
 
 
 def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, UnpackedFile]) -> None:

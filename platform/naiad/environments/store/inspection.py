@@ -30,8 +30,6 @@ from naiad.sources.interpreters.prefix import probe_with_libraries, require_inte
 from naiad.sources.interpreters.probe import probe_interpreter
 from naiad.sources.interpreters.versions import version_text
 
-__all__ = ["ArchiveFacts", "Inspection", "inspect_environment", "read_facts"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
@@ -40,7 +38,7 @@ class Inspection:
     source: str
     kind: str  # format of the archive such as `tar.gz`, `directory`, or `entry` of the store
     name: str = ""
-    made_from: str = ""  # `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest.
+    made_from: str = ""  # `recipe`, `conda`, `venv`, `directory`; `conda-pack` of an archive without a manifest
     digest: str = ""
     packed_size: int = 0
     size: int = 0

@@ -23,13 +23,10 @@ from pathlib import Path
 
 from naiad.core import json_cache
 
-__all__ = ["EntryLeases", "Lease", "ModelUse", "list_models"]
-
 _log = logging.getLogger("naiad.environments")
 _FOLDER = "uses"
 _LOCK = "lock"
-_LISTED = 3
-"""How many models a line names: hundreds may share an environment."""
+_LISTED = 3  # how many models a line names: hundreds may share an environment
 # Any user who may share the store may take its locks.
 _MODE = 0o666
 
@@ -146,7 +143,6 @@ class EntryLeases:
         return sorted(found, key=lambda use: use.model)
 
     def forget_models(self, digest: str) -> None:
-        """Delete the records of models of a removed entry; the lock file stays."""
         for path in self._folder(digest).glob("*.json"):
             path.unlink(missing_ok=True)
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from naiad.config.server.store_location import PRIVATE_MODE, find_store, private_store, require_private
 from naiad.core.errors import OptionError
 
-__all__ = ["open_store", "open_store_of"]
-
 
 def open_store(store: Path) -> Path:
     """The folder of a store, which may be written to from now on; it need not exist.

@@ -17,8 +17,6 @@ from pathlib import Path
 from naiad.core.foreign_json import read_json
 from naiad.environments.store.file_locks import shared_lock, try_exclusive_lock
 
-__all__ = ["conda_packages", "package_cache", "remove_unused_packages", "unused_packages"]
-
 _FOLDER = "conda-packages"
 _LOCK = ".naiad.lock"
 

@@ -20,8 +20,6 @@ from pathlib import Path
 if sys.platform == "linux":
     import fcntl
 
-__all__ = ["spread"]
-
 # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_TOPDIR_FL of linux/fs.h; chattr(1) calls the flag T.
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602
 _TOP_FOLDER = 0x00020000

@@ -28,28 +28,10 @@ from naiad.environments.store.file_locks import try_exclusive_lock
 from naiad.environments.store.leases import EntryLeases, Lease, ModelUse
 from naiad.sources.registry.references import parse_reference
 
-__all__ = [
-    "PulledRepository",
-    "artifact_leases",
-    "artifacts_folder",
-    "complete_reference",
-    "copies_folder",
-    "find_pulled",
-    "lease_artifact",
-    "pull_lock",
-    "pulled_leftovers",
-    "read_pulled",
-    "remove_pulled",
-    "remove_pulled_leftovers",
-    "remove_unused_copies",
-    "unused_copies",
-]
-
 _log = logging.getLogger("naiad.artifacts")
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 _SHORT = re.compile(r"sha256:[0-9a-f]{7,63}")
-_STALE_SECONDS = 86_400
-"""Age from which an incomplete download is a leftover: until then the next pull resumes it."""
+_STALE_SECONDS = 86_400  # age from which an incomplete download is a leftover: until then the next pull resumes it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

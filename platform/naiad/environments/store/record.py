@@ -21,8 +21,7 @@ from naiad.environments.store.access import explained, require_readable
 from naiad.sources.interpreters.probe import Interpreter
 
 _FORMAT = 1
-RECORD_NAME = "ready.json"
-"""A folder with this file is a complete entry."""
+RECORD_NAME = "ready.json"  # a folder with this file is a complete entry
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -137,7 +136,6 @@ def _raise_denied(error: OSError) -> None:
 
 
 def _boot() -> str:
-    """The id of the current boot; empty where the system has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:

@@ -19,12 +19,10 @@ from naiad.environments.store.eviction import choose_removals, describe, disk_us
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.store import Store
 
-__all__ = ["FreeRoom", "NeededRoom", "free_room", "make_room", "needed_room", "unused_bytes"]
-
 _log = logging.getLogger("naiad.environments")
 
+# Assumed ratio of unpacked to packed size, for archives that do not state it; conda-pack's archives have 3 to 4.
 _UNPACKED_RATIO = 4
-"""Assumed ratio of unpacked to packed size, for archives that do not state it; conda-pack's archives have 3 to 4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

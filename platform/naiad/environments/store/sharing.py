@@ -22,8 +22,6 @@ from naiad.environments.store.file_digests import FileState, read_digests
 from naiad.environments.store.file_locks import exclusive_lock
 from naiad.environments.store.record import RECORD_NAME, has_record
 
-__all__ = ["share_files", "sharing_lock"]
-
 _log = logging.getLogger("naiad.environments")
 # Below, the directory entry costs as much as the file; most of these are empty `__init__.py`.
 _SMALLEST = 1

@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     from filelock import FileLock
 
 _log = logging.getLogger("naiad.environments")
-_CREATED_AT_ONCE = 4
-"""Entries that are built or unpacked at a time; further ones wait, and hold no slot of loading."""
+_CREATED_AT_ONCE = 4  # entries that are built or unpacked at a time; further ones wait, and hold no slot of loading
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -160,7 +159,6 @@ class Store:
         return list(self._abandoned())
 
     def _abandoned(self) -> Iterator[Path]:
-        """Yield each leftover while its lock is held."""
         for name in sorted(self._incomplete_digests()):
             try:
                 with self._lock(name).acquire(timeout=0):

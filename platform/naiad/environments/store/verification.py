@@ -9,8 +9,6 @@ from naiad.environments.store.entries import StoreEntry, find_entry, read_entrie
 from naiad.environments.store.file_digests import FileChanges, compare_files
 from naiad.environments.store.leases import EntryLeases
 
-__all__ = ["VerificationResult", "verify_entries"]
-
 _NAMED = 5
 
 

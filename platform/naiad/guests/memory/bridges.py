@@ -33,14 +33,9 @@ from naiad_stub.wire import BRIDGE_SHIFT
 from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer, InputPlace
 
-__all__ = ["Bridge", "GuestBridges", "owner_of"]
-
-_CAPACITY = 4 << 30
-"""Bytes of a bridge, which are addresses until they are written to."""
-_MAX_BRIDGES = 64
-"""Bridges that one guest may write to. Each takes a descriptor and addresses here."""
-_MAX_NAMES = 64
-"""Names by which the guest may know the reader of one bridge."""
+_CAPACITY = 4 << 30  # bytes of a bridge, which are addresses until they are written to
+_MAX_BRIDGES = 64  # Bridges that one guest may write to. Each takes a descriptor and addresses here.
+_MAX_NAMES = 64  # names by which the guest may know the reader of one bridge
 _NUMBERS = itertools.count(1)
 _LAST_NUMBER = 1 << 22
 _NO_BYTES = ctypes.c_char * 0
@@ -51,8 +46,7 @@ class HasData(Protocol):
     """A tensor with its elements."""
 
     @property
-    def data(self) -> Buffer:
-        """The elements."""
+    def data(self) -> Buffer: ...
 
 
 class BlockOwner(Protocol):
@@ -95,7 +89,6 @@ class Bridge:
         return view
 
     def start_of(self, tensors: Sequence[HasData], offsets: Sequence[int]) -> int:
-        """Where *tensors* begin, if they lie at *offsets* from there; -1 if not."""
         first = tensors[0].data
         assert isinstance(first, memoryview)
         source = first.obj

@@ -24,9 +24,9 @@ from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.memory.reservations import InputReservations
 from naiad.guests.memory.tracking import Bytes, track
 
+# Outputs up to this many bytes are copied, which is cheaper than borrowing them: the block's pages are still in the
+# cache when the next response is written there. At 256 KiB copying costs as much, above that more.
 COPY_LIMIT = 128 << 10
-"""Outputs up to this many bytes are copied, which is cheaper than borrowing them: the block's pages are still in the
-cache when the next response is written there. At 256 KiB copying costs as much, above that more."""
 
 TRIM_SECONDS = 0.002
 

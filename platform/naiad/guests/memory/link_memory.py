@@ -19,8 +19,8 @@ from naiad_stub.segment import Segment, create_memory
 from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer
 
+# Parts beyond two for each process: after an exit, a part stays in use until the guests are done with it.
 _SPARE_PARTS = 2
-"""Parts beyond two for each process: after an exit, a part stays in use until the guests are done with it."""
 _NO_BYTES = ctypes.c_char * 0
 
 
@@ -97,7 +97,6 @@ class OutputSegment:
         self._address = _address(view)
 
     def offset_of(self, data: memoryview) -> int:
-        """Where *data* begins in the segment."""
         return _address(data) - self._address
 
 

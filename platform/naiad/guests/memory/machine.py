@@ -10,13 +10,10 @@ from naiad_stub.process_limits import group_directories
 
 from naiad.core.errors import UnsupportedRequestError
 
-__all__ = ["available_memory", "cgroup_limits", "require_proc"]
-
 _PROC = Path("/proc/self/stat")
-_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
-"""The file that has a limit, by the version of cgroups."""
+_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}  # the file that has a limit, by the version of cgroups
+# Version 1 of cgroups has no word for "no limit": it shows the largest multiple of a page below 2**63.
 _NO_LIMIT = 1 << 60
-"""Version 1 of cgroups has no word for "no limit": it shows the largest multiple of a page below 2**63."""
 
 
 def available_memory() -> int:

@@ -8,12 +8,9 @@ from pathlib import Path
 
 from naiad.core.gpus import gpu_memory_of_processes
 
-__all__ = ["may_use_gpu", "memory_of", "parse_pss", "process_memory"]
-
 _PROC = Path("/proc")
 _KIB = 1024
-_FIRST_NAMESPACE = "pid:[4026531836]"
-"""PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h."""
+_FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO in the kernel's include/linux/proc_ns.h
 
 
 def memory_of(pids: Iterable[int]) -> dict[int, int]:

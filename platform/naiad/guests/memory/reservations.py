@@ -23,9 +23,9 @@ from naiad_stub.segment import ALIGNMENT, Segment
 from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer
 
+# A reservation is made only while at most 1/8 of the segment is in use: bodies still being received must not keep the
+# inputs of complete requests out.
 _MAX_SHARE = 8
-"""A reservation is made only while at most 1/8 of the segment is in use: bodies still being received must not keep the
-inputs of complete requests out."""
 
 
 class InputReservation(NamedTuple):

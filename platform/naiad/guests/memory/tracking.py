@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:
     import numpy as np
 
+# The array that all slices of tracked bytes are made from: their `obj`.
 Bytes: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.uint8]]"
-"""The array that all slices of tracked bytes are made from: their `obj`."""
 
 
 def track(

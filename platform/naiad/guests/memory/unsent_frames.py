@@ -12,15 +12,10 @@ from collections.abc import Callable
 
 from naiad.protocol.inference import Buffer
 
-__all__ = ["COPIED_AT_ONCE", "InputCopy", "UnsentFrames"]
+COPIED_AT_ONCE = 4 << 20  # bytes of inputs of a batch that are copied in one piece
+_SLICE = 1 << 20  # several guests may copy at the same time, each its slice of a turn
 
-COPIED_AT_ONCE = 4 << 20
-"""Bytes of inputs of a batch that are copied in one piece."""
-_SLICE = 1 << 20
-"""Several guests may copy at the same time, each its slice of a turn."""
-
-InputCopy = tuple[memoryview, Buffer]
-"""Where an input goes, and its bytes."""
+InputCopy = tuple[memoryview, Buffer]  # where an input goes, and its bytes
 
 
 class _Frames:

@@ -28,12 +28,10 @@ from naiad.models.artifacts.manifest import HIDDEN_FOLDER, needed_folders
 from naiad.models.artifacts.statements import SignedStatement
 from naiad.models.artifacts.verification import changed_content, changed_names, refused, trusted_statements
 
-__all__ = ["SignedCopies"]
-
 _BACKENDS, _ENVIRONMENTS = f"{HIDDEN_FOLDER}/backends", f"{HIDDEN_FOLDER}/environments"
 _Identity = tuple[int, ...]
+# Digest of a copied file, and what its source was then: a copy of the same source is not made again.
 _Copied = tuple[str, _Identity]
-"""Digest of a copied file, and what its source was then: a copy of the same source is not made again."""
 
 
 class SignedCopies:

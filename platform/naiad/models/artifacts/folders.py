@@ -19,8 +19,6 @@ from pathlib import Path
 from naiad.core.errors import RegistryError
 from naiad.models.artifacts.manifest import SIGNATURES_FOLDER
 
-__all__ = ["FolderListing", "copy_file", "list_folder", "move_into_place", "quoted", "read_file", "sha256_of_file"]
-
 _PIECE = 1 << 20
 _BYTECODE = "__pycache__"
 _CLONE = 0x40049409  # FICLONE of linux/fs.h: both files share their blocks until one is changed

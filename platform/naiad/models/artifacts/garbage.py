@@ -17,8 +17,6 @@ from naiad.environments.store.package_cache import remove_unused_packages, unuse
 from naiad.environments.store.pulled import pulled_leftovers, remove_pulled_leftovers
 from naiad.environments.store.store import Store
 
-__all__ = ["GarbageReport", "collect_garbage"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageReport:

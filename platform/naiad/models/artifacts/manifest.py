@@ -18,30 +18,12 @@ from naiad.core.errors import Code, RegistryError
 from naiad.core.foreign_json import read_json
 from naiad.sources.registry.references import Reference
 
-__all__ = [
-    "ARTIFACT_TYPE",
-    "CONFIG_TYPE",
-    "HIDDEN_FOLDER",
-    "LAYER_GZIP",
-    "MANIFEST_TYPE",
-    "SIGNATURES_FOLDER",
-    "TOP_FOLDER",
-    "Artifact",
-    "ArtifactLayer",
-    "LayerKind",
-    "changed_layers",
-    "needed_folders",
-    "parse_artifact",
-]
-
 ARTIFACT_TYPE = "application/vnd.naiad.repository.v1"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 LAYER_GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
-TOP_FOLDER = "models"
-"""Folder of the image that is the model repository; KServe mounts it as `/mnt/models`."""
-HIDDEN_FOLDER = ".naiad"
-"""Folder of the repository with everything that is not a model; hidden folders are not models."""
+TOP_FOLDER = "models"  # folder of the image that is the model repository; KServe mounts it as `/mnt/models`
+HIDDEN_FOLDER = ".naiad"  # folder of the repository with everything that is not a model; hidden folders are not models
 SIGNATURES_FOLDER = f"{HIDDEN_FOLDER}/signatures"
 
 _KIND, _NAME, _FILE, _USES = "naiad.kind", "naiad.name", "naiad.file", "naiad.uses"
@@ -123,7 +105,6 @@ class Artifact:
         return tuple(layer for layer in self.layers if layer.kind is LayerKind.SIGNATURE)
 
     def layers_of(self, model: str) -> list[ArtifactLayer]:
-        """The layers that a model needs, those of its backends and environments included."""
         own = [layer for layer in self.layers if layer.kind is LayerKind.MODEL and layer.name == model]
         used = {part for layer in own for part in layer.uses}
         if missing := ", ".join(sorted(used - {layer.part for layer in self.layers})):

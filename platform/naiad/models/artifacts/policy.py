@@ -8,8 +8,6 @@ from pathlib import Path
 from naiad.config.server.options import ServerOptions
 from naiad.core.signatures import TrustedKeys, read_trusted_keys
 
-__all__ = ["ArtifactPolicy", "artifact_policy"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactPolicy:

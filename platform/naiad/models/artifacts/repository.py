@@ -19,8 +19,6 @@ from naiad.models.polling import Snapshot
 from naiad.sources.registry.client import RegistryClient, open_registry
 from naiad.sources.registry.references import parse_reference
 
-__all__ = ["ArtifactRepository", "artifact_statements", "open_artifact"]
-
 _log = logging.getLogger("naiad.artifacts")
 
 

@@ -24,8 +24,6 @@ from naiad.core.signatures import TrustedKeys, sign_message
 from naiad.models.artifacts.manifest import SIGNATURES_FOLDER
 from naiad.sources.registry.references import Reference
 
-__all__ = ["SignedStatement", "make_statement", "read_statement", "sign_statement"]
-
 BUNDLE_TYPE = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _PAYLOAD_TYPE = "application/vnd.in-toto+json"
 _STATEMENT_TYPE = "https://in-toto.io/Statement/v1"

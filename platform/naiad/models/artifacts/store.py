@@ -36,8 +36,6 @@ from naiad.models.artifacts.manifest import TOP_FOLDER, Artifact, ArtifactLayer,
 from naiad.sources.registry.client import RegistryClient, sha256_of
 from naiad.sources.registry.references import Reference
 
-__all__ = ["ArtifactStore", "copy_repository"]
-
 _log = logging.getLogger("naiad.artifacts")
 _DOWNLOAD_THREADS = 4
 _READ_ONLY = 0o555

@@ -12,20 +12,8 @@ from naiad.models.artifacts.manifest import SIGNATURES_FOLDER, Artifact, changed
 from naiad.models.artifacts.statements import SignedStatement, read_statement
 from naiad.sources.registry.references import Reference
 
-__all__ = [
-    "changed_content",
-    "changed_files",
-    "changed_name",
-    "changed_names",
-    "folder_statements",
-    "refused",
-    "require_signed_artifact",
-    "trusted_statements",
-]
-
 _SHOWN = 5
-_SIGNATURE_BYTES = 64 << 20
-"""Most bytes of a signature: one of a repository with 100,000 files has 15 MB."""
+_SIGNATURE_BYTES = 64 << 20  # most bytes of a signature: one of a repository with 100,000 files has 15 MB
 
 
 def require_signed_artifact(

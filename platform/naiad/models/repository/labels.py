@@ -9,8 +9,6 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.core.errors import Code, RepositoryError
 from naiad.models.repository.layout import is_inside
 
-__all__ = ["read_labels"]
-
 
 def read_labels(config: ModelConfig, directory: Path) -> Mapping[str, tuple[str, ...]]:
     """Read the labels of a model's outputs, by output name; outputs without a label file are left out.

@@ -15,27 +15,10 @@ from naiad.core.errors import RepositoryError
 from naiad.core.real_paths import real_path
 from naiad.protocol.model_names import model_key
 
-__all__ = [
-    "DUPLICATE_REASON",
-    "ModelFiles",
-    "RepositoryScan",
-    "available_versions",
-    "combine",
-    "explain_no_model",
-    "is_inside",
-    "is_never_model",
-    "make_temporary_directory",
-    "models_named",
-    "subdirectories",
-    "version_number",
-    "versions_to_load",
-    "visible_directories",
-]
-
 _log = logging.getLogger("naiad.repository")
 
+# Reason of a model that is not loaded for this cause, as the repository index prints it.
 DUPLICATE_REASON = "model appears in two or more repositories"
-"""Reason of a model that is not loaded for this cause, as the repository index prints it."""
 
 _RESERVED = frozenset({"warmup", "initial_state", "configs"})
 _NEVER_MODELS = {

@@ -24,17 +24,15 @@ from naiad.models.repository.layout import ModelFiles, make_temporary_directory
 from naiad.models.repository.read import CONFIG_FILENAME, prepare_config
 from naiad.protocol.inference import Buffer
 
-__all__ = ["LoadOverride", "TemporaryModelDirectory", "check_model_name", "parse_override"]
-
 _FILE = "file:"
 _SOURCE = "Invalid config override"
 _NAME_LIMIT = 255  # NAME_MAX of Linux file systems, in bytes
+# Characters of a configuration in a request. Real ones have some thousands; to parse this many takes half a second.
 _CONFIG_LIMIT = 1 << 20
-"""Characters of a configuration in a request. Real ones have some thousands; to parse this many takes half a second."""
+# Elements of a list or map of a configuration in a request: each input, output or parameter is handled some times.
 _LENGTH_LIMIT = 4096
-"""Elements of a list or map of a configuration in a request: each input, output or parameter is handled some times."""
+# Folders above a file. Creating and deleting them takes a stack frame each, and a path has at most 4096 bytes.
 _DEPTH_LIMIT = 64
-"""Folders above a file. Creating and deleting them takes a stack frame each, and a path has at most 4096 bytes."""
 
 
 class TemporaryModelDirectory:
@@ -68,7 +66,6 @@ class LoadOverride:
             raise InvalidRequestError(f"cannot write the files given for '{self.name}': {why}") from error
 
     def prepared_config(self, files: ModelFiles, *, strict: bool, gpus: GpuPlacement | None = None) -> pb.ModelConfig:
-        """Return the configuration completed, normalised and checked against *files*; blocks."""
         message = pb.ModelConfig()
         message.CopyFrom(self.config)
         message = prepare_config(message, files, strict=strict, gpus=gpus)

@@ -19,17 +19,6 @@ from naiad.core.file_content import HEAD_BYTES, explain_content
 from naiad.core.gpus import find_gpus
 from naiad.models.repository.layout import ModelFiles, subdirectories, version_number
 
-__all__ = [
-    "CONFIG_FILENAME",
-    "config_path",
-    "explain_missing_tensors",
-    "explain_repeated_tensors",
-    "freeze_file",
-    "prepare_config",
-    "read_config",
-    "read_frozen_config",
-]
-
 CONFIG_FILENAME = "config.pbtxt"
 
 

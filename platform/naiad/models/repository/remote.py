@@ -22,8 +22,6 @@ from naiad.models.repository.layout import is_never_model, make_temporary_direct
 from naiad.sources.storage.listing import StoredFile, list_files, list_folders
 from naiad.sources.storage.opening import Storage, translate_storage_errors
 
-__all__ = ["RemoteRepository"]
-
 _MOUNTS = {
     "s3": "TRITON_AWS_MOUNT_DIRECTORY",
     "gs": "TRITON_GCS_MOUNT_DIRECTORY",
@@ -133,6 +131,5 @@ def _signature(files: Mapping[str, StoredFile]) -> Signature:
 
 
 def _folders(path: str, file: StoredFile) -> list[str]:
-    """The directories that contain a path, and the path itself if it is one, without trailing slashes."""
     parts = path.split("/") if file.is_folder else path.split("/")[:-1]
     return ["/".join(parts[: count + 1]) for count in range(len(parts))]

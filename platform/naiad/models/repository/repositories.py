@@ -20,17 +20,6 @@ from naiad.models.repository.remote import RemoteRepository
 from naiad.sources.registry.references import is_reference
 from naiad.sources.storage.opening import open_storage
 
-__all__ = [
-    "LocalRepository",
-    "Repositories",
-    "Repository",
-    "SignedRepository",
-    "directory_signature",
-    "local_repository",
-    "open_repositories",
-    "open_repositories_of",
-]
-
 _log = logging.getLogger("naiad.repository")
 
 
@@ -49,8 +38,7 @@ class Repository(Protocol):
     def directory(self) -> Path:
         """The directory of this machine that contains its models once they are fetched."""
 
-    def model_names(self) -> list[str]:
-        """List the names of its models; hidden directories are not models."""
+    def model_names(self) -> list[str]: ...
 
     def known_model_names(self) -> list[str]:
         """As `model_names`, but fast and never an error: a remote repository returns its last listing."""
@@ -69,8 +57,7 @@ class Repository(Protocol):
     def has_directory(self, directory: Path) -> bool:
         """Whether `directory` is or was this one."""
 
-    def close(self) -> None:
-        """Delete the files that were copied to this machine."""
+    def close(self) -> None: ...
 
 
 class LocalRepository:
@@ -112,8 +99,7 @@ class LocalRepository:
     def has_directory(self, directory: Path) -> bool:
         return directory == self.directory
 
-    def close(self) -> None:
-        """Do nothing: no files were copied."""
+    def close(self) -> None: ...
 
 
 class SignedRepository:
@@ -304,7 +290,6 @@ def directory_signature(directory: Path) -> Signature | None:
 
 
 def _collect(directory: Path, prefix: str, signature: dict[str, tuple[object, ...]]) -> list[Path]:
-    """Add the entries of a directory to a signature; returns its directories."""
     folders = []
     for entry in directory.iterdir():
         is_directory = entry.is_dir()

@@ -15,11 +15,9 @@ from pathlib import Path
 from naiad.core.errors import RepositoryError
 from naiad.core.foreign_json import read_json
 
-__all__ = ["SavedFile", "may_be_saved_file", "read_saved_file", "temporary_repository"]
-
 _HEAD_BYTES = 4096
+# Names of files and folders that say nothing about the model; that of a folder above is its name.
 _STANDARD_NAMES = frozenset({"model", "saved_model", "mlflow_model", "xgboost", "checkpoint", "artifacts", "output"})
-"""Names of files and folders that say nothing about the model; that of a folder above is its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +154,8 @@ def read_saved_file(path: Path) -> SavedFile:
         raise RepositoryError(f"cannot serve '{path}': it does not exist; correct the path")
     form = next((form for form in _FORMS if form.is_form(path)), None)
     if form is None:
-        raise RepositoryError(f"cannot serve '{path}': {_what_it_is(path)}; {_known_forms()}")
+        known = ", ".join(form.described for form in _FORMS)
+        raise RepositoryError(f"cannot serve '{path}': {_what_it_is(path)}; known are {known}")
     target = f"1/{form.target}" if form.target else "1"
     return SavedFile(
         path=path,
@@ -212,10 +211,6 @@ def _what_it_is(path: Path) -> str:
     if path.suffix.lower() in {".json", ".txt"}:
         return f"a {path.suffix} file is a model only if XGBoost or LightGBM wrote it, and this one does not begin so"
     return f"no backend is known for files that end in '{path.suffix}'" if path.suffix else "its name has no ending"
-
-
-def _known_forms() -> str:
-    return f"known are {', '.join(form.described for form in _FORMS)}"
 
 
 def _name_of(path: Path) -> str:

@@ -25,8 +25,6 @@ from naiad.models.resolution.decision import (
 from naiad.models.resolution.files import Files
 from naiad.models.resolution.manifest import STUB_MANIFEST, read_stub_manifest
 
-__all__ = ["Artifacts", "choose_artifacts", "is_compiled"]
-
 _EXECUTABLE_MAGIC = (
     b"\x7fELF",
     b"\xfe\xed\xfa\xce",  # Mach-O, 32 and 64 bit, both byte orders

@@ -18,15 +18,12 @@ from naiad.models.resolution.decision import MODEL_FILENAME, Decision, SearchedP
 from naiad.models.resolution.files import Files
 from naiad.models.resolution.native_library import NativeLibrary, examine_library
 
-__all__ = ["NATIVE_BACKENDS", "PYTHON", "Backend", "find_backend"]
+PYTHON = "python"  # the backend of models with their own `model.py`
 
-PYTHON = "python"
-"""The backend of models with their own `model.py`."""
-
+# Native backends that ship with the reference.
 NATIVE_BACKENDS = frozenset(
     {"dali", "fil", "onnxruntime", "openvino", "pytorch", "tensorflow", "tensorrt", "tensorrtllm"},
 )
-"""Native backends that ship with the reference."""
 
 _PYTHON_LIBRARY = "libtriton_python.so"
 _TORCH_PLATFORM = "pytorch"

@@ -11,17 +11,6 @@ from packaging.specifiers import SpecifierSet
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.models.resolution.native_library import NativeLibrary
 
-__all__ = [
-    "MODEL_FILENAME",
-    "STUB_FILENAME",
-    "UTILS_FILENAME",
-    "Decision",
-    "GuestLayout",
-    "Resolution",
-    "SearchedPath",
-    "describe_searched",
-]
-
 MODEL_FILENAME = "model.py"
 STUB_FILENAME = "triton_python_backend_stub"
 UTILS_FILENAME = "triton_python_backend_utils.py"
@@ -83,7 +72,7 @@ class Resolution:
     model_dir: Path
     backend: str
     backend_dir: Path | None
-    runtime: str  # `runtime` of the effective configuration: `model.py` for a shared backend.
+    runtime: str  # `runtime` of the effective configuration: `model.py` for a shared backend
     model_file: Path
     stub: Path
     utils_dir: Path
@@ -112,7 +101,6 @@ class Resolution:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the code belongs to a shared backend instead of the model."""
         return self.backend_dir is not None
 
     @property

@@ -30,27 +30,10 @@ from naiad.models.resolution.manifest import BACKEND_MANIFEST, BackendManifest, 
 if TYPE_CHECKING:
     from naiad.config.model.declared_environment import ScriptBlock
 
-__all__ = [
-    "MODEL_DIRECTORY_KEYWORD",
-    "VERSION_DIRECTORY_KEYWORD",
-    "EnvironmentChoice",
-    "EnvironmentSearch",
-    "PythonChoice",
-    "PythonDefaults",
-    "Script",
-    "choose_environment",
-    "choose_python",
-    "locate_environment",
-    "misspelt_parameters",
-    "names_environment",
-    "python_defaults",
-    "read_script",
-]
-
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 PYTHON_PARAMETER = "PYTHON_VERSION"
+# Name of the archive in a shared backend's directory that is the default environment of its models.
 DEFAULT_ENVIRONMENT = f"pb_exec_env_{MODEL_FILENAME}.tar.gz"
-"""Name of the archive in a shared backend's directory that is the default environment of its models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -477,7 +460,6 @@ def _similar(name: str, path: Path, search: EnvironmentSearch, files: Files) -> 
 
 
 def _beside(path: Path, files: Files) -> str:
-    """What there is in place of a path that does not exist."""
     path = Path(os.path.normpath(path))
     folder = next((parent for parent in path.parents if files.is_dir(parent)), None)
     if folder is None:

@@ -8,15 +8,6 @@ from typing import Any, Protocol
 
 from naiad.models.resolution.decision import Decision, Resolution
 
-__all__ = [
-    "PreparedEnvironment",
-    "explain_plainly",
-    "explain_steps",
-    "prepared_step",
-    "resolution_as_json",
-    "steps_as_json",
-]
-
 _INDENT = " " * 14
 
 
@@ -27,14 +18,10 @@ class PreparedActivation(Protocol):
     def scripts(self) -> tuple[str, ...]: ...
 
     @property
-    def names(self) -> list[str]:
-        """The variables that it sets or removes."""
-        ...
+    def names(self) -> list[str]: ...
 
     @property
-    def problems(self) -> tuple[str, ...]:
-        """What is wrong with its scripts."""
-        ...
+    def problems(self) -> tuple[str, ...]: ...
 
 
 class PreparedEnvironment(Protocol):

@@ -5,19 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Files", "RealFiles"]
-
 
 class Files(Protocol):
     """Read access to a file system."""
 
-    def exists(self, path: Path) -> bool:
-        """Whether the path exists."""
-        ...
+    def exists(self, path: Path) -> bool: ...
 
-    def is_dir(self, path: Path) -> bool:
-        """Whether the path is a directory."""
-        ...
+    def is_dir(self, path: Path) -> bool: ...
 
     def names(self, path: Path) -> list[str]:
         """Names in a directory, sorted; none if it cannot be read."""
@@ -35,7 +29,6 @@ class RealFiles:
         return path.exists()
 
     def is_dir(self, path: Path) -> bool:
-        """Whether the path is a directory or a link to one."""
         return path.is_dir()
 
     def names(self, path: Path) -> list[str]:

@@ -25,8 +25,6 @@ from naiad.models.resolution.decision import STUB_FILENAME, UTILS_FILENAME, Gues
 from naiad.models.resolution.files import RealFiles
 from naiad.models.resolution.manifest import STUB_MANIFEST, read_stub_manifest
 
-__all__ = ["lay_out_guest"]
-
 _STAGING_PREFIX = ".guest-staging-"
 _STALE_SECONDS = 3600
 _MAY_ONLY_READ = (errno.EACCES, errno.EPERM, errno.EROFS)

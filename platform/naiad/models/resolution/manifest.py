@@ -19,21 +19,11 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = [
-    "BACKEND_MANIFEST",
-    "STUB_MANIFEST",
-    "BackendManifest",
-    "parse_python_version",
-    "read_backend_manifest",
-    "read_stub_manifest",
-]
-
 BACKEND_MANIFEST = "backend.toml"
+# Folder of a model repository with the repository's own backends; `naiad push` writes it.
 REPOSITORY_BACKENDS = ".naiad/backends"
-"""Folder of a model repository with the repository's own backends; `naiad push` writes it."""
 STUB_MANIFEST = "stub.toml"
-STUB_PROTOCOL = 1
-"""Version of the protocol between host and guest that this host implements."""
+STUB_PROTOCOL = 1  # version of the protocol between host and guest that this host implements
 
 _VERSION = re.compile(r"\d+(\.\d+){0,2}")
 _FULL_VERSION_PARTS = 3

@@ -13,8 +13,6 @@ from naiad_stub.native.signatures import REQUIRED_ENTRY_POINT
 
 from naiad.models.resolution.files import Files
 
-__all__ = ["NativeLibrary", "examine_library"]
-
 _SERVER = re.compile(r"libtritonserver(-[0-9a-f]+)?\.so")
 _LOADER_CACHE = Path("/etc/ld.so.cache")
 _SET_CONFIG = "TRITONBACKEND_ModelSetConfig"

@@ -14,8 +14,6 @@ from naiad.config.model.environment_source import EnvironmentSource
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from naiad.models.resolution.decision import Resolution
 
-__all__ = ["EnvironmentProvider", "check_interpreter", "prepare_environment"]
-
 _Environment_co = TypeVar("_Environment_co", covariant=True)
 _Environment = TypeVar("_Environment")
 

@@ -33,8 +33,6 @@ from naiad.models.resolution.files import Files, RealFiles
 from naiad.models.resolution.layout import lay_out_guest
 from naiad.models.resolution.manifest import REPOSITORY_BACKENDS, BackendManifest, read_backend_manifest
 
-__all__ = ["ResolutionSettings", "resolution_settings", "resolve"]
-
 _MIN_COMPUTE_CAPABILITY = "6.000000"
 _DEFAULT_MAX_BATCH_SIZE = "4"
 

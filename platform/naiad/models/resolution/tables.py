@@ -11,18 +11,14 @@ from naiad.core.errors import Code
 from naiad.models.resolution.backend import PYTHON
 from naiad.models.resolution.decision import Resolution
 
-__all__ = ["agent_table", "backend_table", "failed_models", "model_table", "option_table", "text_table"]
-
-_CELL_WIDTH = 80
-"""Characters in a line of a cell: a path and a configuration fit beside each other on most screens."""
+_CELL_WIDTH = 80  # characters in a line of a cell: a path and a configuration fit beside each other on most screens
 _SETTING_END = re.compile(r'(?<=",)(?=")')
 NO_VERSION = "Not loaded: No model version was found"
 _UNAVAILABLE = "UNAVAILABLE: "
 _NAMED_FAILURES = 3
-_REASONS_LENGTH = 1200
-"""Characters of all reasons that are named together."""
+_REASONS_LENGTH = 1200  # characters of all reasons that are named together
+# The innermost frame of a model's own code, as exceptions and `faulthandler` have it.
 _PLACE = re.compile(r'(?:^  |File ")(?P<file>/[^"\n]*/model\.py)(?:\(|", line )(?P<line>\d+)', re.MULTILINE)
-"""The innermost frame of a model's own code, as exceptions and `faulthandler` have it."""
 _CODES = frozenset(code.value for code in Code)
 
 
@@ -35,7 +31,7 @@ def backend_table(resolutions: Iterable[Resolution]) -> str:
     stubs: dict[str, None] = {}
     # Models of `python` itself first: only without any, the row of `python` shows the settings of a shared backend.
     for resolution in sorted(resolutions, key=lambda resolution: (resolution.is_shared, resolution.backend)):
-        config = _cmdline_json(resolution)
+        config = json.dumps({"cmdline": dict(resolution.backend_config)}, separators=(",", ":"))
         if resolution.library is not None:
             key = f"{resolution.backend}\0{resolution.model_file}"  # models may bring libraries of one name
             rows.setdefault(key, (resolution.backend, str(resolution.model_file), config))
@@ -144,7 +140,3 @@ def _wrapped_at_words(text: str) -> str:
         for line in text.splitlines()
     )
     return "\n".join(part for parts in lines for part in parts)
-
-
-def _cmdline_json(resolution: Resolution) -> str:
-    return json.dumps({"cmdline": dict(resolution.backend_config)}, separators=(",", ":"))

@@ -95,11 +95,8 @@ def find_interpreter(
 def list_interpreters(cache: Path, paths: Callable[[], Iterable[Path]] | None = None) -> list[Interpreter]:
     """All working CPython interpreters of the machine, or of *paths*."""
     candidates = list(paths() if paths is not None else candidate_paths(cache))
-    return [interpreter for interpreter in _probe_all(candidates, cache) if interpreter.implementation == "cpython"]
-
-
-def _probe_all(candidates: list[Path], cache: Path) -> Iterator[Interpreter]:
-    yield from filter(None, run_each(partial(_probe_or_none, cache=cache), candidates, threads=_PROBES_AT_ONCE))
+    found = run_each(partial(_probe_or_none, cache=cache), candidates, threads=_PROBES_AT_ONCE)
+    return [each for each in found if each is not None and each.implementation == "cpython"]
 
 
 def _probe_or_none(python: Path, cache: Path) -> Interpreter | None:

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-__all__ = ["folder_with_module", "imports_from_working_directory", "package_of", "python_path", "server_search_path"]
-
+# Common packages that may not be installed beside naiad, whose metadata names the others.
 _KNOWN = {
     "Crypto": "pycryptodome",
     "PIL": "pillow",
@@ -35,10 +34,10 @@ _KNOWN = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""Common packages that may not be installed beside naiad, whose metadata names the others."""
 
 
 # fmt: off
+# Common packages that are called as their module.
 _SAME_NAME = frozenset((
     "accelerate", "aiohttp", "albumentations", "anthropic", "bitsandbytes", "boto3", "botocore", "catboost",
     "cryptography", "datasets", "diffusers", "einops", "evaluate", "fastapi", "flask", "fsspec", "gensim", "gradio",
@@ -51,8 +50,6 @@ _SAME_NAME = frozenset((
     "torchvision",
     "tqdm", "transformers", "tritonclient", "triton", "ujson", "ultralytics", "uvicorn", "vllm", "xgboost",
 ))
-# fmt: on
-"""Common packages that are called as their module."""
 
 
 def package_of(module: str) -> str:

@@ -16,8 +16,7 @@ _MACH_O = {b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xfe\xed\xfa\xcf", b"\xfe
 _ELF_MACHINES = {3: "i386", 40: "arm", 21: "ppc64", 22: "s390x", 62: "x86_64", 183: "aarch64", 243: "riscv64"}
 _MACHINE_ALIASES = {"amd64": "x86_64", "arm64": "aarch64", "ppc64le": "ppc64", "i686": "i386"}
 _PT_INTERP = 3
-HEADER_BYTES = 64 * 1024
-"""Number of bytes that are read of a file."""
+HEADER_BYTES = 64 * 1024  # number of bytes that are read of a file
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from naiad.sources.interpreters.versions import version_text
 
 _NAMES = ("python", "python3")
 _VERSIONED = re.compile(r"python3\.\d+")
-_DEEPEST, _WIDEST = 5, 2000
-"""How far environments are searched below a folder, and in how many folders."""
+_DEEPEST, _WIDEST = 5, 2000  # how far environments are searched below a folder, and in how many folders
 _SHOWN = 5
 _FREE_THREADED = re.compile(r"cpython-\d+d?td?\b|cpython-\d+d?td?-")
 _log = logging.getLogger("naiad.environments")

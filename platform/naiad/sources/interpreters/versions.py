@@ -9,10 +9,10 @@ from packaging.version import Version
 
 PythonVersion = tuple[int, int, int]
 
+# The ABI of the Python of this process, `cpython-311-x86_64-linux-gnu`. Read when this is imported, before models are
+# loaded: up to Python 3.11, a thread that asks while another one reads the variables for the first time finds none. An
+# environment was built twice then, under two keys.
 OWN_ABI = str(sysconfig.get_config_var("SOABI") or "")
-"""The ABI of the Python of this process, `cpython-311-x86_64-linux-gnu`. Read when this is imported, before models are
-loaded: up to Python 3.11, a thread that asks while another one reads the variables for the first time finds none. An
-environment was built twice then, under two keys."""
 
 # PEP 440 compares `3.10` as 3.10.0, so `==3.10` would reject 3.10.4. For these operators the version is truncated to
 # as many numbers as the specifier has. `>=` and `<` give the same result either way. `~=` and `===` have rules of

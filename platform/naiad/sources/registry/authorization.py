@@ -20,17 +20,15 @@ from naiad.core.errors import Code, RegistryError
 from naiad.core.foreign_json import read_json
 from naiad.sources.registry.credentials import RegistryCredentials
 
-__all__ = ["TOKEN_SERVERS_VARIABLE", "Authorization", "parse_challenge"]
-
 _PARAMETER = re.compile(r'([a-zA-Z_]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,]+))')
 _LARGEST_TOKEN = 1 << 20
 _CLIENT = "naiad"
+# Hosts to which a registry's password may be sent for a token, separated by commas, besides the registry's own.
 TOKEN_SERVERS_VARIABLE = "NAIAD_REGISTRY_TOKEN_SERVERS"  # noqa: S105 - the name of a variable
-"""Hosts to which a registry's password may be sent for a token, separated by commas, besides the registry's own."""
 _TOKEN_SERVERS = dict.fromkeys(("docker.io", "index.docker.io", "registry-1.docker.io"), "auth.docker.io")
 
+# Sends a request and returns the response; raises as `urllib.request.urlopen`.
 Opener = Callable[[urllib.request.Request], Any]
-"""Sends a request and returns the response; raises as `urllib.request.urlopen`."""
 
 
 class Authorization:

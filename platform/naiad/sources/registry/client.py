@@ -25,10 +25,7 @@ from naiad.sources.registry.credentials import find_credentials
 from naiad.sources.registry.references import Reference
 from naiad.sources.registry.transport import InterruptedTransferError, RegistryTransport, UploadBody
 
-__all__ = ["CHUNK", "RegistryClient", "open_registry", "sha256_of"]
-
-CHUNK = 16 << 20
-"""Bytes of one PATCH; the specification's default for registries is to accept any size."""
+CHUNK = 16 << 20  # bytes of one PATCH; the specification's default for registries is to accept any size
 _PIECE = 1 << 18
 _LARGEST_MANIFEST = 4 << 20
 _ACCEPTED = (
@@ -42,8 +39,7 @@ _NOT_FOUND, _RANGE_ERROR = 404, 416
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _SHOWN_TAGS = 8
 
-Advance = Callable[[int], None]
-"""Receives the number of transferred bytes."""
+Advance = Callable[[int], None]  # receives the number of transferred bytes
 
 
 def open_registry(
@@ -90,7 +86,6 @@ class RegistryClient:
         return digest, data
 
     def has_manifest(self, target: str, digest: str) -> bool:
-        """Whether a tag, or a digest, is the manifest with that digest; False if the registry does not say."""
         url = self._transport.url(f"manifests/{target}")
         headers = {"Accept": ", ".join(_ACCEPTED)}
         with self._transport.send("HEAD", url, headers=headers, expected=(_OK, _NOT_FOUND)) as reply:
@@ -172,7 +167,6 @@ class RegistryClient:
         self._transport.send("PUT", url, body=rest, expected=(_CREATED,)).close()
 
     def _send_chunks(self, content: Path | bytes, size: int, chunk: int, location: str, advance: Advance) -> str:
-        """Send a blob in pieces; returns the location at which to finish the upload."""
         start, attempt = 0, 0
         while start < size:
             length = min(chunk, size - start)
@@ -266,7 +260,11 @@ class RegistryClient:
                 for piece in self._stream_once(digest, position, what):
                     position += len(piece)
                     if position > size:
-                        raise self._too_long(size, what)
+                        raise RegistryError(
+                            f"{what} of {self.reference} does not match its digest: the manifest has {size} bytes, and "
+                            "the registry sends more; it is altered or damaged in the registry: push the repository "
+                            "again"
+                        )
                     yield piece
                 if position == size:
                     return
@@ -319,12 +317,6 @@ class RegistryClient:
         return RegistryError(
             f"{what} of {self.reference} does not match its digest: the manifest has {digest}, the received bytes have "
             f"{actual}; it is altered or damaged in the registry: push the repository again"
-        )
-
-    def _too_long(self, size: int, what: str) -> RegistryError:
-        return RegistryError(
-            f"{what} of {self.reference} does not match its digest: the manifest has {size} bytes, and the registry "
-            "sends more; it is altered or damaged in the registry: push the repository again"
         )
 
 

@@ -20,8 +20,6 @@ from naiad.core.errors import RegistryError
 from naiad.core.foreign_json import read_json
 from naiad.sources.registry.references import Reference
 
-__all__ = ["RegistryCredentials", "find_credentials"]
-
 _HELPER_SECONDS = 30
 _TOKEN_USER = "<token>"  # noqa: S105 - the name that helpers print in place of a user
 _DOCKER_HUB_KEY = "https://index.docker.io/v1/"

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from naiad.config.model.environment_source import redact
 from naiad.core.errors import Code, RegistryError
 
-__all__ = ["SCHEME", "Reference", "is_reference", "parse_reference"]
-
 SCHEME = "oci://"
 _NAME = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
@@ -60,7 +58,6 @@ class Reference:
             return False
 
     def pinned(self, digest: str) -> Reference:
-        """This reference with the digest of a manifest."""
         return replace(self, digest=digest)
 
 

@@ -24,11 +24,8 @@ from naiad.sources.registry.authorization import Authorization
 from naiad.sources.registry.credentials import RegistryCredentials
 from naiad.sources.registry.references import Reference
 
-__all__ = ["PAUSES", "InterruptedTransferError", "RegistryTransport", "UploadBody"]
-
 _log = logging.getLogger("naiad.registry")
-PAUSES = (0.5, 1.0, 2.0, 4.0)
-"""Seconds to wait after each failed attempt in a row; then the request fails."""
+PAUSES = (0.5, 1.0, 2.0, 4.0)  # seconds to wait after each failed attempt in a row; then the request fails
 _LONGEST_PAUSE = 60.0
 _TIME_LIMIT = 60.0
 _TEMPORARY_ERRORS = frozenset({408, 425, 429, 500, 502, 503, 504})

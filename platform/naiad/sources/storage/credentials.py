@@ -15,8 +15,6 @@ from naiad.core.errors import StorageError
 from naiad.core.foreign_json import read_json
 from naiad.sources.storage.locations import Location
 
-__all__ = ["driver_options"]
-
 _FILE = "TRITON_CLOUD_CREDENTIAL_PATH"
 _SECTIONS = {"s3": "s3", "gcs": "gs", "abfs": "as"}  # section of the file by driver
 

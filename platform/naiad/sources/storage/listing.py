@@ -9,8 +9,6 @@ from typing import Any
 from naiad.core.errors import Code, StorageError
 from naiad.sources.storage.opening import Storage, translate_storage_errors
 
-__all__ = ["StoredFile", "list_files", "list_folders"]
-
 # Keys of s3fs, gcsfs, adlfs, HTTP and memory: digests and generation numbers first, times last.
 _TAGS = ("ETag", "etag", "md5Hash", "md5", "generation", "LastModified", "last_modified", "updated", "mtime", "created")
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from naiad.config.model.environment_source import redact
 from naiad.core.errors import StorageError
 
-__all__ = ["Location", "parse_location"]
-
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _S3_SERVER = re.compile(r"(?:(?P<scheme>https?)://)?(?P<server>[^:/]+:\d+)(?:/(?P<path>.*))?")
 _S3_SERVER_WITH_SCHEME = re.compile(r"(?P<scheme>https?)://(?P<server>[^/]+)(?:/(?P<path>.*))?")

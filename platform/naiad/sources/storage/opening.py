@@ -14,8 +14,7 @@ from naiad.core.extras import install_command
 from naiad.sources.storage.credentials import driver_options
 from naiad.sources.storage.locations import Location, parse_location
 
-__all__ = ["Filesystem", "Storage", "open_storage", "translate_storage_errors"]
-
+# The extra of naiad that installs a driver, by driver.
 EXTRAS = {
     "s3": "s3",
     "gcs": "gcs",
@@ -26,32 +25,25 @@ EXTRAS = {
     "http": "http",
     "https": "http",
 }
-"""The extra of naiad that installs a driver, by driver."""
 
 
 class Filesystem(Protocol):
     """The part of fsspec's file systems that naiad uses. All calls block."""
 
-    def find(self, path: str, *, withdirs: bool = False, detail: bool = False) -> dict[str, dict[str, Any]]:
-        """All files below *path* with their metadata."""
+    def find(self, path: str, *, withdirs: bool = False, detail: bool = False) -> dict[str, dict[str, Any]]: ...
 
     def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:  # noqa: FBT001 - the signature is fsspec's
         """The direct content of *path*."""
 
-    def info(self, path: str) -> dict[str, Any]:
-        """The metadata of *path*."""
+    def info(self, path: str) -> dict[str, Any]: ...
 
-    def isdir(self, path: str) -> bool:
-        """Whether *path* is a folder."""
+    def isdir(self, path: str) -> bool: ...
 
-    def open(self, path: str, mode: str = "rb") -> BinaryIO:
-        """The content of a file."""
+    def open(self, path: str, mode: str = "rb") -> BinaryIO: ...
 
-    def get_file(self, rpath: str, lpath: str) -> None:
-        """Copy a file to this machine."""
+    def get_file(self, rpath: str, lpath: str) -> None: ...
 
-    def invalidate_cache(self) -> None:
-        """Drop cached listings."""
+    def invalidate_cache(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

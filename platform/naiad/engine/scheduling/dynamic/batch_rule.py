@@ -18,23 +18,19 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
-__all__ = ["BatchDecision", "BatchRule", "Batchable"]
-
 
 class Batchable(Protocol):
     """A queued request as this rule sees it."""
 
     @property
-    def size(self) -> int:
-        """Number of rows in the batch."""
+    def size(self) -> int: ...
 
     @property
     def key(self) -> Hashable | None:
         """Its shape key; None is compatible with every key."""
 
     @property
-    def queued_ns(self) -> int:
-        """Time of its arrival."""
+    def queued_ns(self) -> int: ...
 
 
 class BatchDecision(NamedTuple):
@@ -73,7 +69,6 @@ class BatchRule:
         self.delay_ns = delay_us * 1000
 
     def decide(self, entries: Iterable[Batchable], now_ns: int) -> BatchDecision:
-        """Decide about the requests at the head of a queue."""
         candidate = self._candidate(entries)
         if not candidate.request_count:
             return BatchDecision(0, is_complete=False)

@@ -24,11 +24,9 @@ from naiad.engine.scheduling.dynamic.queue import QueuePolicy, WaitingQueue
 from naiad.engine.scheduling.instance_loads import InstanceLoads
 from naiad.engine.scheduling.interface import Action, Dispatch, Instance, Item, Rejection
 
-__all__ = ["DynamicScheduler"]
-
+# Timeouts that are shorter always expire, also with an idle instance: the reference's batching thread has not seen a
+# request before, and clients test their handling of timeouts with one of a few microseconds.
 _DISPATCH_NS = 10_000
-"""Timeouts that are shorter always expire, also with an idle instance: the reference's batching thread has not seen a
-request before, and clients test their handling of timeouts with one of a few microseconds."""
 
 
 class DynamicScheduler(Generic[Instance, Item]):

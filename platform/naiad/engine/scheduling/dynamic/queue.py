@@ -21,8 +21,6 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import QueueFullError
 from naiad.engine.scheduling.interface import Schedulable
 
-__all__ = ["QueuePolicy", "QueuedRequest", "WaitingQueue"]
-
 Item = TypeVar("Item", bound=Schedulable)
 
 

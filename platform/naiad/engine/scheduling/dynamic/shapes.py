@@ -7,8 +7,6 @@ from collections.abc import Hashable
 from naiad.config.model.model_config import ModelConfig
 from naiad.protocol.inference import InferRequest
 
-__all__ = ["ShapeKeys"]
-
 
 class ShapeKeys:
     """Computes the shape keys of a model's requests; requests with equal keys may share a batch.

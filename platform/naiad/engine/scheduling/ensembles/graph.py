@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["EnsembleGraph", "EnsembleStep"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleStep:
@@ -46,7 +44,6 @@ class EnsembleGraph:
         object.__setattr__(self, "decoupled", any(step.decoupled for step in self.steps))
 
     def needed_for(self, outputs: Iterable[str]) -> frozenset[int]:
-        """The steps that these outputs depend on."""
         needed: set[int] = set()
         pending = list(outputs)
         while pending:

@@ -24,18 +24,6 @@ from naiad.core.errors import Code, InvalidRequestError, NaiadError
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph
 from naiad.engine.scheduling.interface import NamedTuple
 
-__all__ = [
-    "Action",
-    "CancelStep",
-    "EndResponses",
-    "EnsembleProgress",
-    "FailRequest",
-    "Iteration",
-    "ResponseConsumed",
-    "SendResponse",
-    "StartStep",
-]
-
 TensorT = TypeVar("TensorT")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Generic, TypeVar
 
-__all__ = ["StepLimits"]
-
 TokenT = TypeVar("TokenT")
 
 
@@ -20,7 +18,6 @@ class StepLimits(Generic[TokenT]):
         self._waiting: dict[int, dict[TokenT, None]] = {}
 
     def enter(self, step: int, token: TokenT) -> bool:
-        """Enter *step*; False if the limit is reached, and *token* then waits for its turn."""
         if not self._limit:
             return True
         inside = self._inside.setdefault(step, {})

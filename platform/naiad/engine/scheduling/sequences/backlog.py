@@ -10,8 +10,6 @@ from typing import Generic
 from naiad.engine.scheduling.interface import Instance, Item
 from naiad.engine.scheduling.sequences.slots import Sequence
 
-__all__ = ["Backlog"]
-
 
 class Backlog(Generic[Instance, Item]):
     """Sequences in the order of their arrival; some have a timeout."""

@@ -36,8 +36,6 @@ from naiad.engine.scheduling.sequences.slots import InstanceSlots, Sequence, Seq
 from naiad.engine.scheduling.sequences.states import SequenceState, StateTensor
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START
 
-__all__ = ["SequenceScheduler"]
-
 
 class SequenceScheduler(Generic[Instance, Item]):
     """Sequences, and the slots of the instances; see `Scheduler` and `Sequences`."""

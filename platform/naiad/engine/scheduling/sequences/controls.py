@@ -14,15 +14,11 @@ from naiad.core.errors import InvalidRequestError
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InputTensor
 
-__all__ = ["Controls"]
-
 _Kind = pb.ModelSequenceBatching.Control
 _FLAG_BITS = SEQUENCE_START | SEQUENCE_END
 
 
 class _Flag(NamedTuple):
-    """The two tensors of a boolean control."""
-
     false: InputTensor
     true: InputTensor
 

@@ -11,12 +11,8 @@ from naiad.core.errors import InvalidRequestError, NotReadyError
 from naiad.engine.scheduling.interface import Schedulable
 from naiad.protocol.inference import SEQUENCE_START
 
-__all__ = ["SequenceRules"]
-
-_MAX_LOST = 1024
-"""Number of lost sequences to remember, so that their clients get an error that names the cause."""
-_MAX_LOST_BYTES = 1 << 20
-"""Bytes of their ids, which clients choose."""
+_MAX_LOST = 1024  # number of lost sequences to remember, so that their clients get an error that names the cause
+_MAX_LOST_BYTES = 1 << 20  # bytes of their ids, which clients choose
 
 _LOST = "the instance that held it ended; begin it again with the START flag"
 

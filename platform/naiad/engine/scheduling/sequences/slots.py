@@ -18,8 +18,6 @@ from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
 from naiad.engine.scheduling.interface import Instance, Item, NamedTuple
 from naiad.engine.scheduling.sequences.states import SequenceState
 
-__all__ = ["Direct", "InstanceSlots", "Oldest", "Sequence", "SequenceBatch", "SequenceRequest", "Slot"]
-
 
 class SequenceRequest(Generic[Item]):
     """One queued request of a sequence."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from naiad.protocol.inference import InputTensor, OutputTensor
 
-__all__ = ["SequenceState", "StateTensor"]
-
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
