@@ -34,8 +34,7 @@ from naiad.environments.store.opening import open_store_of
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-EXIT_OUTPUT_CLOSED = 141
-"""128 + SIGPIPE, as shells report a program that wrote to a pipe whose reader, such as `head`, has ended."""
+EXIT_OUTPUT_CLOSED = 141  # 128 + SIGPIPE, as shells report a writer whose reader, such as `head`, has ended
 _TRITONSERVER = "tritonserver"
 _HELP_COLUMN = 52
 _WIDE = 132  # columns that hold each flag in one line; also what programs such as `grep` get

@@ -21,8 +21,7 @@ class FlagCommand:
     arguments: str  # what follows the command's name in usage texts
     summary: str
     choices: tuple[str, ...] = ()  # values that the first argument may have; empty for any value
-    # Whether the first argument is a model of a running server, whose address is `--url`.
-    takes_served_model: bool = False
+    takes_served_model: bool = False  # whether the first argument is a model of the server at `--url`
 
     def load(self, name: str) -> Callable[[Sequence[str]], int]:
         command: Callable[[Sequence[str]], int] = load_from_extension(self.place, f"run `naiad {name}`")

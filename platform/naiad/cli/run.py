@@ -65,8 +65,7 @@ _WITH = Flag(
 _DEBUG = Flag("debug", Kind.STRING, "pdb", "Run under a debugger, without time limits: pdb, or debugpy[:port].")
 OWN_FLAGS = own_flags(_GROUP, _INPUT, _VERSION, _WITH, JSON_FLAG, _DEBUG)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
-_QUIET_LOGGERS = ("naiad.engine", "naiad.app")
-"""Loggers whose lines about loading say nothing to the person who started the command."""
+_QUIET_LOGGERS = ("naiad.engine", "naiad.app")  # their lines about loading say nothing to the person who started it
 _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
 _NO_TIME_LIMIT_SECONDS = 1_000_000
 _SHOWN_ELEMENTS = 24

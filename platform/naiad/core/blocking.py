@@ -22,8 +22,7 @@ from naiad.core.errors import NotReadyError
 _T = TypeVar("_T")
 _I = TypeVar("_I")
 
-_CLEANUP_SECONDS = 3.0
-"""Time for a cancelled function to remove what it has begun; a thread that is still blocked then is left alone."""
+_CLEANUP_SECONDS = 3.0  # for a cancelled function to remove what it has begun; one still blocked is left alone
 _LOCK_SECONDS = 0.25
 _LENT_AFTER_SECONDS = 1.0
 

@@ -12,5 +12,4 @@ from collections.abc import Callable
 
 monotonic: Callable[[], float] = time.monotonic  # seconds
 monotonic_ns: Callable[[], int] = time.monotonic_ns
-perf_counter: Callable[[], float] = time.perf_counter
-"""Seconds, for what may last only so long within one turn of the event loop."""
+perf_counter: Callable[[], float] = time.perf_counter  # for what may last only so long in a turn of the loop

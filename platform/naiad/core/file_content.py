@@ -11,8 +11,7 @@ _LFS = b"version https://git-lfs.github.com/spec/"
 _HTML = (b"<!doctype html", b"<html")
 _MARK = b"\xef\xbb\xbf"
 _MAX_ENTRIES = 10_000  # so many entries of a directory are looked at, which takes well below a second
-_PAGES = frozenset({".htm", ".html", ".jinja", ".j2", ".md", ".tmpl", ".xhtml"})
-"""Files that may begin as an HTML page does."""
+_PAGES = frozenset({".htm", ".html", ".jinja", ".j2", ".md", ".tmpl", ".xhtml"})  # may begin as an HTML page does
 _HIDDEN = "."
 
 

@@ -26,8 +26,7 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UUID_BYTES = 96
 _RAW_UUID_BYTES = 16
 _MAX_PROCESSES = 1024
-_NOT_AVAILABLE = (1 << 64) - 1
-"""NVML's size of a process that the driver does not tell apart, as under Windows and in some containers."""
+_NOT_AVAILABLE = (1 << 64) - 1  # NVML's size of a process that the driver does not tell apart, as in some containers
 _CUDA_OF_SEVERAL_MIG_DEVICES = 12080
 """The version of CUDA, as NVML writes 12.8, with whose driver (R570) a process can use MIG devices of several GPU
 instances, and whole GPUs beside them. With older drivers it uses one MIG device and nothing else."""
@@ -53,8 +52,7 @@ class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-Measurement: TypeAlias = Mapping[str, float]
-"""What was measured of a GPU, by the names of the reference's metrics; what a GPU does not report is missing."""
+Measurement: TypeAlias = Mapping[str, float]  # by the names of the reference's metrics; what is not reported is missing
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _LONG = 1 << 20
 """Bytes from which the system provides a block by itself. Shorter ones are used again without page faults. Messages of
 1 to 30 MB cost the same as with glibc's own limit, and gaps of this size do no harm."""
-FREED_APART = 16 << 20
-"""Bytes from which memory should be freed by `discard_on_thread`: otherwise it would hold the event loop for 2 ms."""
+FREED_APART = 16 << 20  # bytes from which `discard_on_thread` frees memory: else the event loop is held for 2 ms
 _NO_BYTES = ctypes.c_char * 0
-_FREE = 4 << 20
-"""Free bytes at the end of the heap that are kept, so that short messages of a few clients cause no page faults."""
+_FREE = 4 << 20  # free bytes kept at the end of the heap: short messages of a few clients cause no page faults
 
 
 def fix_thresholds() -> None:

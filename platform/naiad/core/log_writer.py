@@ -23,8 +23,7 @@ from typing import Protocol, TextIO
 
 _MAX_QUEUED = 8 << 20  # bytes of lines that may wait: about 50,000 lines, or several seconds of a very busy log
 _RESERVE = 1 << 20  # further bytes for warnings and errors, which are the last lines that should be missing
-_MAX_WRITE = 16 << 10
-"""Bytes of lines in one write: a quarter of what a pipe of Linux holds, so that a slow reader is seen to read."""
+_MAX_WRITE = 16 << 10  # bytes of lines in one write: a quarter of a pipe, so that a slow reader is seen to read
 _CLOSE_SECONDS = 10.0  # how long `close` waits for a slow reader
 _STALL_SECONDS = 2.0  # how long `close` and `flush` wait for a reader that takes nothing
 

@@ -39,8 +39,7 @@ _KEPT_SERVER_LINES = 2000
 _KEPT_CHARACTERS = 2000
 _KEPT_BYTES = 16 << 20
 _LINE_OVERHEAD = 200  # about what a line takes beside its text
-_PASS_ON_SECONDS = 0.05
-"""Time between two deliveries of lines to another process: a busy log is passed on in few messages."""
+_PASS_ON_SECONDS = 0.05  # between two deliveries of lines to another process, so that messages are few
 _NEVER = logging.CRITICAL + 1
 
 GUEST_LEVELS = {0: logging.INFO, 1: logging.WARNING, 2: logging.ERROR, 3: logging.DEBUG}
@@ -81,8 +80,7 @@ class ActiveLog:
         # Warnings of libraries reach the root logger. Inside another program they are left to that program.
         self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
         self._logger = logging.getLogger(ROOT)
-        # Whether debug messages are logged; faster than `Logger.isEnabledFor`, for use in every request.
-        self.is_verbose = False
+        self.is_verbose = False  # faster than `Logger.isEnabledFor`, for use in every request
         self._kept: list[logging.Handler] = []
         _open_logs.add(self)
         self.apply(settings)
@@ -97,23 +95,19 @@ class ActiveLog:
     ) -> None:
         self.close()
 
-    @property
-    def settings(self) -> LogSettings:
-        return self._settings
-
     async def change(self, settings: LogSettings) -> None:
         """See `apply`: the log as clients change it."""
         self.apply(settings)
 
     def apply(self, settings: LogSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.is_verbose = settings.verbose > 0
         self._handler.setFormatter(LineFormatter(iso8601=settings.iso8601, escape=settings.escape))
         self._handler.filters = [_LevelFilter(settings), partial(_open_logs.is_first_to_write, self)]
         _open_logs.set_level()
 
     def passes(self, level: int) -> bool:
-        return _LevelFilter(self._settings).passes(level)
+        return _LevelFilter(self.settings).passes(level)
 
     def keep_recent(self) -> RecentLines:
         """Keep the last lines in memory from now on, until the log is closed."""

@@ -31,8 +31,7 @@ class Access:
     """The restrictions of one frontend, and the headers it forwards."""
 
     restrictions: Restrictions = field(default_factory=dict)
-    # Pattern for the names of headers that become request parameters; None to forward nothing.
-    forward: re.Pattern[str] | None = None
+    forward: re.Pattern[str] | None = None  # which names of headers become parameters; None to forward nothing
 
 
 class Denial(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.request_budget import COLLECTING, Charge, RequestBudget
 
 _FEW = 1 << 16  # bytes that are not counted, as those of short bodies: the limit on connections bounds them
@@ -21,7 +22,7 @@ class CollectedBytes:
         self._budget = budget
         self._charge: Charge | None = None
         self._on_refused: Callable[[str], None] = on_refused
-        self._on_room: Callable[[], None] = on_room or _do_nothing
+        self._on_room: Callable[[], None] = on_room or do_nothing
         self.is_stopped = False
 
     def count(self, total: int) -> None:
@@ -38,7 +39,7 @@ class CollectedBytes:
         charge, self._charge = self._charge, None
         self.is_stopped = False
         # They refer to the response, which refers to this object: else only the garbage collector would free both.
-        self._on_refused = self._on_room = _do_nothing
+        self._on_refused = self._on_room = do_nothing
         if charge is not None:
             charge.release()
 
@@ -50,7 +51,3 @@ class CollectedBytes:
         on_refused = self._on_refused
         self.release()
         on_refused(reason)
-
-
-def _do_nothing(*_: object) -> None:
-    """Replaces a callback that is not needed any more."""

@@ -16,6 +16,7 @@ from typing import Protocol
 from naiad_stub.process_limits import usable_processors
 
 from naiad.core.errors import InvalidRequestError
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.growing_bytes import resize_bytes
 from naiad.protocol.inference import Buffer
 
@@ -26,8 +27,7 @@ _PART_SIZE = 1 << 18  # Bytes that are produced at a time. Copying them holds th
 _INPUT_SIZE = 1 << 16  # Bytes given to zlib at a time. It returns a copy of what it did not use.
 _GROWTH = 8
 _MAX_RATIO = 100
-_RATIO_FREE = 64 << 20
-"""Bytes that may come out at any ratio: zeros compress a thousand times, and small tensors of zeros are not rare."""
+_RATIO_FREE = 64 << 20  # bytes that may come out at any ratio: small tensors of zeros, 1000 : 1, are not rare
 _DETECT = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib format by the header
 
 
@@ -41,10 +41,10 @@ class Decompression:
         "_name",
         "_position",
         "_rest",
-        "_result",
-        "_size",
         "_what",
         "is_complete",
+        "result",
+        "size",
     )
 
     def __init__(self, body: Buffer, name: str, limit: int, what: str = "request body") -> None:
@@ -56,32 +56,24 @@ class Decompression:
         self._inflater = zlib.decompressobj(_DETECT)
         self._position = 0
         self._rest = b""
-        self._result = bytearray()  # longer than what is in it, until the body is complete
-        self._size = 0
+        self.result = bytearray()  # longer than what is in it, until the body is complete
+        self.size = 0
         self.is_complete = False
 
     def __repr__(self) -> str:
-        return f"<Decompression {self._position} of {len(self._body)} bytes to {self._size}>"
-
-    @property
-    def size(self) -> int:
-        return self._size
+        return f"<Decompression {self._position} of {len(self._body)} bytes to {self.size}>"
 
     @property
     def held_size(self) -> int:
         """Bytes of memory in use, those of the compressed body included."""
-        return len(self._body) + self._size
-
-    @property
-    def result(self) -> bytearray:
-        return self._result
+        return len(self._body) + self.size
 
     def step(self, count: int = STEP_SIZE) -> None:
         """Decompress about *count* bytes more; InvalidRequestError if it is too long, or not in its coding."""
         inflater = self._inflater
-        wanted = self._size + count
+        wanted = self.size + count
         try:
-            while self._size < wanted and not inflater.eof:
+            while self.size < wanted and not inflater.eof:
                 if not self._rest:
                     self._rest = bytes(self._body[self._position : self._position + _INPUT_SIZE])
                     self._position += len(self._rest)
@@ -95,18 +87,18 @@ class Decompression:
         except zlib.error:
             raise InvalidRequestError(f"cannot decompress the {self._what} as {self._name}: it is malformed") from None
         if inflater.eof:
-            resize_bytes(self._result, self._size)
+            resize_bytes(self.result, self.size)
             self.is_complete = True
 
     def _append(self, part: bytes) -> None:
-        end = self._size + len(part)
-        if end > len(self._result):
-            resize_bytes(self._result, max(end, min(len(self._result) * _GROWTH, self._limit)))
-        self._result[self._size : end] = part
-        self._size = end
+        end = self.size + len(part)
+        if end > len(self.result):
+            resize_bytes(self.result, max(end, min(len(self.result) * _GROWTH, self._limit)))
+        self.result[self.size : end] = part
+        self.size = end
 
     def _check_size(self) -> None:
-        size, what = self._size, self._what
+        size, what = self.size, self._what
         if size > self._limit:
             raise InvalidRequestError(f"cannot decompress the {what}: it exceeds the limit of {self._limit} bytes")
         if size > _RATIO_FREE and size > self._position * _MAX_RATIO:
@@ -197,7 +189,7 @@ class DecompressionTask:
     def _drop_callbacks(self) -> None:
         """Break the reference cycles through what they belong to: bodies are large."""
         self._on_step = _stop
-        self._on_done = self._on_failed = _do_nothing
+        self._on_done = self._on_failed = do_nothing
 
 
 class DecompressionThreads:
@@ -211,8 +203,7 @@ class DecompressionThreads:
     def start(
         self,
         body: Stepped,  # the work; no other code may use it meanwhile
-        # Called after each step with the bytes so far; returns False to stop until `resume`.
-        on_step: Callable[[int], bool],
+        on_step: Callable[[int], bool],  # gets the bytes after each step; False stops until `resume`
         on_done: Callable[[bytearray], None],
         on_failed: Callable[[Exception], None],
     ) -> DecompressionTask:
@@ -229,7 +220,3 @@ class DecompressionThreads:
 
 def _stop(_: int) -> bool:
     return False
-
-
-def _do_nothing(_: object) -> None:
-    """Replaces a callback that is not needed any more."""

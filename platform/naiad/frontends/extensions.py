@@ -36,5 +36,4 @@ class Extensions:
     background: Background = field(default_factory=Background)
     memory: RequestMemory = field(default_factory=RequestMemory)
     refusals: RefusalLog = field(default_factory=RefusalLog)  # logs requests that are refused because of who sends them
-    # What reads long inputs from regions; the first one reads, the others wait for it.
-    region_readings: deque[Resumable] = field(default_factory=deque)
+    region_readings: deque[Resumable] = field(default_factory=deque)  # long inputs from regions: the first reads

@@ -39,10 +39,8 @@ class ConnectionCount:
         total: int = 0,  # how many may be open; 0 for any number
         per_address: int = 0,  # how many of one client address may be open; 0 for any number
     ) -> None:
-        # Number of connections that were refused, by reason: `total` or `address`.
-        self.refused: Counter[str] = Counter()
-        # Number of connections that were closed because of a time limit, by its name.
-        self.timed_out: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # refused connections by reason: `total` or `address`
+        self.timed_out: Counter[str] = Counter()  # closed connections, by the name of the limit
         self._total = total
         self._per_address = per_address
         self.open = self.refusing = 0

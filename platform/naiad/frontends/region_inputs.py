@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from naiad.core.errors import InvalidRequestError, NaiadError, NotReadyError
 from naiad.engine.facade import EngineFacade
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.offload.background import has_long_strings
 from naiad.frontends.offload.exchanges import Cancellable
@@ -37,8 +38,7 @@ def complete_inputs(
     requested: RequestedOutputs | None,  # which of its inputs are in regions
     engine: EngineFacade,
     extensions: Extensions,
-    # Does work that takes long: called with what starts it, and with what follows it.
-    later: Callable[[Start, Callable[[None], None]], None],
+    later: Callable[[Start, Callable[[None], None]], None],  # work that takes long, and what follows it
     submit: Callable[[], None],
 ) -> None:
     """Submit a request, after its inputs in shared memory are read, and its strings are counted if they are many."""
@@ -97,8 +97,8 @@ class RegionReading:
         self._is_stopped = False  # by the budget
         self._job: SlicedJob | None = None
         self._steps: Generator[bool, None, None] | None = None
-        self._on_done: Callable[[None], None] = _ignore
-        self._on_failed: Callable[[Exception], None] = _ignore
+        self._on_done: Callable[[None], None] = do_nothing
+        self._on_failed: Callable[[Exception], None] = do_nothing
         limit = extensions.memory.budget.limit
         if self._size > limit:
             raise InvalidRequestError(too_long_for_budget("input in shared memory", self._size, limit))
@@ -142,7 +142,7 @@ class RegionReading:
     def cancel(self) -> None:
         """End the reading; neither callback is called any more."""
         job, self._job, self._steps = self._job, None, None
-        self._on_done = self._on_failed = _ignore
+        self._on_done = self._on_failed = do_nothing
         charge, self._charge = self._charge, None
         if job is not None:
             job.cancel()
@@ -246,7 +246,3 @@ def _parts_of(request: InferRequest) -> tuple[list[InputTensor], list[RegionPart
             tensors.append(tensor)
             parts.append(data)
     return tensors, parts
-
-
-def _ignore(_: object) -> None:
-    """Nothing is to be done."""

@@ -26,7 +26,7 @@ import _posixshmem  # type: ignore[import-not-found] # typeshed does not describ
 import os
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.protocol.device_bytes import DeviceBytes, Exporter
@@ -41,6 +41,9 @@ _INVALID_CUDA = "failed to register shared memory region: invalid args"
 _RESERVED = "triton_python_backend_shm_region_"
 _open_region: Callable[..., int] = _posixshmem.shm_open
 _SLICE = 256 << 10
+
+
+R = TypeVar("R", "Region", "CudaRegion")
 
 
 def _no_gpu(_: int) -> bytes | None:
@@ -299,28 +302,22 @@ class ClientRegions:
             raise NaiadError(f"shared memory region '{name}' already in manager", code=Code.ALREADY_EXISTS)
 
     def status(self, name: str = "") -> list[Region]:
-        found = self._regions.get(name)
-        if isinstance(found, CudaRegion):
-            raise NaiadError(
-                f"The region named '{name}' is registered as CUDA shared memory, not system shared memory",
-                code=Code.NOT_FOUND,
-            )
-        if name and found is None:
-            raise NaiadError(f"Unable to find system shared memory region: '{name}'", code=Code.NOT_FOUND)
-        regions = [self._regions[each] for each in self.named(name)]
-        return [region for region in regions if isinstance(region, Region)]
+        return self._registered(name, Region, "system", "CUDA")
 
     def cuda_status(self, name: str = "") -> list[CudaRegion]:
+        return self._registered(name, CudaRegion, "CUDA", "system")
+
+    def _registered(self, name: str, kind: type[R], kind_name: str, other_name: str) -> list[R]:
         found = self._regions.get(name)
-        if isinstance(found, Region):
+        if name and found is None:
+            raise NaiadError(f"Unable to find {kind_name.lower()} shared memory region: '{name}'", code=Code.NOT_FOUND)
+        if found is not None and not isinstance(found, kind):
             raise NaiadError(
-                f"The region named '{name}' is registered as system shared memory, not CUDA shared memory",
+                f"The region named '{name}' is registered as {other_name} shared memory, not {kind_name} shared memory",
                 code=Code.NOT_FOUND,
             )
-        if name and found is None:
-            raise NaiadError(f"Unable to find cuda shared memory region: '{name}'", code=Code.NOT_FOUND)
-        regions = [self._regions[each] for each in self.named(name, is_cuda=True)]
-        return [region for region in regions if isinstance(region, CudaRegion)]
+        regions = [found] if name else [self._regions[each] for each in sorted(self._regions)]
+        return [region for region in regions if isinstance(region, kind)]
 
     async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
         """Unregister a region, or all of a kind (no name); NaiadError if requests use some. Ignores unknown ones."""

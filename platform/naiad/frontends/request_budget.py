@@ -35,11 +35,9 @@ _SOFT_SHARE = 7 / 8
 _PATIENT_TICKS = 20
 """Ticks that a body may be stopped while complete requests hold most of the budget: models are busy, memory will be
 freed when they respond."""
-_STUCK_TICKS = 2
-"""The same while incomplete bodies hold most of it: they wait for each other, or their clients send nothing."""
+_STUCK_TICKS = 2  # the same while incomplete bodies hold most of it: they wait for each other
 _FEW_SHARE = 1 / 16  # what all others may hold while a body is read beyond the soft limit
-_LEAST_READ = 1 << 14
-"""Bytes that may be read in any case: a read into an empty buffer would look like the end of the connection."""
+_LEAST_READ = 1 << 14  # may be read in any case: a read into an empty buffer looks like the end of the connection
 _UNLIMITED = 1 << 62
 
 
@@ -127,12 +125,9 @@ class RequestBudget:
     def __init__(
         self,
         limit: int = _UNLIMITED,
-        # Called when a body is stopped: `on_tick` must be called from now on, until it returns False.
-        on_stopped: Callable[[], None] = lambda: None,
-        # Called when the first bytes count: `on_tick` must be called until nothing is in use.
-        on_used: Callable[[], None] = lambda: None,
-        # Called with each response that is dropped, as *dropped* counts it.
-        on_dropped: Callable[[str], None] = lambda _: None,
+        on_stopped: Callable[[], None] = lambda: None,  # one was stopped: call `on_tick` until it returns False
+        on_used: Callable[[], None] = lambda: None,  # the first bytes count: the same until none are in use
+        on_dropped: Callable[[str], None] = lambda _: None,  # with the reason, as *dropped* counts it
     ) -> None:
         self.limit = limit  # bytes of all of them together
         self.soft_limit = int(limit * _SOFT_SHARE)  # where reading stops

@@ -27,8 +27,7 @@ _CLASSIFIABLE = frozenset({Datatype.FP32, Datatype.FP64}) | {
 }
 _MAX_ELEMENTS = 1_000_000  # largest output that is sorted
 _LONG_OUTPUT = 64 << 10  # bytes of an output from which its classes take longer than some milliseconds
-_TEXTS_PER_STEP = 2000
-"""Classes that one step makes, about a millisecond's worth; other work is counted in classes, too."""
+_TEXTS_PER_STEP = 2000  # classes made in one step of a millisecond; other work is counted in classes, too
 _ROW_COST = 10
 _SELECTED_FROM = 4096  # elements from which the greatest ones are selected before they are sorted
 
@@ -37,17 +36,12 @@ _SELECTED_FROM = 4096  # elements from which the greatest ones are selected befo
 class RequestedOutputs:
     """The special forms that one request asks for. An object without any is false."""
 
-    # Number of classes to return instead of the values, by name of the output.
-    classes: dict[str, int] = field(default_factory=dict)
-    # Where to write outputs instead of sending them, by name.
-    regions: dict[str, RegionPart] = field(default_factory=dict)
-    # Whether inputs are in regions: their data is a `RegionPart`, which is yet to be read.
-    has_region_inputs: bool = False
-    # The regions that inputs were read from; they are in use until the request ends.
-    read: list[RegionPart] = field(default_factory=list)
+    classes: dict[str, int] = field(default_factory=dict)  # how many to return in place of values, by output
+    regions: dict[str, RegionPart] = field(default_factory=dict)  # where outputs are written, by name
+    has_region_inputs: bool = False  # inputs are in regions: their data is a `RegionPart` as yet
+    read: list[RegionPart] = field(default_factory=list)  # of inputs, in use until the request ends
     charge: Charge | None = None
-    # Class names of the outputs that have a label file.
-    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # names of classes, by output
     is_batched: bool = False  # whether the first dimension of each output is the batch
 
     def __bool__(self) -> bool:

@@ -82,8 +82,7 @@ class TimeoutSweep(Generic[C]):
         loop: asyncio.AbstractEventLoop,
         turns: LoopTurns,  # resumes a sweep of many connections, so that it does not keep the loop
         connections: Iterable[C],
-        # Ends a connection that has exceeded a limit; called with the time by the loop's clock.
-        check: Callable[[C, float], None],
+        check: Callable[[C, float], None],  # ends a connection beyond a limit at this time of the loop
         seconds: float,  # time between two sweeps; 0 to do nothing
     ) -> None:
         self._loop = loop

@@ -27,16 +27,14 @@ class Importer:
     """A guest that reads GPU memory of others."""
 
     def __init__(self) -> None:
-        # Numbers of exporters that have ended whose memory the guest may have open, not yet sent to it.
-        self.ended: list[int] = []
+        self.ended: list[int] = []  # exporters that ended, whose memory it may have open: to be told
 
 
 class Exporter:
     """A guest, or a registered region of a client, whose GPU memory guests open."""
 
     def __init__(self, *, is_client: bool = False) -> None:
-        # Its number among all exporters that there ever were.
-        self.number = next(_numbers) | (CLIENT_MEMORY if is_client else 0)
+        self.number = next(_numbers) | (CLIENT_MEMORY if is_client else 0)  # of all exporters ever
         self._importers: weakref.WeakSet[Importer] = weakref.WeakSet()
 
     def add_importer(self, importer: Importer) -> None:
@@ -91,8 +89,7 @@ class DeviceUse:
     keeps_outputs: bool = False  # the sink takes all outputs there
     kept: frozenset[str] = frozenset()  # outputs that it takes there, by name
     places: Mapping[str, DeviceBytes] = field(default_factory=dict)  # where outputs are to be written, by name
-    # UUIDs of the GPUs whose memory the readers of its outputs can use; None if that is not known.
-    readers: frozenset[bytes] | None = None
+    readers: frozenset[bytes] | None = None  # GPUs whose memory readers of outputs can use; None if unknown
 
     def settled(self, output: str, data: Buffer) -> Buffer | None:
         """The data of an output as it is passed on: its place, if it was written there; None if not allowed."""

@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from naiad.protocol.metadata import (
-    BatchStatistics,
-    Duration,
-    IndexEntry,
-    ModelMetadata,
-    ModelStatistics,
-    ResponseStatistics,
-    ServerMetadata,
-)
+from naiad.protocol.metadata import Duration, IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
 
 
 def server_document(metadata: ServerMetadata) -> dict[str, Any]:
@@ -73,31 +66,9 @@ def _model(model: ModelStatistics) -> dict[str, Any]:
             "cache_hit": _duration(model.cache_hit),
             "cache_miss": _duration(model.cache_miss),
         },
-        "response_stats": {str(position): _responses(each) for position, each in model.responses},
-        "batch_stats": [_batch(batch) for batch in model.batch_stats],
-        "memory_usage": [
-            {"type": memory.type, "id": memory.id, "byte_size": memory.byte_size} for memory in model.memory_usage
-        ],
-    }
-
-
-def _batch(batch: BatchStatistics) -> dict[str, Any]:
-    return {
-        "batch_size": batch.batch_size,
-        "compute_input": _duration(batch.compute_input),
-        "compute_infer": _duration(batch.compute_infer),
-        "compute_output": _duration(batch.compute_output),
-    }
-
-
-def _responses(responses: ResponseStatistics) -> dict[str, Any]:
-    return {
-        "compute_infer": _duration(responses.compute_infer),
-        "compute_output": _duration(responses.compute_output),
-        "success": _duration(responses.success),
-        "fail": _duration(responses.fail),
-        "empty_response": _duration(responses.empty_response),
-        "cancel": _duration(responses.cancel),
+        "response_stats": {str(position): asdict(each) for position, each in model.responses},
+        "batch_stats": [asdict(batch) for batch in model.batch_stats],
+        "memory_usage": [asdict(memory) for memory in model.memory_usage],
     }
 
 

@@ -25,8 +25,7 @@ DEVICE_INPUTS, DEVICE_OUTPUTS = 1, 2  # what `Target.device` says
 NO_PARAMETERS: Mapping[str, Parameter] = MappingProxyType({})
 NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 CALL_CHAIN = "naiad-call-chain"  # header with the servers that a request came through; see `backends/remote`
-FORWARDED_HEADERS = "naiad-forwarded-headers"
-"""Key of `InferRequest.propagated` with the names of parameters that were made from headers, separated by commas."""
+FORWARDED_HEADERS = "naiad-forwarded-headers"  # names of parameters that were made of headers, by commas
 
 
 def _no_parameters() -> Mapping[str, Parameter]:
@@ -100,8 +99,7 @@ class InferRequest:
     inputs: Sequence[InputTensor]
     request_id: str = ""  # the client's id; empty if it sent none
     requested_outputs: Sequence[str] = ()  # names of outputs to return; empty means all
-    # Parameters for the model, without the reserved ones.
-    parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
+    parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)  # without reserved ones
     correlation_id: int | str = 0  # sequence id, an unsigned integer or a string; 0 and "" mean none
     flags: int = 0
     priority: int = 0  # priority level, 0 for the model's default
@@ -111,8 +109,7 @@ class InferRequest:
     # recognise.
     layout_key: Hashable | None = None
     trace: Trace | None = None
-    # Where its inputs are in memory that the model's guests map; None if they must be copied.
-    place: InputPlace | None = None
+    place: InputPlace | None = None  # in memory that the model's guests map; None if they must be copied
     # Headers of the client's request that the requests caused by it carry on: its trace context and its chain of
     # servers. Models find them in the context of the request's trace.
     propagated: Mapping[str, str] = field(default_factory=_no_headers)
@@ -144,8 +141,7 @@ class InferResponse:
     outputs: Sequence[OutputTensor] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=_no_parameters)
     error: NaiadError | None = None  # set where this response is an error; outputs are empty then
-    # The same object for all responses whose outputs differ in their bytes alone; None if unknown.
-    layout: object = None
+    layout: object = None  # the same for all responses that differ in their outputs' bytes alone; None if unknown
     # Whether some outputs are in GPU memory: then their data is a `DeviceBytes`. Only in responses to requests that
     # allow it, or say where outputs are to be written (`InferRequest.device`).
     is_on_device: bool = False

@@ -71,8 +71,7 @@ class DemandStatus:
     limit: int  # bytes that all guests may use together; 0 for any
     loads: Mapping[str, int]
     failures: Mapping[str, int]
-    # How often a model was unloaded, by the model's key and the cause: idle, or memory.
-    evictions: Mapping[tuple[str, str], int]
+    evictions: Mapping[tuple[str, str], int]  # by the model's key and the cause: idle, or memory
 
 
 class ModelState(enum.Enum):
@@ -136,8 +135,7 @@ class BatchStatistics:
 class ResponseStatistics:
     """Responses of a decoupled model at one position among the responses to their request."""
 
-    # Time until the model sent them, counted from the response before or the start of `execute`.
-    compute_infer: Duration
+    compute_infer: Duration  # until the model sent them, since the response before or the start of `execute`
     compute_output: Duration
     success: Duration  # sum of both times, of responses without an error
     fail: Duration  # sum of both times, of errors
@@ -189,24 +187,17 @@ class ModelStatistics:
     error_responses: int = 0  # requests to which the model responded with an error; they count as successes
     pending_count: int = 0
     load_seconds: float = 0.0
-    # Quantiles of durations in microseconds, by part of the request; empty unless enabled.
-    summaries: Mapping[str, SummaryValue] = field(default_factory=dict)
-    # Milliseconds to the first response of each request; None unless enabled.
-    first_responses: HistogramValue | None = None
+    summaries: Mapping[str, SummaryValue] = field(default_factory=dict)  # in µs, by part of the request
+    first_responses: HistogramValue | None = None  # milliseconds; None unless enabled
     cache_hit: Duration = Duration()
     cache_miss: Duration = Duration()
     batch_stats: tuple[BatchStatistics, ...] = field(default=())
-    # Per position of a response in its request, with that position; decoupled models, and native backends that report
-    # responses.
-    responses: Iterable[tuple[int, ResponseStatistics]] = ()
+    responses: Iterable[tuple[int, ResponseStatistics]] = ()  # by position in the request; decoupled models
     memory_usage: tuple[MemoryUse, ...] = ()
     running_count: int = 0
-    # Successful requests by their duration in microseconds, rounded; empty unless enabled.
-    latencies: Mapping[int, int] = field(default_factory=dict)
-    # The same until the first response; decoupled models only.
-    first_latencies: Mapping[int, int] = field(default_factory=dict)
-    # Requests that were refused on arrival, by reason; they are in no other count.
-    refusals: Mapping[str, int] = field(default_factory=dict)
+    latencies: Mapping[int, int] = field(default_factory=dict)  # by µs, rounded, if enabled
+    first_latencies: Mapping[int, int] = field(default_factory=dict)  # of decoupled models
+    refusals: Mapping[str, int] = field(default_factory=dict)  # by reason; in no other count
     condition: ModelCondition = ModelCondition.READY
     stalled: str = ""  # of which instances `execute` makes no progress, as a sentence; empty for none
     refused: str = ""  # which requests it refuses now because they ended its processes, as a sentence; empty for none

@@ -24,8 +24,7 @@ class ModelMetric:
     labels: Labels
     value: float = 0.0  # value of a counter or gauge; the sum of a histogram's observations
     buckets: tuple[float, ...] = ()
-    # A histogram's observations between two bounds each; one more than *buckets*.
-    counts: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)  # between two bounds each; one more than *buckets*
     holders: int = 0  # number of guests' families that refer to it
 
 

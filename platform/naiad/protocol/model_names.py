@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-LATEST = -1
-"""The version of a request that names none. The model's version policy decides: the highest version that is ready."""
+LATEST = -1  # the version of a request that names none: the model's version policy decides
 
 
 def model_key(namespace: str, name: str) -> str:

@@ -84,8 +84,7 @@ class CheckedLayout(NamedTuple):
     generation: int  # generation of the plan it was checked against
     batch_size: int  # 1 for a model without batching
     is_repeatable: bool  # whether requests that differ in their tensors' bytes alone have this layout, too
-    # None where the inputs that the guest gets are not the request's (see `RequestPlan.packs_inputs`).
-    packed: PackedInputs | None
+    packed: PackedInputs | None  # None where the guest gets other inputs (see `RequestPlan.packs_inputs`)
 
 
 class CheckedRequest(NamedTuple):
@@ -103,15 +102,12 @@ class RequestPlan:
     model_version: int
     generation: int = 0  # number of this load among all loads of all versions; 0 for a plan that serves no requests
     max_batch_size: int = 0  # largest batch size; 0 for a model without batching, whose shapes have no batch dimension
-    # What each input of a request must look like, by name, in the configuration's order.
-    rules: Mapping[str, InputRule] = field(default_factory=dict)
-    # Outputs that a request may name. A request that names none gets all of them.
-    outputs: frozenset[str] = frozenset()
+    rules: Mapping[str, InputRule] = field(default_factory=dict)  # for inputs, in the configuration's order
+    outputs: frozenset[str] = frozenset()  # that a request may name; if it names none, it gets all
     # All tensors that the guest may be given, in the order of their positions in messages. Beside the inputs: controls
     # and states of sequences, and tensors that only warm-up samples have.
     input_names: tuple[str, ...] = ()
-    # All tensors that the guest may return, in the order of their positions in messages.
-    output_names: tuple[str, ...] = ()
+    output_names: tuple[str, ...] = ()  # all that the guest may return, in the order of positions in messages
     # What outputs should look like, by name. Responses that contradict it are delivered, as in the reference; the log
     # has a warning.
     output_rules: Mapping[str, OutputRule] = field(default_factory=dict)

@@ -30,14 +30,12 @@ _LENGTH = Struct("<I")
 _PREFIX = _LENGTH.size
 
 _VECTOR_FROM = 4096  # Bytes from which numpy is used. A call of it costs as much as walking some ten elements.
-_EQUAL_PER_STEP = 1 << 15
-"""Elements of equal length that one step compares: about 3 ms where each of them is a cache miss."""
+_EQUAL_PER_STEP = 1 << 15  # elements compared in one step: 3 ms where each is a cache miss
 _WINDOW = 1 << 17  # bytes that one step searches for short texts: about 1 ms
 _WALKED_PER_STEP = 1 << 13  # elements that one step walks: about 1 ms
 _MIN_RUN = 64  # elements that a guess must find at once to be worth its cost
 _PACKED_BY_NUMPY_FROM = 64  # elements from which numpy packs them faster than a loop
-_MAX_EXCEPTIONS = 4
-"""The guess of short texts is given up where more than one in so many places is not the beginning of an element."""
+_MAX_EXCEPTIONS = 4  # one place in so many may be no beginning of an element, or the guess is given up
 
 
 def scan_strings(data: Buffer, limit: int) -> StringScan:

@@ -310,11 +310,9 @@ async def _drain(drain: Callable[[], None], seconds: int, stopping: asyncio.Even
 
 def build_loader(
     options: ServerOptions,
-    # Name of a model to run under a debugger, and the debugger; None for no debugger.
-    debugged: tuple[str, str] | None = None,
+    debugged: tuple[str, str] | None = None,  # a model to run under a debugger, and the debugger
     *,
-    # The other processes of the server, which run instances and share memory with guests; None without any.
-    replicas: ReplicaMaker | None = None,
+    replicas: ReplicaMaker | None = None,  # of a server with several processes, which run instances
 ) -> Loader:
     """The loader of models; logs the warnings about the options. UnsupportedRequestError if /proc is missing."""
     require_proc()  # here, because every command that starts guests calls this function

@@ -33,8 +33,7 @@ from naiad.protocol.model_names import LATEST
 _HOST = "the host's interpreter"
 _FILE_BYTES = 1 << 18
 _UNUSED_SECONDS = 30 * 86_400
-_STORE_SECONDS = 10.0
-"""How long a reading of the store is used again: a page that stays open asks for it every few seconds."""
+_STORE_SECONDS = 10.0  # a reading of the store is used again: an open page asks every few seconds
 
 
 def make_console_state(

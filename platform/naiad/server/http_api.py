@@ -23,8 +23,7 @@ class ApiServices:
     """What such an API needs of the server beside the engine's facade."""
 
     adapters: Callable[[str, str], Awaitable[Sequence[str]]]  # finds the names of the adapters of a model and version
-    # Finds the number of tokens that a model and version takes; 0 if unknown.
-    context: Callable[[str, str], Awaitable[int]]
+    context: Callable[[str, str], Awaitable[int]]  # of tokens of a model and version; 0 if unknown
     metrics: MetricsPage | None  # makes the response with all metrics; None where it is not served
     created: int  # when the models were created, as far as clients are told: seconds since 1970
     # Calls a function of `HttpApiPackage.coordinator_services` by its name in the coordinator, and returns its result.

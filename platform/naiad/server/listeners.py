@@ -86,8 +86,7 @@ class Listeners:
         self.count = count  # counts the connections of all ports but that of metrics
         self.memory = memory  # the memory of the requests of all ports
         self.refusals = refusals  # logs requests that any port refuses because of who sends them
-        # The metrics endpoint, which `open_metrics` starts; None if it is disabled.
-        self.metrics: MetricsFrontend | None = None
+        self.metrics: MetricsFrontend | None = None  # which `open_metrics` starts; None if disabled
         self.started: list[str] = []  # a line for the log about each service that was started
         self.ports: dict[str, int] = {}  # the number of each open port: `http`, `grpc`, `openai`, `metrics`
         self._frontends: list[Frontend] = []
@@ -143,25 +142,17 @@ class ListenerServices:
     regions: RegionRegistry  # shared memory that clients registered
     exit_seconds: Callable[[], float]  # seconds that requests in flight have when the listeners stop
     model_metrics: Iterable[ModelMetricFamily]  # the models' own metrics; each iteration gives the current ones
-    # Finds the names of the adapters of a model and version, for OpenAI's API.
-    adapters: Callable[[str, str], Awaitable[Sequence[str]]]
-    # Finds the number of tokens that a model and version takes, for OpenAI's API; 0 if unknown.
-    context: Callable[[str, str], Awaitable[int]]
-    # Makes the OpenAPI document of the server, as JSON, for the page of the API.
-    api_document: Callable[[], Awaitable[bytes]]
+    adapters: Callable[[str, str], Awaitable[Sequence[str]]]  # of a model and version, for OpenAI's API
+    context: Callable[[str, str], Awaitable[int]]  # of tokens of a model and version; 0 if unknown
+    api_document: Callable[[], Awaitable[bytes]]  # OpenAPI, as JSON, for the page of the API
     # Makes the source of the page's documents, which is closed with the stack; None where the page is not served. The
     # second argument returns the server's processes other than guests, with the role of each.
     console: ConsoleMaker | None = None
-    # Makes the metrics endpoint of these listeners; None where it is not served.
-    metrics: Callable[[Listeners], MetricsFrontend] | None = None
-    # Makes the response with all metrics where another process serves the endpoint; None elsewhere.
-    metrics_page: MetricsPage | None = None
-    # Calls a function of the coordinator by its name; None where the server has one process.
-    ask_coordinator: Callable[..., Any] | None = None
-    # When the models were created, as far as clients are told: seconds since 1970.
-    created: int = field(default_factory=lambda: int(time.time()))
-    # Deals the connections of all ports among the processes of the server; None for one process.
-    connections: Connections | None = None
+    metrics: Callable[[Listeners], MetricsFrontend] | None = None  # None where it is not served
+    metrics_page: MetricsPage | None = None  # where another process serves the endpoint; else None
+    ask_coordinator: Callable[..., Any] | None = None  # by name; None in a server of one process
+    created: int = field(default_factory=lambda: int(time.time()))  # of the models, in seconds since 1970
+    connections: Connections | None = None  # deals them among processes; None for one process
     share: int = 1  # number of processes that share the limit on the memory of requests
 
 
@@ -258,10 +249,6 @@ def _grpc_restrictions(options: ServerOptions) -> Restrictions:
     return given if options.hardening is None else options.hardening.grpc(given)
 
 
-def _http_limits(options: ServerOptions) -> RequestLimits:
-    return RequestLimits(body_bytes=options.http.max_body_size)
-
-
 def _grpc_settings(options: ServerOptions) -> GrpcSettings:
     return GrpcSettings(
         keepalive_time_ms=options.grpc.keepalive_time,
@@ -356,7 +343,7 @@ async def _start_frontends(
             port=options.http.port,
             reuse_port=options.http.reuse_port,
             max_json=options.http.max_input_size,
-            limits=_http_limits(options),
+            limits=RequestLimits(body_bytes=options.http.max_body_size),
             extensions=extensions,
             access=Access(restrictions=_http_restrictions(options), forward=options.http.forward_pattern),
             tls=options.http.tls,
@@ -397,7 +384,7 @@ async def _start_openai(
         port=options.openai.port,
         reuse_port=options.http.reuse_port,
         advice="choose another --openai-port or --openai-address",
-        limits=_http_limits(options),
+        limits=RequestLimits(body_bytes=options.http.max_body_size),
         memory=listeners.memory,
         admit=openai.admit,
         tls=options.http.tls,

@@ -121,7 +121,7 @@ def test_reading_pauses_while_the_client_does_not_read(serve, connect):
     assert peer.is_alive()
     (connection,) = server.connections
     # Otherwise the kernel buffers some megabytes of responses first.
-    connection._writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
+    connection.writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 10_000)
     peer.request(3)  # from now on equal fields have equal blocks
     block = peer.block()
     peer.socket.setblocking(False)
@@ -133,7 +133,7 @@ def test_reading_pauses_while_the_client_does_not_read(serve, connect):
         if is_taken:
             unsent = unsent[peer.socket.send(unsent) :]
 
-    assert 0 < server.loop.call(connection._writer.transport.get_write_buffer_size) < 1_000_000
+    assert 0 < server.loop.call(connection.writer.transport.get_write_buffer_size) < 1_000_000
     while connection._is_reading_paused:
         assert peer.socket.recv(1 << 20) if select.select([peer.socket], [], [], 0.2)[0] else True
 

@@ -52,7 +52,7 @@ class Counted:
 def count(server: Any) -> Counted:
     """Have the only connection of a server write to a counting transport."""
     [connection] = server.connections
-    connection._writer.transport = counted = Counted(connection._writer.transport)
+    connection.writer.transport = counted = Counted(connection.writer.transport)
     return counted
 
 

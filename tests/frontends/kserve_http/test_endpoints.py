@@ -150,7 +150,7 @@ class Server:
             if then is not None:
                 then(exchange)
             await turns(20)
-            while self.endpoints._tasks:
+            while self.endpoints._later._tasks:
                 await asyncio.sleep(0)
 
         asyncio.run(handle())

@@ -12,26 +12,22 @@ The page is our own (7 KB compressed): Swagger UI 5, RapiDoc and Redoc have 0.9 
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from functools import cached_property
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.core.errors import NaiadError
-from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error, error_text, response
+from naiad.frontends.http1.later_responses import LaterResponses
+from naiad.frontends.http1.messages import HttpExchange, HttpRequest, error_text, response
 from naiad.frontends.http1.page_files import Page, compose_page, page_response
 from naiad.frontends.kserve_http.restricted import api_denial
 from naiad.frontends.refusals import RefusalLog
-
-logger = logging.getLogger("naiad.http")
+from naiad.protocol.inference import Buffer
 
 PAGE_PATHS = frozenset({b"/docs", b"/v2/docs", b"/docs/", b"/v2/docs/"})
 DOCUMENT_PATHS = frozenset({b"/openapi.json", b"/v2/openapi.json"})
-_NAMED = (Api.METADATA, Api.MODEL_REPOSITORY)
-"""What the document says, by the APIs that say the same: tensors, and which models there are."""
+_NAMED = (Api.METADATA, Api.MODEL_REPOSITORY)  # what the document says, by the APIs that say the same
 _READ = ("GET", "HEAD")
-_OK, _FORBIDDEN, _NOT_ALLOWED, _INTERNAL = 200, 403, 405, 500
+_OK, _FORBIDDEN, _NOT_ALLOWED = 200, 403, 405
 _DOCUMENT_HEADERS = b"Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
 
 
@@ -45,7 +41,7 @@ class ApiPage:
         required = {restrictions[api] for api in _NAMED if api in restrictions}
         self._required = [(header.lower().encode(), value.encode()) for header, value in sorted(required)]
         self._refusals = refusals or RefusalLog()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._later = LaterResponses()
 
     @cached_property
     def _page(self) -> Page:
@@ -64,9 +60,7 @@ class ApiPage:
         elif reason := self._denial(request, exchange.client_address):
             exchange.respond(error_text(_FORBIDDEN, reason))
         else:
-            task = asyncio.get_running_loop().create_task(self._respond(exchange))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._later.respond(exchange, self._document())
         return True
 
     def _denial(self, request: HttpRequest, client: str) -> str:
@@ -77,12 +71,5 @@ class ApiPage:
                 return reason
         return ""
 
-    async def _respond(self, exchange: HttpExchange) -> None:
-        try:
-            parts = response(_OK, [await self._read()], extra=_DOCUMENT_HEADERS)
-        except NaiadError as problem:
-            parts = error(problem)
-        except Exception:
-            logger.exception("cannot make the document of the API")
-            parts = error_text(_INTERNAL, INTERNAL_ERROR)
-        exchange.respond(parts)
+    async def _document(self) -> list[Buffer]:
+        return response(_OK, [await self._read()], extra=_DOCUMENT_HEADERS)

@@ -11,11 +11,9 @@ from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
 TAG = "loaded models"
-_MOST_ELEMENTS = 64
-"""Elements of all inputs together that an example shows; the page makes longer ones when it is asked for them."""
+_MOST_ELEMENTS = 64  # elements of all inputs together in an example; the page makes longer ones on demand
 _FLOATS = frozenset({Datatype.FP32, Datatype.FP64})
-_BINARY = frozenset({Datatype.FP16, Datatype.BF16})
-"""Datatypes that JSON has no form of (KServe v2's extension for binary tensors)."""
+_BINARY = frozenset({Datatype.FP16, Datatype.BF16})  # without a form in JSON (KServe v2's extension for binary tensors)
 _SAMPLES = {"boolean": True, "integer": 1, "number": 0.5, "string": "text"}
 
 

@@ -7,38 +7,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hmac
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-from naiad.core.errors import NaiadError
 from naiad.engine.facade import EngineFacade
 from naiad.frontends.console.reach import PageReach, ServedTo
-from naiad.frontends.http1.messages import (
-    INTERNAL_ERROR,
-    HttpExchange,
-    HttpRequest,
-    error,
-    error_text,
-    json_response,
-    response,
-)
+from naiad.frontends.http1.later_responses import LaterResponses
+from naiad.frontends.http1.messages import HttpExchange, HttpRequest, error_text, json_response, response
 from naiad.frontends.http1.page_files import Page, compose_page, page_response
 from naiad.frontends.refusals import RefusalLog
-
-logger = logging.getLogger("naiad.ui")
+from naiad.protocol.inference import Buffer
 
 _PAGE = "/ui"
 _DATA = "/ui/data/"
 _CONTROL = "/ui/control/"
 _FOUND = 302
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ALLOWED, _INTERNAL = 401, 403, 404, 405, 500
+_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _NOT_ALLOWED = 401, 403, 404, 405
 _READ = ("GET", "HEAD")
 _CONTROL_HEADER = b"naiad-console"
 """A request to `/ui/control` must have it. Pages of other sites cannot send it: browsers ask the server first, and it
@@ -75,7 +64,7 @@ class Console:
         self._refusals = refusals or RefusalLog()
         self._engine = engine
         self._settings = settings or ConsoleSettings()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._later = LaterResponses()
         self._page = read_page()
         self._reach = PageReach(self._settings.served_to)
 
@@ -102,7 +91,7 @@ class Console:
             exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: GET, HEAD\r\n"))
         elif path.startswith(_DATA):
             name, *arguments = map(unquote, path.removeprefix(_DATA).split("/"))
-            self._respond_later(exchange, self._source.document(name, *arguments))
+            self._later.respond(exchange, self._document(name, arguments))
         elif path.rstrip("/") == _PAGE:
             exchange.respond(page_response(self._page, request))
         else:
@@ -131,29 +120,17 @@ class Console:
         elif len(parts) != 2 or parts[0] not in {"load", "unload"}:  # noqa: PLR2004 - an action and a model
             exchange.respond(error_text(_NOT_FOUND, "Not Found"))
         else:
-            self._respond_later(exchange, self._change(parts[0], unquote(parts[1])))
+            self._later.respond(exchange, self._change(parts[0], unquote(parts[1])))
 
-    async def _change(self, action: str, model: str) -> dict[str, Any]:
+    async def _document(self, name: str, arguments: Sequence[str]) -> list[Buffer]:
+        return json_response(await self._source.document(name, *arguments))
+
+    async def _change(self, action: str, model: str) -> list[Buffer]:
         if action == "load":
             await self._engine.load(model, {})
         else:
             await self._engine.unload(model)
-        return {}
-
-    def _respond_later(self, exchange: HttpExchange, making: Any) -> None:
-        task = asyncio.get_running_loop().create_task(self._respond(exchange, making))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _respond(self, exchange: HttpExchange, making: Any) -> None:
-        try:
-            parts = json_response(await making)
-        except NaiadError as problem:
-            parts = error(problem)
-        except Exception:
-            logger.exception("cannot handle %r", exchange.request.path)
-            parts = error_text(_INTERNAL, INTERNAL_ERROR)
-        exchange.respond(parts)
+        return json_response({})
 
 
 # It has no build step: the people who maintain it write Python, and React or Vue would bring a bundler and hundreds of

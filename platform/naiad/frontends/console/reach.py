@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.http1.page_guard import PageGuard, PageRules
 
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
-"""Headers of proxies, whose connections come from this machine for clients of others."""
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")  # of proxies, whose clients may be elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +22,7 @@ class ServedTo:
 
     is_local: bool = False  # clients of this machine alone
     address: str = ""  # clients that connect to this address alone; empty for any
-    # The names of the server that an operator has listed; None for those of the machine.
-    hosts: Sequence[str] | None = None
+    hosts: Sequence[str] | None = None  # names that an operator has listed; None for those of the machine
 
 
 class PageReach:

@@ -30,8 +30,7 @@ from naiad.protocol.quantiles import quantile_of
 
 logger = logging.getLogger("naiad.ui")
 
-_TOKENS = "vllm:generation_tokens_total"
-"""The counter of generated tokens, as vLLM and our own backend of language models name it."""
+_TOKENS = "vllm:generation_tokens_total"  # as vLLM and our own backend of language models name the counter
 _MICROSECONDS_PER_MS = 1000
 _FIRST_SECONDS = 0.5  # when the first sample is made, so that a page of a server that just started has figures
 _MODEL_LABELS = ("model", "model_name")
@@ -85,8 +84,7 @@ class Sampler:
         self._before: dict[str, _Counts] = {}
         self._last = time.monotonic()
         self._troubles = RecentTroubles()
-        # What the processes of the server used at the last sample, by process id.
-        self.processes: Mapping[int, ProcessUse] = {}
+        self.processes: Mapping[int, ProcessUse] = {}  # at the last sample, by process id
         self.cpu: Mapping[int, float] = {}  # how many cores each of them kept busy since the sample before
         self.sample({})
 

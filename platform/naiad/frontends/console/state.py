@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isnan
 from typing import Any, Protocol
 
@@ -211,7 +211,7 @@ class ConsoleState:
                     "backend": "" if origin is None else origin.backend,
                     "environment": "" if origin is None else origin.environment,
                     "python": "" if origin is None else origin.python,
-                    "troubles": _troubles_json(troubles.get((entry.namespace, entry.name, entry.version))),
+                    "troubles": asdict(troubles.get((entry.namespace, entry.name, entry.version), Troubles())),
                     "instances": len(own),
                     "serving": sum(instance.state == "ready" for instance in own),
                     "restarts": sum(sum(instance.restarts.values()) for instance in own),
@@ -239,7 +239,7 @@ class ConsoleState:
         if number is None:
             number = LATEST
         counted: ModelStatistics | None = None
-        troubles: Troubles | None = None
+        troubles = Troubles()
         with suppress(NaiadError):
             (counted,) = self._engine.statistics(key, number)
             (troubles,) = self.sampler.recent_troubles([counted], self._engine.instances()).values()
@@ -254,7 +254,7 @@ class ConsoleState:
             "condition": "" if counted is None else counted.condition.value,
             "demand": self._engine.demand_states().get(key, ""),
             "reason": entry.reason or _trouble_now(counted),
-            "troubles": _troubles_json(troubles),
+            "troubles": asdict(troubles),
             "recent_seconds": RECENT_SECONDS,
             "inputs": [] if metadata is None else [_tensor(each) for each in metadata.inputs],
             "outputs": [] if metadata is None else [_tensor(each) for each in metadata.outputs],
@@ -311,11 +311,6 @@ class ConsoleState:
 def _trouble_now(counted: ModelStatistics | None) -> str:
     """What a version that serves refuses, or where it makes no progress."""
     return "" if counted is None else counted.refused or counted.stalled
-
-
-def _troubles_json(troubles: Troubles | None) -> dict[str, int]:
-    found = troubles or Troubles()
-    return {"restarts": found.restarts, "failed": found.failed, "rejected": found.rejected}
 
 
 def _brief(reason: str) -> str:

@@ -15,8 +15,7 @@ from naiad.protocol.metadata import InstanceStatus, ModelStatistics
 
 RECENT_SECONDS = 300.0
 VersionKey = tuple[str, str, str]  # namespace, name and version of a model
-_CANCELLED, _INVALID = "CANCELED", "invalid"
-"""Labels of failures and refusals that clients cause: they leave, or send a request that does not fit the model."""
+_CANCELLED, _INVALID = "CANCELED", "invalid"  # caused by clients, which leave, or send what does not fit the model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

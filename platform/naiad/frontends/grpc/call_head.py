@@ -42,14 +42,12 @@ class CallHead(Generic[M]):
 
     method: M | None  # what is called; None for a call that is rejected
     rejection: Fields | None = None  # the response to a call that is rejected
-    # The wrong secret for which it is rejected, as `RefusalLog` names it; "" for any other reason.
-    wrong_secret: str = ""
+    wrong_secret: str = ""  # the wrong secret for which it is rejected; "" for another reason
     timeout: float | None = None  # seconds until the call's deadline; None without one
     encoding: Encoding = "identity"  # how the client may compress its messages
     response_encoding: Encoding = "identity"
     metadata: Metadata = ()
-    # The metadata that name the trace which the call belongs to.
-    propagated: Mapping[str, str] = field(default_factory=dict)
+    propagated: Mapping[str, str] = field(default_factory=dict)  # names the trace which the call belongs to
 
 
 class CallHeadParser(Generic[M]):
@@ -58,8 +56,7 @@ class CallHeadParser(Generic[M]):
     def __init__(
         self,
         methods: Mapping[bytes, M],
-        # Returns why a method may not be called with some metadata; None where it may.
-        denial: Callable[[M, Metadata], Denial | None],
+        denial: Callable[[M, Metadata], Denial | None],  # why a method may not be called; None where it may
         *,
         level: CompressionLevel = CompressionLevel.NONE,
         max_size: int,  # bytes of a request's fields

@@ -23,8 +23,9 @@ from typing import NamedTuple, Protocol
 from naiad.core.errors import NaiadError
 from naiad.frontends.grpc import response_fields
 from naiad.frontends.grpc.call_head import CallHead
-from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, Reserve, size_of, with_prefix
+from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, Reserve, with_prefix
 from naiad.frontends.grpc.request_messages import COUNTED_FROM, MessageConsumer, RequestMessages
+from naiad.frontends.http1.compression import size_of
 from naiad.frontends.http2.frames import ErrorCode
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.request_budget import Charge

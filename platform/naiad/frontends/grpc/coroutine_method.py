@@ -22,8 +22,7 @@ class CoroutineMethod:
     request_type: type[ProtobufMessage]
     function: Callable[[Any], Awaitable[ProtobufMessage]]
     max_size: int  # bytes of the longest message that is parsed on the event loop
-    # The method for longer messages, which it gets as bytes; None to reject them.
-    long_function: Callable[[bytes], Awaitable[ProtobufMessage]] | None = None
+    long_function: Callable[[bytes], Awaitable[ProtobufMessage]] | None = None  # gets bytes; None to reject
     loop: asyncio.AbstractEventLoop
     tasks: set[asyncio.Task[None]]  # The running coroutines. The loop keeps only weak references to its tasks.
 

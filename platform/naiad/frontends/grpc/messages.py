@@ -34,10 +34,8 @@ _GROWTH = 8  # factor by which a buffer grows when it is full: at most an eighth
 _IDLE_TICKS = 10
 _COMPRESSED_FROM = 1 << 8  # shorter messages hardly shrink
 
-RESERVED_FROM = 1 << 17
-"""Messages above this size may get a place of their own. For shorter ones, looking for it costs what the copy does."""
-_LEAST_HEAD = 1 << 12
-"""Bytes of a message that have arrived before its place is asked for: they should name the model and its tensors."""
+RESERVED_FROM = 1 << 17  # longer messages may get a place of their own: looking for it costs what a copy of these does
+_LEAST_HEAD = 1 << 12  # bytes of a message that arrive before its place is asked for: they name model and tensors
 _MOST_COPIED = 1 << 22
 """Bytes of a message that are copied to its place. If more have arrived, the message stays where it is: the copy would
 hold the event loop."""
@@ -123,13 +121,13 @@ class MessageReader:
         "_flag",
         "_has_all",
         "_is_single",
-        "_longest",
         "_may_reserve",
         "_pool",
         "_pooled_size",
         "_prefix",
         "_reserve_place",
         "_size",
+        "longest",
     )
 
     def __init__(
@@ -138,9 +136,7 @@ class MessageReader:
         pool: BufferPool,
         budget: int = MAX_MESSAGE_SIZE,  # bytes of all messages in flight together; longer messages are rejected
         *,
-        # Whether content behind the first message is ignored, as the reference does for unary calls. Thousands of
-        # messages fit into a frame.
-        is_single: bool = False,
+        is_single: bool = False,  # ignores content behind the message: thousands fit into a frame
         reserve: Reserve | None = None,  # has places for long messages; None without such
         longest: int = 0,  # bytes of the longest message that the client has sent before
     ) -> None:
@@ -152,7 +148,7 @@ class MessageReader:
         self._body: bytearray | memoryview | None = None
         self._flag = self._size = self._filled = 0
         self._reserve_place = reserve
-        self._longest = longest
+        self.longest = longest
         self._may_reserve = False  # a place for the incomplete message, which has none yet
         self._pooled_size = 0  # of a buffer that an earlier message has written to
         self._is_single = is_single
@@ -161,11 +157,6 @@ class MessageReader:
     @property
     def is_within_message(self) -> bool:
         return bool(self._prefix) or self._body is not None
-
-    @property
-    def longest(self) -> int:
-        """Bytes of the longest message that the client has sent."""
-        return self._longest
 
     @property
     def held_size(self) -> int:
@@ -207,7 +198,7 @@ class MessageReader:
         body, self._body = self._body, None
         assert body is not None
         message = body if self._size >= _POOLED_FROM else bytes(body)
-        self._longest = max(self._longest, self._size)
+        self.longest = max(self.longest, self._size)
         self._has_all = self._is_single
         return [CompressedMessage(message) if self._flag else message]
 
@@ -254,7 +245,7 @@ class MessageReader:
 
     def _is_trusted(self, received: int) -> bool:
         """Whether enough of the message has arrived to ask for its place."""
-        return received >= _LEAST_HEAD and trusted_size(received, self._longest) >= self._size
+        return received >= _LEAST_HEAD and trusted_size(received, self.longest) >= self._size
 
     def _move_to_place(self, received: memoryview) -> bool:
         """Copy what was received of the message to a place that the method has for it; return whether it has one."""
@@ -318,8 +309,3 @@ def with_prefix(parts: list[Buffer], size: int, encoding: Encoding) -> tuple[lis
 def _non_empty(parts: Iterable[Buffer]) -> Iterable[Buffer]:
     # A view of zero bytes may have a shape that compressors refuse.
     return [part for part in parts if len(part)]
-
-
-def size_of(value: Buffer) -> int:
-    """The bytes of a value. `len` of a view counts items of its first dimension."""
-    return value.nbytes if isinstance(value, memoryview) else len(value)

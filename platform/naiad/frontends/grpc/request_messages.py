@@ -98,8 +98,7 @@ class RequestMessages:
             reserve=reserve,
             longest=stream.controller.longest_message,
         )
-        # What the messages hold in the budget; None for a call that has never held much.
-        self.charge: Charge | None = None
+        self.charge: Charge | None = None  # None for a call that has never held much
         self._decompressor: MessageDecompressor | None = None
         if encoding != "identity":
             self._decompressor = MessageDecompressor(

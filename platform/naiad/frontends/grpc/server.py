@@ -37,8 +37,7 @@ _FIRST_REQUEST_SECONDS = 0.2
 
 A client of gRPC that gets GOAWAY before it has used its connection counts that as a failure to connect, waits, and
 fails the calls that asked for the connection."""
-_MIN_DRAIN_SECONDS = 0.1
-"""Seconds that connections are given to close, even if no grace is left: responses may still be on their way."""
+_MIN_DRAIN_SECONDS = 0.1  # for connections to close, even without grace: responses may be on their way
 
 Head = CallHead[GrpcMethod]
 
@@ -51,12 +50,10 @@ class GrpcApplication:
         methods: Mapping[bytes, GrpcMethod],
         context: CallContext,
         *,
-        # Returns why a method may not be called with some metadata; None where it may.
-        denial: Callable[[GrpcMethod, Metadata], Denial | None],
+        denial: Callable[[GrpcMethod, Metadata], Denial | None],  # why a method may not be called; else None
         refusals: RefusalLog,
         log: ServerLog,
-        # What the log calls methods, and what it adds; other methods are logged by their names.
-        log_names: Mapping[str, tuple[str, str]],
+        log_names: Mapping[str, tuple[str, str]],  # what the log calls methods, and what it adds
         settings: GrpcSettings,
         limits: Http2Limits,
     ) -> None:

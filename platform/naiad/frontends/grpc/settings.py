@@ -31,8 +31,7 @@ class GrpcSettings:
     keepalive_timeout_ms: int = 20_000  # how long the acknowledgement may take before the server closes the connection
     keepalive_permit_without_calls: bool = False  # whether clients without calls are pinged
     http2_max_pings_without_data: int = 2  # pings that the server sends without data in between
-    # Clients' pings that follow each other faster are strikes.
-    http2_min_recv_ping_interval_without_data_ms: int = 300_000
+    http2_min_recv_ping_interval_without_data_ms: int = 300_000  # a client's faster pings are strikes
     http2_max_ping_strikes: int = 2  # strikes after which the connection ends; 0 for no limit
     max_connection_age_ms: int = 0  # age at which a connection is drained; 0 for never
     max_connection_age_grace_ms: int = 0  # how long its calls may then continue; 0 for no limit

@@ -25,10 +25,8 @@ from naiad.frontends.timeouts import ProgressWatch, ReadingWatch
 class _Seen:
     """What was seen of a connection."""
 
-    # The streams that wait for their client, by their numbers.
-    receiving: dict[int, ProgressWatch] = field(default_factory=dict)
-    # The streams whose client does not open their windows, by their numbers.
-    sending: dict[int, ReadingWatch] = field(default_factory=dict)
+    receiving: dict[int, ProgressWatch] = field(default_factory=dict)  # that wait for their client, by number
+    sending: dict[int, ReadingWatch] = field(default_factory=dict)  # whose windows stay closed, by number
     transport: ReadingWatch = field(default_factory=ReadingWatch)  # whether the client reads its socket
 
 

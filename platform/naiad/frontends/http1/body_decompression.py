@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from naiad.core.errors import NotReadyError
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.decompression import SHORT_INPUT, SHORT_OUTPUT, Decompression, DecompressionTask
 from naiad.frontends.http1.messages import HttpExchange
 from naiad.frontends.request_memory import RequestMemory
@@ -55,7 +56,7 @@ class BodyDecompression:
 
     def _on_done(self, body: bytearray) -> None:
         self._task = None
-        self._exchange.on_resume(_do_nothing)
+        self._exchange.on_resume(do_nothing)
         self.charge.complete()
         self._exchange.replace_body(memoryview(body), self.charge)
         try:
@@ -75,9 +76,5 @@ class BodyDecompression:
         if self._task is not None:
             self._task.cancel()
             self._task = None
-        self._exchange.on_resume(_do_nothing)  # the two refer to each other
+        self._exchange.on_resume(do_nothing)  # the two refer to each other
         self.charge.release()
-
-
-def _do_nothing() -> None:
-    """Replaces a callback that is not needed any more."""

@@ -36,8 +36,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         memory: RequestMemory | None = None,
         admit: Admit | None = None,
         reserve_input: ReserveInput | None = None,
-        # Makes the response to a malformed request, and to one that *handle* failed on.
-        error_response: ErrorResponse = json_error,
+        error_response: ErrorResponse = json_error,  # to a malformed request, and to one that *handle* failed on
         timeouts: HttpTimeouts | None = None,
         *,
         is_draining: bool = False,  # whether the first response is the last one
@@ -45,7 +44,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._connections = connections
         self._transport: asyncio.Transport | None = None  # while the connection is open
         self._turns = turns
-        self._is_held = False  # neither the socket nor what was received from it is read
+        self.is_held = False  # neither the socket nor what was received from it is read
         self._is_deferred = False
         self._is_body_stopped = False  # the socket is not read, as the memory for bodies is full
         self._timeouts = timeouts or HttpTimeouts()
@@ -81,11 +80,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         # The loop calls these two for every read. Bound to the reader itself, they cost no call in between.
         self.get_buffer = self.reader.get_buffer  # type: ignore[method-assign] # the methods of the base class are empty
         self.buffer_updated = self.reader.buffer_updated  # type: ignore[method-assign] # as above
-
-    @property
-    def is_held(self) -> bool:
-        """Whether received requests are kept for a later turn of the loop, and the socket is not read."""
-        return self._is_held
 
     @property
     def is_lingering(self) -> bool:
@@ -127,8 +121,8 @@ class HttpConnection(asyncio.BufferedProtocol):
     # -- turns of the loop --------------------------------------------------------------------------------------------
 
     def _hold(self) -> None:
-        if not self._is_held:
-            self._is_held = True
+        if not self.is_held:
+            self.is_held = True
             self.reader.hold()
             if self._transport is not None and not self._is_body_stopped:
                 self._transport.pause_reading()
@@ -147,15 +141,15 @@ class HttpConnection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         self.responses.handle_queued()
-        if self._is_held and not self._is_deferred and not self.responses.is_full:
-            self._is_held = False
+        if self.is_held and not self._is_deferred and not self.responses.is_full:
+            self.is_held = False
             self.reader.release_hold()  # which may hold this connection again
-            if not self._is_held and not self._is_body_stopped and self._transport is not None:
+            if not self.is_held and not self._is_body_stopped and self._transport is not None:
                 self._transport.resume_reading()
 
     def _on_body_stopped(self, is_stopped: bool) -> None:  # noqa: FBT001 - a callback has no names for its arguments
         self._is_body_stopped = is_stopped
-        if self._transport is None or self._is_held:
+        if self._transport is None or self.is_held:
             return
         if is_stopped:
             self._transport.pause_reading()

@@ -42,8 +42,7 @@ class Headers(dict[bytes, bytes]):
 
     def __init__(self) -> None:
         super().__init__()
-        # The names as the client spelled them, in order. A repeated name is repeated here.
-        self.names: list[bytes] = []
+        self.names: list[bytes] = []  # as the client spelled them, in order, repeated ones repeated
         self.repeated: set[bytes] = set()  # the names, in lower case, that are repeated
 
     def add(self, name: bytes, value: bytes) -> None:

@@ -51,8 +51,7 @@ class HttpListener:
         reserve_input: ReserveInput | None = None,
         error_response: ErrorResponse = json_error,
         timeouts: HttpTimeouts | None = None,
-        # Counts the connections, against the limits that it has; None for no limits.
-        count: ConnectionCount | None = None,
+        count: ConnectionCount | None = None,  # counts connections against limits; None for none
         pages: PageRules | None = None,  # which Hosts and which web pages are served; None for the defaults
         refused: RefusalLog | None = None,
         acceptor: Acceptor | None = None,  # accepts the connections; None for a server of one process

@@ -19,8 +19,7 @@ from naiad.protocol.inference import Buffer
 _TRUSTED_OF_THIS = 8
 _TRUSTED_OF_EARLIER = 2
 _UNTRUSTED = 1 << 18  # bytes that are expected of a body that is not trusted
-_COPIED_WITH_READ = 2
-"""Bytes that are copied with each byte that is read: so the copy ends when a quarter of the body has arrived."""
+_COPIED_WITH_READ = 2  # bytes copied with each byte read: the copy ends when a quarter of the body has arrived
 _LEAST_COPIED = 1 << 18
 _UNKNOWN = 1 << 62
 
@@ -53,8 +52,7 @@ class LongBody:
         receiver: Receiver,
         *,
         trusted: int = 0,  # bytes that the client is trusted to send, see `trusted_size`
-        # Reserves memory of an instance; None, or returning None, to use a buffer.
-        reserve: Callable[[], memoryview | None] | None = None,
+        reserve: Callable[[], memoryview | None] | None = None,  # None, or returning None, to use a buffer
     ) -> None:
         """A body before its first byte has arrived; OSError if the system refuses memory."""
         self.received = 0

@@ -28,10 +28,8 @@ _READS = ("GET", "HEAD", "OPTIONS")
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
 _LOCAL_NAMES = frozenset((*_LOOPBACK_NAMES, "host.docker.internal", "host.containers.internal"))
 """Names that no page can have: those of loopback addresses, and what containers call their machine."""
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
-"""The last part of a host that is an address of IPv4 (WHATWG's URL standard, "ends in a number")."""
-_OWN_PATHS = re.compile(rb"/(?:v2|ui)?(?:/.*)?", re.DOTALL)
-"""Paths that do not belong to OpenAI's API: KServe's, and those of the page at `/ui`."""
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # the last part of an IPv4 address (WHATWG's URL standard)
+_OWN_PATHS = re.compile(rb"/(?:v2|ui)?(?:/.*)?", re.DOTALL)  # not OpenAI's: KServe's, and the page's at `/ui`
 _MODEL_PATHS = b"/v1/models/"
 _MAX_SHOWN = 200
 _MAX_SERVED = 256  # bytes and number of Hosts that are remembered
@@ -45,8 +43,7 @@ class PageRules:
     # listener's addresses are loopback addresses, else any.
     hosts: Sequence[str] | None = None
     origins: Sequence[str] = ()  # origins whose pages may send any request; `*` for any
-    # Origins whose pages may use OpenAI's API; `*` for any. It does not cover loading and unloading.
-    openai_origins: Sequence[str] = ()
+    openai_origins: Sequence[str] = ()  # may use OpenAI's API but loading and unloading; `*` for any
 
 
 class PageRefusal(NamedTuple):

@@ -28,6 +28,7 @@ from typing import TypeAlias
 import httptools
 
 from naiad.core.turns import SHARE_SECONDS
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.http1.heads import Head, HeadCache, Headers, json_length, parsed_head, strip_upgrade
 from naiad.frontends.http1.long_body import LongBody, trusted_size
 from naiad.frontends.http1.timeouts import Phase
@@ -39,11 +40,9 @@ READ_SIZE = 1 << 17
 """Size of the receive buffer. Longer bodies are read into a separate buffer. That costs one more read than the
 receive buffer does: at bodies of 64 KiB as much as it saves."""
 
-ReserveInput: TypeAlias = Callable[[Head], memoryview | None]
-"""Reserves memory for the body of the request with this head; None where a buffer of the reader does as well."""
+ReserveInput: TypeAlias = Callable[[Head], memoryview | None]  # None where a buffer of the reader does as well
 
-Admit: TypeAlias = Callable[[Head], bool]
-"""Whether the request with this head may succeed. If not, its handler responds with the reason without its body."""
+Admit: TypeAlias = Callable[[Head], bool]  # if it may not succeed, its handler responds without its body
 
 _MAX_COPIED = 4096  # bodies up to this are copied out of the received bytes; longer ones are views of them
 
@@ -54,8 +53,7 @@ _PARSER_STEP = 1 << 14  # The same while it reads one long request. Parts of a b
 _READ_AT_ONCE = 1 << 20
 """Bytes of a long body that are read in a turn of the loop. The kernel may have more: 5.4 MiB took 9 ms, most of it for
 pages that are touched for the first time."""
-_DISCARDED = 1 << 20
-"""Bytes of a body that is received even if its request cannot succeed, so that the connection can be kept."""
+_DISCARDED = 1 << 20  # bytes of a body that is received even if its request cannot succeed, to keep the connection
 _MAX_CHUNKS = 1 << 10  # parts of a body that are kept as separate objects
 
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
@@ -89,8 +87,7 @@ class RequestReader:
         # Called once with status and message when the rest of the connection cannot be read, since the beginning of a
         # next request is not known.
         on_malformed: Callable[[int, str], None],
-        # Called when the client waits for `100 Continue` before it sends a body.
-        on_expect_continue: Callable[[], None],
+        on_expect_continue: Callable[[], None],  # the client waits for `100 Continue` before the body
         # Called when the requests received together took the connection's share of this turn of the loop (`turns`). The
         # connection holds the reader, and releases it in a later turn.
         on_share_used: Callable[[], None],
@@ -106,8 +103,7 @@ class RequestReader:
         # Called instead of *on_request* with a request after which nothing is read: one that *admit* does not accept,
         # without its body, or one whose end programs may find in different places.
         on_last: Callable[[Head, Buffer], None] | None = None,
-        # Called with True when the budget stops the connection's body, with False when it continues.
-        on_stopped: Callable[[bool], None] = lambda _is_stopped: None,
+        on_stopped: Callable[[bool], None] = lambda _is_stopped: None,  # whether the budget stops its body
     ) -> None:
         self._on_request = on_request
         self._on_malformed = on_malformed
@@ -221,8 +217,8 @@ class RequestReader:
         self._unread = b""
         # References in a cycle, which only the garbage collector would find: to this reader, and to its connection.
         self._parser = None
-        self._on_share_used = _do_nothing
-        self._on_stopped = _do_nothing
+        self._on_share_used = do_nothing
+        self._on_stopped = do_nothing
 
     def on_body_released(self, body: object) -> None:
         """The request whose body is in the memory *body* was answered: that counts no more, and may be used again."""
@@ -571,10 +567,6 @@ class RequestReader:
             self._unread = b""
             self.resume_receiving()  # what follows is discarded
             self._on_malformed(status, message)
-
-
-def _do_nothing(*_: object) -> None:
-    """Replaces the callbacks of a connection that is lost."""
 
 
 def _cannot_become_head(data: bytes, position: int) -> bool:

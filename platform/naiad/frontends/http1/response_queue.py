@@ -22,6 +22,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from naiad.core.turns import SHARE_SECONDS
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.http1.heads import Head
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
 from naiad.frontends.refusals import client_address, server_address
@@ -35,20 +36,17 @@ logger = logging.getLogger("naiad.http")
 _MAX_JOINED = 1 << 16
 """Responses up to this are joined into one buffer: one copy costs less than a system call with several buffers. Longer
 ones count where the client does not read them: see `COUNTED_FROM` of `unread_responses.py`, which has this number."""
-_HIGH_WATER = 1 << 16
-"""Bytes that the kernel has not taken from which the client counts as one that does not read: asyncio's own number."""
+_HIGH_WATER = 1 << 16  # bytes that the kernel has not taken of a client that does not read: asyncio's own number
 _UNAVAILABLE = 503
 _WRITTEN_AT_ONCE = 1 << 20
 """Bytes of a response that are written in a turn of the loop. The kernel takes any number in one call while the client
 reads as fast: 200 MB took 0.3 s."""
 _MAX_PIPELINED = 16  # requests a client may send ahead before no more of them are read
-_FEW_PIPELINED = 8
-"""Queued requests at which more are read. Half, since stopping and resuming reads of a socket costs system calls."""
+_FEW_PIPELINED = 8  # queued requests at which more are read: half, as stopping and resuming reads are system calls
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-ErrorResponse: TypeAlias = Callable[[int, str, bytes], Sequence[Buffer]]
-"""Makes the response for an error of status, message and further header lines."""
+ErrorResponse: TypeAlias = Callable[[int, str, bytes], Sequence[Buffer]]  # of status, message and further headers
 
 
 def json_error(status: int, message: str, extra: bytes) -> Sequence[Buffer]:
@@ -74,8 +72,7 @@ class ResponseQueue(HttpExchange):
         # what was written first.
         on_linger: Callable[[], None],
         on_body_released: Callable[[object], None],  # called with the memory of a body whose request is answered
-        # Called with each request that makes, or finds, the queue full. The connection reads no more.
-        on_full: Callable[[], None],
+        on_full: Callable[[], None],  # also with each request that finds it full: read no more
         # Called when a full queue has room, or when the connection's share of a turn of the loop is used up (`turns`),
         # for instance by a part of a long response. The connection calls `handle_queued` in a later turn, and reads
         # more requests.
@@ -107,7 +104,7 @@ class ResponseQueue(HttpExchange):
         # Requests behind `_current`, oldest first. Where there are some and no `_current`, the client does not read, or
         # the share of this turn is used up and the owner calls `handle_queued` in a later one.
         self._pipelined: deque[HttpRequest] = deque()
-        self._is_full = False  # from _MAX_PIPELINED queued requests until a request begins with _FEW_PIPELINED left
+        self.is_full = False  # from _MAX_PIPELINED queued requests until a request begins with _FEW_PIPELINED left
         self._is_handling_pipelined = False  # whether `handle_queued` is on the stack
         self._is_blocked = False
         self._is_draining = False  # stays True
@@ -119,11 +116,6 @@ class ResponseQueue(HttpExchange):
     @property
     def is_idle(self) -> bool:
         return self._current is None and not self._pipelined and not self._unwritten
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no further request should be submitted until `on_room` is called."""
-        return self._is_full
 
     # -- the exchange of the current request -------------------------------------------------------------------------
 
@@ -305,7 +297,7 @@ class ResponseQueue(HttpExchange):
             return
         self._pipelined.append(request)
         if len(self._pipelined) >= _MAX_PIPELINED:
-            self._is_full = True
+            self.is_full = True
             self._on_full()
 
     def submit_last(self, head: Head, body: Buffer) -> None:
@@ -336,8 +328,8 @@ class ResponseQueue(HttpExchange):
 
     def _begin(self, request: HttpRequest) -> None:
         self._current = request
-        if self._is_full and len(self._pipelined) <= _FEW_PIPELINED:
-            self._is_full = False
+        if self.is_full and len(self._pipelined) <= _FEW_PIPELINED:
+            self.is_full = False
             self._on_room()
         try:
             self._handle(self)
@@ -405,11 +397,11 @@ class ResponseQueue(HttpExchange):
         self._drop_unwritten()
         # The callbacks refer to the connection, which refers to this queue. Without them the connection is freed at
         # once, and with it the buffer of a long body, rather than when the garbage collector runs.
-        self._on_closing = _do_nothing
-        self._on_linger = _do_nothing
-        self._on_body_released = _do_nothing
-        self._on_full = _do_nothing
-        self._on_room = _do_nothing
+        self._on_closing = do_nothing
+        self._on_linger = do_nothing
+        self._on_body_released = do_nothing
+        self._on_full = do_nothing
+        self._on_room = do_nothing
         self._is_blocked = False
         if self._current is not None and self._current.charge is not None:
             self._current.charge.release()
@@ -459,10 +451,6 @@ class ResponseQueue(HttpExchange):
     def _begin_closing(self) -> None:
         self._is_closing = True
         self._on_closing()
-
-
-def _do_nothing(*_: object) -> None:
-    """Replaces the callbacks of a connection that is lost."""
 
 
 def _with_connection_header(request: HttpRequest, head: Buffer) -> Buffer:

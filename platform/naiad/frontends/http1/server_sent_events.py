@@ -10,8 +10,7 @@ from naiad.frontends.http1.messages import HttpExchange, stream_head
 from naiad.protocol.inference import Buffer, SubmittedRequest
 
 EVENT_STREAM = b"text/event-stream; charset=utf-8"
-_UNBUFFERED = b"X-Accel-Buffering: no\r\n"
-"""Has nginx, and what follows its example, pass each event on at once. It collects responses otherwise."""
+_UNBUFFERED = b"X-Accel-Buffering: no\r\n"  # has nginx pass each event on at once; it collects responses otherwise
 _LAST_CHUNK = b"0\r\n\r\n"
 _WRITE_SIZE = 1 << 16  # bytes of queued events that are written at once instead of at the end of the loop's turn
 

@@ -57,8 +57,7 @@ logger = logging.getLogger("naiad.http2")
 
 READ_BUFFER_SIZE = 1 << 18  # bytes of the buffer that sockets are read into
 _DIRECT_READ_MIN = 1 << 15  # missing bytes of a DATA frame from which they are read straight into its handler's buffer
-_READ_BETWEEN = 1 << 14
-"""Bytes that are read after such a frame, if more of them follow: all of it is copied but the head of the next one."""
+_READ_BETWEEN = 1 << 14  # bytes read after such a frame, if more follow: all is copied but the next one's head
 _LINGER_SECONDS = 1.0  # how long the socket stays open after the last frame, see `Http2Connection._linger`
 _MAX_RESET_STREAMS = 1024  # how many streams that were reset are remembered, see `Http2Connection._remember_reset`
 _SETTING_SIZE = 6
@@ -116,8 +115,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._reader = Http2FrameReader(self, limits)
         self._decoder = FieldBlockDecoder(self._parse_fields, limits)
         self._receive_flow = ReceiveFlow(limits.window, limits.stream_window)
-        self._writer = FrameWriter(loop, budget)
-        self._sender = Sender(self._writer, self._streams, self._on_response_sent, turns.defer, budget)
+        self.writer = FrameWriter(loop, budget)
+        self._sender = Sender(self.writer, self._streams, self._on_response_sent, turns.defer, budget)
         self._keepalive = Keepalive(self, settings, loop)
         self._shutdown = GracefulShutdown(self, settings, loop)
         self._handshake_timer: asyncio.TimerHandle | None = None
@@ -126,7 +125,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._stream_count = stream_count
         self._cancelled: deque[StreamHandler] = deque()
         # The last stream that the client opened, and the last one that it may open.
-        self._last_stream = 0
+        self.last_stream = 0
         self._max_stream = MAX_STREAM
         self._reset_streams: OrderedDict[int, None] = OrderedDict()
         # The stream of the long DATA frame that is being read, if any wants it, and whether the frame ends the request.
@@ -147,14 +146,14 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._is_over = False
 
     def __repr__(self) -> str:
-        return f"<Http2Connection streams={len(self._streams)} last=#{self._last_stream}>"
+        return f"<Http2Connection streams={len(self._streams)} last=#{self.last_stream}>"
 
     # -- asyncio ------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected. Its preface comes first: ours would confuse a client of HTTP/1.1."""
         # A cast, because transports of uvloop do not subclass `asyncio.Transport`.
-        self._writer.open(cast("asyncio.Transport", transport))
+        self.writer.open(cast("asyncio.Transport", transport))
         refusal = self._connections.add(self, cast("asyncio.Transport", transport))
         if refusal:
             self._write(server_preface(self._limits))
@@ -168,7 +167,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self.on_other_protocol()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
-        self._writer.close()
+        self.writer.close()
         self._is_over = True
         self._reader.stop()
         self._connections.discard(self)
@@ -217,7 +216,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self._fail_with(error)
         if reader.has_rest or nbytes == READ_BUFFER_SIZE or is_share_used:
             self._defer()
-        if self._writer.is_paused:
+        if self.writer.is_paused:
             self._pause_reading_if_unsent()
 
     def _is_share_used(self) -> bool:
@@ -245,7 +244,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     # -- turns of the loop --------------------------------------------------------------------------------------
 
     def defer(self, resume: Callable[[], None]) -> None:
-        """Call *resume* in a later turn of the loop, within the connection's share; nothing is read until then."""
         self._deferred_calls.append(resume)
         self._defer()
 
@@ -273,7 +271,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
                 reader.resume()
         except Exception as error:  # noqa: BLE001 - any error ends the connection
             self._fail_with(error)
-        if self._writer.is_paused:
+        if self.writer.is_paused:
             self._pause_reading_if_unsent()
         if reader.has_rest or calls:
             self._turns.defer(self._resume)
@@ -285,9 +283,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Read the socket unless there is a reason not to."""
         is_paused = self._is_deferred or self._is_unread
-        transport = self._writer.transport
+        transport = self.writer.transport
         if transport is None or is_paused is self._is_reading_paused or transport.is_closing():
             return
         self._is_reading_paused = is_paused
@@ -297,11 +294,10 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """The transport's buffer is full: the client does not read."""
-        self._writer.pause()
+        self.writer.pause()
 
     def resume_writing(self) -> None:
-        self._writer.resume()
+        self.writer.resume()
         self._sender.send_queued()
         if self._is_unread:
             self._is_unread = False
@@ -309,7 +305,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def _pause_reading_if_unsent(self) -> None:
         """Stop reading from a client that does not read: responses without DATA would pile up without bound."""
-        transport = self._writer.transport
+        transport = self.writer.transport
         if transport is not None and transport.get_write_buffer_size() > self._limits.unsent:
             self._is_unread = True
             self._update_reading()
@@ -317,7 +313,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     # -- the preface (section 3.4) ------------------------------------------------------------------------------
 
     def on_preface(self) -> None:
-        """The client's preface is complete: send ours."""
         self.has_preface = True
         self._cancel_handshake_timer()
         self._write(server_preface(self._limits))
@@ -337,11 +332,10 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     # -- requests (section 8.1) ---------------------------------------------------------------------------------
 
     def on_headers(self, number: int, block: bytes, ended: bool) -> None:  # noqa: FBT001 - see `FrameHandler`
-        """A field block: a new request, or the trailers of one."""
-        if number <= self._last_stream:  # identifiers only grow (section 5.1.1)
+        if number <= self.last_stream:  # identifiers only grow (section 5.1.1)
             self._on_trailers(number, block, ended=ended)
             return
-        self._last_stream = number
+        self.last_stream = number
         # Decoded even if the stream is then refused: the block may change the table that later blocks refer to.
         decoder = self._decoder
         try:
@@ -449,10 +443,9 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     @property
     def client_address(self) -> str:
-        return client_address(self._writer.transport)
+        return client_address(self.writer.transport)
 
     def pause_stream(self, stream: Stream) -> None:
-        """Do not open the stream's window any more: its client can send what the window holds, then blocks."""
         stream.is_paused = True
 
     def resume_stream(self, stream: Stream) -> None:
@@ -519,12 +512,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def _check_opened(self, number: int, name: str) -> None:
         """Raise a connection error for a stream that the client has not opened ("idle", section 5.1)."""
-        if number > self._last_stream or not number & 1:
+        if number > self.last_stream or not number & 1:
             text = f"{name} on stream {number}, which was never opened"
             raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, text)
 
     def _charge(self, flood: Flood, cost: float) -> None:
-        """Charge the connection for what a frame without work cost."""
         if not self._account.charge(flood, cost):
             self._settle()
 
@@ -535,7 +527,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     # -- the end of streams -------------------------------------------------------------------------------------
 
     def on_stream_error(self, error: Http2StreamError) -> None:
-        """Reset the stream on which the client broke the protocol."""
         stream = self._streams.get(error.stream)
         cost = flood_account.STREAM_ERROR_COST
         if stream is not None:
@@ -548,12 +539,11 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._charge(Flood.REFUSED if error.code == ErrorCode.REFUSED_STREAM else Flood.STREAM_ERROR, cost)
 
     def reset_stream(self, stream: Stream, code: ErrorCode) -> None:
-        self._writer.write(frames.reset(stream.number, code))
+        self.writer.write(frames.reset(stream.number, code))
         self._remember_reset(stream.number)
         self._remove_stream(stream)
 
     def cancel_stream(self, stream: Stream, code: ErrorCode) -> None:
-        """End a stream with RST_STREAM, and cancel what its handler still does."""
         handler = stream.handler
         self.reset_stream(stream, code)
         handler.on_cancel()
@@ -613,18 +603,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         return tuple(self._streams.values())
 
     @property
-    def last_stream(self) -> int:
-        """Identifier of the last stream that the client opened; 0 before the first."""
-        return self._last_stream
-
-    @property
-    def writer(self) -> FrameWriter:
-        return self._writer
-
-    @property
     def unsent(self) -> int:
-        """Bytes that were written and that the client's kernel has not acknowledged."""
-        return self._writer.unsent
+        return self.writer.unsent
 
     @property
     def data_left(self) -> int:
@@ -638,7 +618,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     @property
     def has_unread_bytes(self) -> bool:
-        return has_unread_bytes(self._writer.transport)
+        return has_unread_bytes(self.writer.transport)
 
     @property
     def sent_count(self) -> int:
@@ -658,7 +638,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
 
     def announce_shutdown(self, *, is_final: bool) -> None:
         if is_final:
-            self._max_stream = self._last_stream
+            self._max_stream = self.last_stream
         self._write(frames.go_away(self._max_stream, ErrorCode.NO_ERROR))
         self._close_if_idle()
 
@@ -666,12 +646,12 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         if self._is_over:
             return
         # The last stream in GOAWAY must not grow from one frame to the next (section 6.8).
-        self._write(frames.go_away(min(self._last_stream, self._max_stream), code, text))
+        self._write(frames.go_away(min(self.last_stream, self._max_stream), code, text))
         self._linger(is_orderly=False)
         self._cancel_streams()
 
     def abort(self) -> None:
-        self._writer.disconnect()
+        self.writer.disconnect()
 
     def _close_if_idle(self) -> None:
         """Close a connection whose shutdown is announced and whose last stream has ended."""
@@ -687,8 +667,8 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         """
         self._is_over = True
         self._reader.stop()
-        self._writer.flush()
-        transport = self._writer.transport
+        self.writer.flush()
+        transport = self.writer.transport
         if transport is not None:
             if transport.can_write_eof():
                 transport.write_eof()
@@ -697,4 +677,4 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
     def _write(self, data: bytes) -> None:
         """Write control frames, unless GOAWAY was the last frame."""
         if not self._is_over:
-            self._writer.write(data)
+            self.writer.write(data)

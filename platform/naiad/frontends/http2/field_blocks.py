@@ -37,8 +37,7 @@ T = TypeVar("T")
 _MAX_INTEGER_BITS = 35  # longest HPACK integer that is added up: adding up one of n bytes costs n squared
 _KNOWN_BLOCKS = 64
 _MAX_KNOWN_BLOCK = 1024  # bytes of the longest block that is remembered
-_MAX_TABLE_SIZES = 2
-"""Updates of the table's size that one block may have: more are never needed (RFC 7541, section 4.2)."""
+_MAX_TABLE_SIZES = 2  # updates of the table's size in one block: more are never needed (RFC 7541, section 4.2)
 _FIELD_OVERHEAD = 32  # bytes that each field adds to the size of a field section (section 6.5.2)
 
 # The part of HPACK's static table (RFC 7541, appendix A) that responses of gRPC use, by index.

@@ -32,8 +32,7 @@ SETTING_COST = 0.4
 WINDOW_CHANGE_COST = 0.15  # for each open stream, whose window a new SETTINGS_INITIAL_WINDOW_SIZE moves (section 6.9.2)
 RESET_COST = 2.0
 CANCEL_COST = 8.0  # a request is cancelled before its end
-COMPLETE_CANCEL_COST = 30.0
-"""A request that was complete when it was cancelled, or reset because of an error, has reached a model."""
+COMPLETE_CANCEL_COST = 30.0  # when it was cancelled, or reset because of an error, it had reached a model
 STREAM_ERROR_COST = 12.0
 FIELD_COST = 1.5  # for each decoded field
 HUFFMAN_COST = 0.28  # for each byte that Huffman's code compresses

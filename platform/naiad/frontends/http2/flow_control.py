@@ -35,8 +35,7 @@ class SendFlow:
     __slots__ = ("initial_window", "window")
 
     def __init__(self) -> None:
-        # Bytes that we may send on all streams together. SETTINGS never change it (section 6.9.2).
-        self.window = DEFAULT_WINDOW
+        self.window = DEFAULT_WINDOW  # the sum over all streams; SETTINGS never change it (section 6.9.2)
         self.initial_window = DEFAULT_WINDOW
 
     def try_consume(self, stream: StreamWindows, size: int) -> bool:

@@ -66,8 +66,7 @@ _PRIORITY_SIZE = 5
 _FIXED_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: WINDOW_UPDATE_SIZE, PRIORITY: 5}
 """Payload sizes of frame types that have only one."""
 _BLOCK_TYPES = {HEADERS, CONTINUATION}
-_STREAM_TYPES = {RST_STREAM, PRIORITY}
-"""Types that need a stream. DATA, HEADERS and WINDOW_UPDATE are checked where they are read."""
+_STREAM_TYPES = {RST_STREAM, PRIORITY}  # DATA, HEADERS and WINDOW_UPDATE are checked where they are read
 _CONNECTION_TYPES = {SETTINGS, PING, GOAWAY}  # types that must be on stream 0
 
 

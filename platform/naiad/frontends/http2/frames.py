@@ -12,8 +12,7 @@ from collections.abc import Iterable
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # the first bytes of every client (section 3.4)
 
-HEAD = struct.Struct(">HBBBL")
-"""A frame's head: its length in two parts (`struct` has no 24-bit integer), type, flags, stream identifier."""
+HEAD = struct.Struct(">HBBBL")  # length in two parts (`struct` has no 24-bit integer), type, flags, stream identifier
 HEAD_SIZE = 9
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
@@ -23,11 +22,9 @@ END_HEADERS = 0x4
 PADDED = 0x8
 WITH_PRIORITY = 0x20
 
-DEFAULT_FRAME_SIZE = 1 << 14
-"""SETTINGS_MAX_FRAME_SIZE until a peer sets another (section 6.5.2); also the smallest value it may set."""
+DEFAULT_FRAME_SIZE = 1 << 14  # until a peer sets another, and the smallest one it may set (section 6.5.2)
 MAX_FRAME_SIZE = (1 << 24) - 1
-DEFAULT_WINDOW = (1 << 16) - 1
-"""Both windows of a new connection, until SETTINGS or WINDOW_UPDATE change them (section 6.9.2)."""
+DEFAULT_WINDOW = (1 << 16) - 1  # both windows of a new connection, until the peer changes them (section 6.9.2)
 MAX_WINDOW = (1 << 31) - 1  # no window may exceed this (section 6.9.1)
 MAX_STREAM = (1 << 31) - 1
 

@@ -18,11 +18,8 @@ _KEEPALIVE_PAYLOAD = b"naiad\0ka"
 _SHUTDOWN_PAYLOAD = b"naiad\0go"  # payloads of our two kinds of pings: their acknowledgements repeat them
 _SHUTDOWN_PING_SECONDS = 5.0  # how long a graceful shutdown waits for the acknowledgement of its ping
 _PREFACE_SECONDS = 0.2  # how long a graceful shutdown waits for the preface of a client that has just connected
-_IDLE_PING_INTERVAL = 7200.0
-"""Seconds that a client without calls must leave between pings, unless the settings permit more: gRPC's own figure."""
-_AGE_JITTER = 0.1
-"""Maximum ages differ by up to this fraction between connections, so that they do not all end, and reconnect, at
-once."""
+_IDLE_PING_INTERVAL = 7200.0  # seconds between pings of a client without calls, by default: gRPC's own figure
+_AGE_JITTER = 0.1  # how much maximum ages differ, so that connections do not all end, and reconnect, at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +28,9 @@ class KeepaliveSettings:
 
     keepalive_time: float = 7200.0  # silence after which the client is pinged
     keepalive_timeout: float = 20.0  # how long the acknowledgement may take before the connection is aborted
-    # Whether a client without calls is pinged, and may itself ping as often as others.
-    keepalive_without_calls: bool = False
+    keepalive_without_calls: bool = False  # a client without calls is pinged, and may ping like others
     max_pings_without_data: int = 2  # pings sent without data in between; 0 for no limit
-    # A client's ping that follows the last one faster, with no data sent in between, is a strike.
-    min_ping_interval: float = 300.0
+    min_ping_interval: float = 300.0  # faster pings of a client, with no data sent in between, are strikes
     max_ping_strikes: int = 2  # strikes after which the connection ends with ENHANCE_YOUR_CALM; 0 for no limit
     max_age: float = math.inf  # age at which a graceful shutdown begins
     max_age_grace: float = math.inf  # how long calls may then continue before the connection is aborted
@@ -163,8 +158,7 @@ class GracefulShutdown:
         self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.has_begun = False  # whether the connection closes with its last stream
-        # Whether the last stream was announced (step 3), so that no request can be lost any more.
-        self.is_announced = False
+        self.is_announced = False  # the last stream was announced (step 3): no request can be lost
         self._connection = connection
         self._settings = settings
         self._loop = loop

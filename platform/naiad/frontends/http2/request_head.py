@@ -13,8 +13,7 @@ _CONNECTION_FIELDS = frozenset({b"connection", b"proxy-connection", b"keep-alive
 """Fields of HTTP/1.1 that HTTP/2 forbids (section 8.2.2)."""
 _PSEUDO_FIELDS = (b":method", b":scheme", b":path", b":authority")
 _REQUIRED_PSEUDO_FIELDS = _PSEUDO_FIELDS[:3]
-_FIELD_OVERHEAD = 32
-"""Bytes that each field adds to the size of a field section (section 6.5.2, SETTINGS_MAX_HEADER_LIST_SIZE)."""
+_FIELD_OVERHEAD = 32  # bytes that each field adds to the size of a field section (section 6.5.2)
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")  # bounded: Python refuses to convert numbers of more than 4,300 digits
 
 

@@ -10,8 +10,7 @@ from naiad.frontends.unread_responses import UnreadResponse
 
 Buffer = bytes | bytearray | memoryview
 
-_SMALL = 1 << 12
-"""Messages of up to this many bytes are kept as one part: a view takes as much memory as a short message."""
+_SMALL = 1 << 12  # bytes of messages that are kept as one part: a view takes as much memory
 _PART_SIZE = 256  # bytes of memory that a part takes beside its content
 
 
@@ -28,8 +27,7 @@ class SendBuffer:
         self._begun = 0  # bytes that were taken of the first part, whose memory is kept until its last byte is taken
         self.size = 0
         self.taken = 0  # bytes that were taken out of it so far
-        # What it counts in the memory of requests; None while that is nothing.
-        self.unread: UnreadResponse | None = None
+        self.unread: UnreadResponse | None = None  # what it counts in the memory of requests, if anything
 
     def __bool__(self) -> bool:
         return bool(self._parts)

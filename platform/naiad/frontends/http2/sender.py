@@ -30,15 +30,12 @@ from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.unread_bytes import unsent_bytes
 from naiad.frontends.unread_responses import COUNTED_FROM, UnreadResponse
 
-_JOIN_LIMIT = 1 << 16
-"""Messages of up to this many bytes are joined with the frames around them; beyond it the copy costs more than it
-saves."""
+_JOIN_LIMIT = 1 << 16  # bytes of messages joined with the frames around them; above, the copy costs more
 _TURN_SIZE = 1 << 18  # bytes that a stream may send before the next one in the queue
 _FRAGMENT_SIZE = 1 << 12
 """Fewer bytes of a queued message are a fragment: they do not count as an answer. A client that opens a window byte by
 byte has its response in as many pieces (CVE-2019-9511)."""
-_HIGH_WATER = 1 << 16
-"""Bytes that the kernel has not taken from which the client counts as one that does not read: asyncio's own number."""
+_HIGH_WATER = 1 << 16  # bytes that the kernel has not taken of a client that does not read: asyncio's own number
 
 
 class FrameWriter:
@@ -50,8 +47,7 @@ class FrameWriter:
     __slots__ = ("_budget", "_loop", "_pending", "_pending_size", "_unread", "is_paused", "transport")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, budget: RequestBudget) -> None:
-        # The transport; None before the connection is made and after it is lost, when writes do nothing.
-        self.transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None  # None outside of a connection, when writes do nothing
         self.is_paused = False  # whether the transport's buffer is full, or has the rest of a long response
         self._budget = budget
         self._unread: UnreadResponse | None = None  # while the transport is paused
@@ -100,7 +96,6 @@ class FrameWriter:
 
     @property
     def waiting(self) -> int:
-        """Bytes that the kernel has not taken."""
         return 0 if self.transport is None else self.transport.get_write_buffer_size()
 
     def read_count(self) -> int:
@@ -153,15 +148,13 @@ class Sender:
         self,
         writer: FrameWriter,
         streams: Mapping[int, Stream],
-        # Called with a stream whose response has been handed to the transport completely.
-        on_response_sent: Callable[[Stream], None],
+        on_response_sent: Callable[[Stream], None],  # the transport has its whole response
         defer: Callable[[Callable[[], None]], None],
         budget: RequestBudget,
     ) -> None:
         self._budget = budget
         self.flow = SendFlow()
-        # How many field sections and pieces of data were sent (gRPC's ping rules depend on it).
-        self.count = self.fragments = 0
+        self.count = self.fragments = 0  # of field sections and pieces of data (gRPC's ping rules need it)
         self._writer = writer
         self._streams = streams
         self._on_response_sent = on_response_sent
@@ -212,7 +205,6 @@ class Sender:
         self._on_response_sent(stream)
 
     def send_headers(self, stream: Stream, fields: Fields, *, is_constant: bool, ends: bool) -> None:
-        """Send a field section: the first of a response, or its trailers, which end it."""
         if not stream.is_open:
             return
         self.count += 1
@@ -250,7 +242,6 @@ class Sender:
             unsent.count()
 
     def send_trailers(self, stream: Stream, trailers: Fields, *, is_constant: bool) -> None:
-        """End the response, behind all messages that flow control still holds back."""
         if not stream.unsent_data:
             self.send_headers(stream, trailers, is_constant=is_constant, ends=True)
         else:

@@ -138,11 +138,9 @@ class Stream:
         self.is_paused = False  # whether its receive window is not opened again
         self.is_queued = False  # whether it is in the sender's queue
         self.fields_cost = 0.0  # microseconds that decoding the request's fields took, estimated
-        # Bytes of content that `content-length` announced and that have not arrived; -1 without one.
-        self.content_left = content_length
+        self.content_left = content_length  # bytes of `content-length` that have not arrived; -1 without one
         self.unsent_data: SendBuffer | None = None
-        # The trailers behind them, and whether these are constant.
-        self.unsent_trailers: tuple[Fields, bool] | None = None
+        self.unsent_trailers: tuple[Fields, bool] | None = None  # behind them, and whether they are constant
 
     def __repr__(self) -> str:
         return f"<Stream #{self.number} {'open' if self.is_open else 'closed'} unsent={self.unsent}>"

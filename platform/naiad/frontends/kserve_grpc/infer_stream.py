@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.facade import EngineFacade
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.grpc.messages import Message
@@ -199,7 +200,7 @@ class InferStream:
 
     def detach(self) -> None:
         """Call nothing any more: the transport's callbacks refer to what refers to this stream."""
-        self._on_change = _ignore
+        self._on_change = do_nothing
         self._prepare = None
 
     def cancel(self) -> None:
@@ -299,10 +300,6 @@ class InferStream:
         while self._in_order and self._in_order[0].is_complete:
             self.outgoing.extend((message, None) for message in self._in_order.popleft().responses)
         self._on_change()
-
-
-def _ignore() -> None:
-    """Nothing is to be done."""
 
 
 class _StreamedRequest:

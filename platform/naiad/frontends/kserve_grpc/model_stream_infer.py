@@ -30,8 +30,7 @@ _MAX_EXPECTED = 1 << 26
 reading, all of them will be unsent."""
 _MAX_COPIED = 1 << 20
 _MAX_WAITING = 64  # Requests that wait as messages. Content that follows them is kept unread.
-_NO_REQUEST = object()
-"""The marker of a message without a request to confirm: waiting requests are fed when it has left, too."""
+_NO_REQUEST = object()  # marks a message without a request to confirm: waiting requests are fed after it, too
 
 
 class ModelStreamInfer:

@@ -9,11 +9,9 @@ from naiad.core.errors import InvalidRequestError
 from naiad.frontends.kserve_grpc.service_pb2 import InferParameter
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferRequest, Parameter
 
-EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"
-"""The only `triton_` parameter that clients may set: whether a stream sends a separate end mark."""
+EMPTY_FINAL_RESPONSE = "triton_enable_empty_final_response"  # the only `triton_` parameter that clients may set
 
-FINAL_RESPONSE = "triton_final_response"
-"""The parameter of each streamed response that says whether it is the last of its request."""
+FINAL_RESPONSE = "triton_final_response"  # whether a streamed response is the last of its request
 
 _UINT64 = (1 << 64) - 1
 _INT64_MAX = (1 << 63) - 1

@@ -21,21 +21,19 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 from naiad_stub.memo import Memo
 
-from naiad.frontends.grpc.messages import Message, size_of
+from naiad.frontends.grpc.messages import Message
+from naiad.frontends.http1.compression import size_of
 from naiad.frontends.kserve_grpc import request_codec, response_codec, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
 
 _MAX_LENGTHS = 256  # how many lengths of messages have patterns
-_MAX_PATTERNS_PER_LENGTH = 8
-"""Patterns of messages of one length. Each of them may be compared with a message, so there must be few."""
+_MAX_PATTERNS_PER_LENGTH = 8  # few, as each of them may be compared with a message of that length
 _MAX_RESPONSE_LAYOUTS = 64
-_MAX_RESPONSE_BYTES = 16 << 10
-"""Bytes of the prefixes of responses that one pattern keeps. There may be two thousand patterns."""
+_MAX_RESPONSE_BYTES = 16 << 10  # of prefixes that one pattern keeps; there may be two thousand patterns
 _MAX_HEAD = 4096  # bytes of the longest head that becomes a pattern
-_MAX_JOINED = 1 << 20
-"""Bytes of a response from which its pattern is learned, which takes the whole message. The pattern saves 10 us."""
+_MAX_JOINED = 1 << 20  # bytes of a response whose pattern is learned, from all of it; the pattern saves 10 us
 _MAX_COPIED = 4096  # tensors of up to this many bytes are copied out of the message: a view costs more than that copy
 _NAME, _VERSION, _ID = (field << 3 | 2 for field in (1, 2, 3))
 """Tags of the first fields: model_name, model_version and id have the same numbers in requests and responses."""

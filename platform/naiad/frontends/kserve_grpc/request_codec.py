@@ -37,8 +37,7 @@ What is left without raw tensors is parsed on the event loop if it is below this
 ones, which contain typed tensors, are parsed in an offload process."""
 
 _MAX_FIELDS = 2048  # top-level fields of a message that are walked on the event loop
-_MAX_HEAD_FIELDS = 64
-"""The same before a message's only raw tensor: such a message has about one for each input and requested output."""
+_MAX_HEAD_FIELDS = 64  # the same before a message's only raw tensor: about one for each input and output
 _NAME, _VERSION, _ID = (
     ModelInferRequest.MODEL_NAME_FIELD_NUMBER,
     ModelInferRequest.MODEL_VERSION_FIELD_NUMBER,
@@ -48,8 +47,7 @@ _NAME, _VERSION, _ID = (
 _FEW_OUTPUTS = 16
 _CHUNK = 1 << 16  # strings that are converted at once, so that what many of them need meanwhile is bounded
 # Python refuses to convert more than 4,300 digits, and needs quadratic time for fewer.
-_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*", re.ASCII)
-"""What C's `stol` accepts, with which the reference parses versions."""
+_INTEGER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*", re.ASCII)  # what C's `stol` accepts, as the reference
 _INT64_MAX = 2**63 - 1
 
 _REGION, _OFFSET, _SIZE = "shared_memory_region", "shared_memory_offset", "shared_memory_byte_size"

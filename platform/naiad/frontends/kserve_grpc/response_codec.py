@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from naiad.core.errors import InvalidRequestError, fresh
-from naiad.frontends.grpc.messages import MAX_MESSAGE_SIZE, size_of
+from naiad.frontends.grpc.messages import MAX_MESSAGE_SIZE
+from naiad.frontends.http1.compression import size_of
 from naiad.frontends.kserve_grpc import parameters, wire_format
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 from naiad.frontends.requested_outputs import RequestedOutputs

@@ -34,8 +34,7 @@ class Inference(NamedTuple):
     """A request of ModelInfer, and the encoder of its response."""
 
     request: InferRequest
-    # Returns the parts of a response's message; raises the error of a response that is one.
-    encode: Callable[[InferResponse], list[Buffer]]
+    encode: Callable[[InferResponse], list[Buffer]]  # raises the error of a response that is one
     requested: RequestedOutputs | None = None  # outputs in another form; None without any
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from naiad.frontends.grpc.messages import size_of
+from naiad.frontends.http1.compression import size_of
 from naiad.protocol.inference import Buffer
 
 _UNLIMITED = 1 << 62

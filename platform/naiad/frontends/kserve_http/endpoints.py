@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
@@ -17,15 +16,8 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1 import compression
 from naiad.frontends.http1.body_decompression import BodyDecompression, is_decompressed_at_once
 from naiad.frontends.http1.heads import Head, json_length, original_headers, propagated_headers
-from naiad.frontends.http1.messages import (
-    INTERNAL_ERROR,
-    HttpExchange,
-    HttpRequest,
-    error,
-    error_text,
-    json_response,
-    response,
-)
+from naiad.frontends.http1.later_responses import LaterResponses, fail
+from naiad.frontends.http1.messages import HttpExchange, HttpRequest, error, error_text, json_response, response
 from naiad.frontends.kserve_http.generate import GenerateEndpoints
 from naiad.frontends.kserve_http.infer_request import json_length as json_length_of
 from naiad.frontends.kserve_http.infer_request import parse_raw
@@ -68,8 +60,7 @@ _NOT_FOUND = 404
 _NOT_ALLOWED = 405
 
 
-_ENDING = b"naiad-replaced-instances: ending\r\n"
-"""Header of the response to a load, if instances that it replaced still finish their requests."""
+_ENDING = b"naiad-replaced-instances: ending\r\n"  # a load replaced instances that still finish their requests
 
 
 class Endpoints:
@@ -100,7 +91,7 @@ class Endpoints:
         self._routes: Memo[bytes, Route | None] = Memo(_MAX_ROUTES)
         self._parsers: Memo[tuple[str, int], InferRequestParser] = Memo(_MAX_PARSERS)
         self._generate = GenerateEndpoints(engine, extensions, max_json=max_json)
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself refers to its tasks only weakly
+        self._later = LaterResponses()
         self._responders: dict[Endpoint, Callable[[HttpRequest, Route], Sequence[Buffer]]] = {
             Endpoint.SERVER_METADATA: self._server_metadata,
             Endpoint.LIVE: self._live,
@@ -151,11 +142,11 @@ class Endpoints:
                     f"request body of {len(request.body)} bytes exceeds the limit of {LONG_JSON} bytes for this path"
                 )
             elif route.endpoint in self._async_responders:
-                self._respond_later(exchange, self._async_responders[route.endpoint](request, route))
+                self._later.respond(exchange, self._async_responders[route.endpoint](request, route))
             else:
                 exchange.respond(self._responders[route.endpoint](request, route))
         except NaiadError as problem:
-            exchange.respond(_error_response(problem))
+            fail(exchange, problem)
 
     def _deny(self, exchange: HttpExchange, endpoint: Endpoint, reason: str) -> None:
         header = self._guarded[endpoint][0]
@@ -217,7 +208,7 @@ class Endpoints:
             elif body is not None:
                 memory = self._extensions.memory
                 infer = partial(self._infer_body, exchange, request, route)
-                BodyDecompression(exchange, body, memory, infer, partial(_fail, exchange))
+                BodyDecompression(exchange, body, memory, infer, partial(fail, exchange))
                 return
         self._infer_body(exchange, request, route)
 
@@ -254,7 +245,7 @@ class Endpoints:
                 resolver(self._extensions.regions, body=body),
             ),
             lambda read: self._check_infer(exchange, route, *read),
-            partial(_fail, exchange),
+            partial(fail, exchange),
         )
         return True
 
@@ -269,7 +260,7 @@ class Endpoints:
             requested,
             self._engine,
             self._extensions,
-            lambda start, then: continue_later(exchange, start, then, partial(_fail, exchange)),
+            lambda start, then: continue_later(exchange, start, then, partial(fail, exchange)),
             lambda: self._submit_infer(exchange, exchange.request, inference, form),
         )
 
@@ -365,35 +356,6 @@ class Endpoints:
         await self._engine.unload(route.name, unload_dependents=dependents)
         return response(200, [])
 
-    def _respond_later(self, exchange: HttpExchange, work: Coroutine[Any, Any, Sequence[Buffer]]) -> None:
-        async def run() -> None:
-            try:
-                parts = await work
-            except NaiadError as problem:
-                exchange.respond(_error_response(problem))
-            except Exception:
-                logger.exception("cannot answer %s %r", exchange.request.method, exchange.request.path)
-                exchange.respond(error_text(500, INTERNAL_ERROR))
-            else:
-                exchange.respond(parts)
-
-        task = asyncio.get_running_loop().create_task(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-def _fail(exchange: HttpExchange, problem: Exception) -> None:
-    if isinstance(problem, NaiadError):
-        exchange.respond(_error_response(problem))
-        return
-    logger.error("cannot answer %s %r", exchange.request.method, exchange.request.path, exc_info=problem)
-    exchange.respond(error_text(500, INTERNAL_ERROR))
-
-
-def _error_response(problem: NaiadError) -> list[Buffer]:
-    is_coding = isinstance(problem, compression.UnknownCodingError)
-    return error(problem, extra=b"Accept-Encoding: gzip, deflate\r\n" if is_coding else b"")
-
 
 class InferSink:
     """Writes the one response of an inference request to its connection."""
@@ -437,7 +399,7 @@ class InferSink:
 
     def _fail(self, exchange: HttpExchange, problem: Exception) -> None:
         self._release_regions()
-        _fail(exchange, problem)
+        fail(exchange, problem)
 
     def _write_later(self, exchange: HttpExchange, result: InferResponse) -> None:
         """Make a long response in slices; the client may disconnect meanwhile."""
@@ -469,7 +431,7 @@ class InferSink:
                 exchange,
                 partial(self._extensions.memory.threads.start, compressed, lambda _: True),
                 lambda made: exchange.respond(response(_OK, [made], content_type, extra)),
-                partial(_fail, exchange),
+                partial(fail, exchange),
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Generator
 from functools import partial
@@ -12,14 +11,8 @@ from naiad.engine.facade import EngineFacade
 from naiad.frontends.collected import CollectedBytes
 from naiad.frontends.extensions import Extensions
 from naiad.frontends.http1.heads import propagated_headers
-from naiad.frontends.http1.messages import (
-    INTERNAL_ERROR,
-    HttpExchange,
-    error,
-    error_document,
-    error_text,
-    response,
-)
+from naiad.frontends.http1.later_responses import fail
+from naiad.frontends.http1.messages import HttpExchange, error, error_document, error_text, response
 from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event, long_event
 from naiad.frontends.kserve_http.generate_request import parse_generate
 from naiad.frontends.kserve_http.generate_response import (
@@ -38,8 +31,6 @@ from naiad.frontends.offload.deferred import no_deferred
 from naiad.frontends.offload.exchanges import Cancellable, continue_later
 from naiad.frontends.request_budget import RequestBudget
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, Sink
-
-logger = logging.getLogger("naiad.http")
 
 _UNAVAILABLE = 503
 _NOT_ONE = (
@@ -80,7 +71,7 @@ class GenerateEndpoints:
                 no_deferred,
             ),
             partial(self._submit, exchange, route),
-            partial(_fail, exchange),
+            partial(fail, exchange),
         )
 
     def _submit(self, exchange: HttpExchange, route: Route, inference: InferRequest) -> None:
@@ -101,14 +92,6 @@ class GenerateEndpoints:
             submitted = self._engine.submit(inference, sink)
         exchange.on_disconnect(submitted)
         sent.of(submitted)
-
-
-def _fail(exchange: HttpExchange, problem: Exception) -> None:
-    if isinstance(problem, NaiadError):
-        exchange.respond(error(problem))
-        return
-    logger.error("cannot answer %s %r", exchange.request.method, exchange.request.path, exc_info=problem)
-    exchange.respond(error_text(500, INTERNAL_ERROR))
 
 
 class GenerateSink:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from naiad.core.errors import InvalidRequestError, MalformedRequestError
 from naiad.frontends.kserve_http.json_document import parse_json
-from naiad.frontends.kserve_http.json_members import as_object, string_member
+from naiad.frontends.kserve_http.json_members import as_boolean, as_object, as_string, as_unsigned, string_member
 from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.frontends.kserve_http.response_format import ResponseFormat, parse_outputs, parse_region
 from naiad.frontends.regions import ClientRegions, TensorRegions
@@ -31,8 +31,6 @@ from naiad.protocol.inference import (
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.numbers import integer
 
-_MAX_UINT64 = (1 << 64) - 1
-
 
 @dataclass(slots=True)
 class RequestParameters:
@@ -50,18 +48,19 @@ def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
     """Read the `parameters` object of an HTTP inference request."""
     parsed = RequestParameters()
     for name, value in parameters.items():
+        prefix = f"Unable to parse '{name}': "
         if name == "sequence_id":
-            parsed.correlation_id = value if isinstance(value, str) else _unsigned(name, value)
+            parsed.correlation_id = value if isinstance(value, str) else as_unsigned(value, prefix)
         elif name == "sequence_start":
-            parsed.flags |= SEQUENCE_START if _boolean(name, value) else 0
+            parsed.flags |= SEQUENCE_START if as_boolean(value, prefix) else 0
         elif name == "sequence_end":
-            parsed.flags |= SEQUENCE_END if _boolean(name, value) else 0
+            parsed.flags |= SEQUENCE_END if as_boolean(value, prefix) else 0
         elif name == "priority":
-            parsed.priority = _unsigned(name, value)
+            parsed.priority = as_unsigned(value, prefix)
         elif name == "timeout":
-            parsed.timeout_us = _unsigned(name, value)
+            parsed.timeout_us = as_unsigned(value, prefix)
         elif name == "binary_data_output":
-            parsed.binary_data_output = _boolean(name, value)
+            parsed.binary_data_output = as_boolean(value, prefix)
         elif name.startswith("triton_"):
             raise InvalidRequestError(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
@@ -73,20 +72,6 @@ def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
                 f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
             )
     return parsed
-
-
-def _unsigned(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_UINT64:
-        raise MalformedRequestError(
-            f"Unable to parse '{name}': attempt to access JSON non-unsigned-integer as unsigned-integer"
-        )
-    return value
-
-
-def _boolean(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise MalformedRequestError(f"Unable to parse '{name}': attempt to access JSON non-boolean as boolean")
-    return value
 
 
 _MAX_DIMENSIONS = 32
@@ -241,10 +226,7 @@ def json_too_long(size: int, limit: int) -> InvalidRequestError:
 
 def parse_id(document: Mapping[str, Any]) -> str:
     """The client's id of a request; empty without one. Raises MalformedRequestError for one that is not a string."""
-    request_id = document.get("id", "")
-    if not isinstance(request_id, str):
-        raise MalformedRequestError("Unable to parse 'id': attempt to access JSON non-string as string")
-    return request_id
+    return as_string(document.get("id", ""), "Unable to parse 'id': ")
 
 
 def _parse_inputs(
@@ -289,11 +271,7 @@ def _parse_input(
         return InputTensor(name, datatype, shape, part), offset
     if size is None:
         return InputTensor(name, datatype, shape, to_bytes(name, datatype, shape, entry["data"])), offset
-    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-        raise MalformedRequestError(
-            "Unable to parse 'binary_data_size': attempt to access JSON non-unsigned-integer as unsigned-integer"
-        )
-    end = offset + size
+    end = offset + as_unsigned(size, "Unable to parse 'binary_data_size': ")
     if end > len(body):
         raise InvalidRequestError(
             f"unexpected size for input '{name}', expecting {end - len(body)} additional bytes for model '{model_name}'"

@@ -51,8 +51,7 @@ class _KnownJson:
 
     request: InferRequest  # the request, without inputs and with the id of the first one
     pieces: tuple[bytes, ...]  # the JSON around its lists of data, without an id at its beginning
-    # Name, datatype and shape of each input, and what gives the bytes of its list.
-    inputs: tuple[tuple[str, Datatype, tuple[int, ...], Callable[[bytes], bytes]], ...]
+    inputs: tuple[tuple[str, Datatype, tuple[int, ...], Callable[[bytes], bytes]], ...]  # and what packs its list
     form: ResponseFormat
     has_id: bool  # whether an id was cut off the JSON that the pieces are of
 

@@ -33,8 +33,7 @@ def parse_json(
     # The members whose values are elements of tensors. Their strings may have bytes that are not UTF-8, which are the
     # surrogates U+DC80 to U+DCFF of `surrogateescape`.
     data: Container[str] = _DATA,
-    # Whether the caller rejects members of one name. Otherwise the first of them counts.
-    has_unique_names: bool = False,
+    has_unique_names: bool = False,  # whether the caller rejects equal names; else the first counts
 ) -> dict[str, Any]:
     """The JSON object of a request.
 

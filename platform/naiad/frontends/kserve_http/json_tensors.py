@@ -43,8 +43,7 @@ _LONG_COUNT = 1 << 13  # elements whose JSON takes half a millisecond
 _BYTES_PER_ELEMENT = 16  # bytes of a text that take as long as an element
 _RENDERED_COUNT = 1 << 15  # numbers that are rendered at once: about a millisecond's worth
 _NUMPY_FROM = 128  # numbers from which numpy and orjson together write them faster than `struct` and orjson do
-_MAX_NESTED = 32
-"""How deeply the lists of a tensor are nested that are read quickly: as many dimensions as a tensor may have."""
+_MAX_NESTED = 32  # how deeply lists that are read quickly are nested: as many dimensions as a tensor may have
 _CODES = {
     Datatype.UINT8: "B",
     Datatype.UINT16: "H",

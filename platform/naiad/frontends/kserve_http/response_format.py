@@ -28,12 +28,9 @@ class RepeatedResponses:
     __slots__ = ("documents", "heads", "texts")
 
     def __init__(self) -> None:
-        # Everything before the binary data, for responses without an id.
-        self.heads: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
-        # The JSON after the id, for responses with one.
-        self.texts: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
-        # The JSON around the lists of data, after the id, for responses without binary data.
-        self.documents: Memo[Hashable, Pieces] = Memo(_MAX_LAYOUTS, _MAX_BYTES)
+        self.heads: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)  # all before the data, without an id
+        self.texts: Memo[Hashable, bytes] = Memo(_MAX_LAYOUTS, _MAX_BYTES)  # the JSON after the id
+        self.documents: Memo[Hashable, Pieces] = Memo(_MAX_LAYOUTS, _MAX_BYTES)  # JSON around the lists of data
 
 
 @dataclass(slots=True)

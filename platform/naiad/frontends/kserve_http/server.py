@@ -34,10 +34,8 @@ class HttpFrontend:
         extensions: Extensions | None = None,
         access: Access | None = None,
         tls: TlsFiles | None = None,
-        # Handles requests for paths that are not KServe's. It returns False for paths it does not know.
-        fallback: Callable[[HttpExchange], bool] | None = None,
-        # Whether *fallback* would read the body of a request with some head.
-        admit_fallback: Callable[[Head], bool] = lambda _: False,
+        fallback: Callable[[HttpExchange], bool] | None = None,  # other paths than KServe's; False if unknown
+        admit_fallback: Callable[[Head], bool] = lambda _: False,  # whether it reads the body
         timeouts: HttpTimeouts | None = None,
         count: ConnectionCount | None = None,
         pages: PageRules | None = None,  # which Hosts and which web pages are served; None for the defaults

@@ -22,8 +22,7 @@ _PATHS = (b"/metrics", b"/metrics/")  # as the reference has them
 _READ = ("GET", "HEAD")
 _TEXT = b"text/plain; charset=utf-8"
 _LIMITS = RequestLimits(header_bytes=64 << 10, body_bytes=64 << 10)  # a scrape is a few hundred bytes long
-_STOP_SECONDS = 5
-"""Time for responses that are being sent when the server stops. A page of metrics is computed at once."""
+_STOP_SECONDS = 5  # for responses being sent when the server stops; a page of metrics is computed at once
 
 _OK = 200
 _NOT_FOUND = 404
@@ -39,8 +38,7 @@ class MetricsFrontend:
         *,
         address: str,
         port: int,  # port to listen on, 0 for any
-        # Makers of further families, such as `cache.cache_families` or the models' own metrics.
-        collectors: Sequence[Collector] = (),
+        collectors: Sequence[Collector] = (),  # make further families, such as models' own metrics
         with_system: bool = True,  # whether to include the machine's processor and memory (--allow-cpu-metrics)
         with_counters: bool = True,  # whether to include sums of durations (--metrics-config=counter_latencies)
         prepare: Callable[[], Awaitable[None]] | None = None,

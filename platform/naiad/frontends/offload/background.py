@@ -17,8 +17,7 @@ from naiad.protocol.strings import scan_steps
 
 T = TypeVar("T")
 
-LONG_STRINGS = 256 << 10
-"""Bytes of a BYTES tensor from which its elements are counted in slices, before the request is checked."""
+LONG_STRINGS = 256 << 10  # bytes of BYTES from which elements are counted in slices before the request is checked
 
 
 class Background:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
+from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.http1.messages import HttpExchange
 
 T = TypeVar("T")
@@ -30,14 +31,14 @@ def continue_later(
     """
 
     def on_done(value: T) -> None:
-        exchange.on_resume(_do_nothing)
+        exchange.on_resume(do_nothing)
         try:
             then(value)
         except Exception as error:  # noqa: BLE001 - any error becomes the response
             fail(error)
 
     def on_failed(error: Exception) -> None:
-        exchange.on_resume(_do_nothing)
+        exchange.on_resume(do_nothing)
         fail(error)
 
     job = start(on_done, on_failed)
@@ -45,10 +46,6 @@ def continue_later(
     def on_resume() -> None:
         if not exchange.is_connected:
             job.cancel()
-            exchange.on_resume(_do_nothing)  # else the two would refer to each other
+            exchange.on_resume(do_nothing)  # else the two would refer to each other
 
     exchange.on_resume(on_resume)
-
-
-def _do_nothing() -> None:
-    """Replaces a callback that is not needed any more."""

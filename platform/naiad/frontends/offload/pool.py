@@ -27,10 +27,8 @@ from naiad.protocol.inference import Buffer
 logger = logging.getLogger("naiad.offload")
 
 _IDLE_SECONDS = 30.0  # How long a process without a task is kept. A start costs a quarter of a second.
-_WRITTEN_ON_LOOP = 1 << 20
-"""Contents up to this are written to shared memory on the event loop, in half a millisecond; others on a thread."""
-_KILLED_FROM = 8 << 20
-"""Cancelled tasks with at least so much content are ended by ending their process. The rest of others is cheaper."""
+_WRITTEN_ON_LOOP = 1 << 20  # contents up to this are written on the event loop, in half a millisecond; else on a thread
+_KILLED_FROM = 8 << 20  # content from which a cancelled task is ended with its process; less is cheaper to finish
 _UNLIMITED = 1 << 62
 _BASE_MEMORY = 192 << 20
 _MEMORY_FACTOR = 32

@@ -22,8 +22,7 @@ from naiad.frontends.tracing.rendering import render_traces
 
 logger = logging.getLogger("naiad.trace")
 
-_BATCH = 64
-"""Traces per write: a crash of the server loses at most this many, and opening the file costs little per trace."""
+_BATCH = 64  # traces per write: a crash loses at most these, and opening the file costs little for each
 BATCH_SIZE = 16 << 20  # bytes of traces that are written although there are fewer
 _MAX_WAITING = 64 << 20  # bytes of traces that may wait for the thread; further ones are dropped
 _MAX_WRITE = 256 << 10

@@ -18,8 +18,7 @@ from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputT
 
 _ids = count(1)
 _RECORD_SIZE = 512  # what a record takes besides a tensor's bytes, about
-TENSORS_SIZE = 8 << 20
-"""Bytes of tensors in the trace of one request. They are copied on the event loop, at about 0.4 ms for each MiB."""
+TENSORS_SIZE = 8 << 20  # of one request's trace: they are copied on the event loop, at 0.4 ms for each MiB
 _TRACE_SIZE = 16 << 20  # bytes of a whole trace: the request may have any number of responses, each with its records
 
 

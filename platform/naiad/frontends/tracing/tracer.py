@@ -77,8 +77,7 @@ class Tracer:
         self._changes: dict[str, dict[str, Any]] = {"": {}}
         self._settings = {"": _EffectiveSettings(self._defaults, self._file)}
         self.is_on = self._settings[""].is_on()
-        # Awaited with `is_on` after each change of clients: other processes trace requests, too.
-        self.on_change: Callable[[bool], Awaitable[None]] = _announce_nothing
+        self.on_change: Callable[[bool], Awaitable[None]] = _announce_nothing  # other processes trace, too
         exporter = self._defaults.open_telemetry
         self._exporter = None if exporter is None else SpanExporter(exporter)
         self._warn_about_tensors(self._defaults)
