@@ -117,9 +117,30 @@ def test_an_invalid_or_misplaced_id_is_left_to_protobuf():
         assert added(patterns, elsewhere) is None
 
 
-def with_parameter(built):
-    built.parameters["p"].int64_param = 1
+def with_parameter(built, name="p", value=1):
+    built.parameters[name].int64_param = value
     return built
+
+
+def with_empty_final(built):
+    """As clients in C++ write each request, perf_analyzer among them."""
+    built.parameters["triton_enable_empty_final_response"].bool_param = True
+    return built
+
+
+@pytest.mark.parametrize("given", ["", "7"])
+def test_messages_with_the_parameter_of_every_client_in_cpp_have_a_pattern(given):
+    patterns = MessagePatterns()
+    pattern = added(patterns, with_empty_final(message(b"aa", b"b", id="1")).SerializeToString())
+    match = patterns.match(with_empty_final(message(b"cc", b"d", id=given)).SerializeToString())
+    assert match is not None
+    assert match.pattern is pattern is not None
+    expected = read(message(b"cc", b"d", id=given).SerializeToString())[1]
+    assert values(match.request) == values(expected)
+    assert (match.request.request_id, match.request.parameters) == (given, expected.parameters)
+    for other in (message(b"cc", b"d", id=given), with_parameter(with_empty_final(message(b"cc", b"d")))):
+        assert patterns.match(other.SerializeToString()) is None
+        assert added(MessagePatterns(), with_parameter(with_empty_final(other)).SerializeToString()) is None
 
 
 @pytest.mark.parametrize(

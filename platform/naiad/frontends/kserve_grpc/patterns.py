@@ -24,6 +24,7 @@ from naiad_stub.memo import Memo
 from naiad.frontends.grpc.messages import Message
 from naiad.frontends.http1.compression import size_of
 from naiad.frontends.kserve_grpc import request_codec, response_codec, wire_format
+from naiad.frontends.kserve_grpc.parameters import EMPTY_FINAL_RESPONSE
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import Buffer, InferRequest, InferResponse, InputTensor
@@ -168,10 +169,13 @@ class MessagePatterns:
     def add(self, data: Message, message: request_codec.InferMessage, request: InferRequest) -> MessagePattern | None:
         """Remember the pattern of a message that was parsed; None for a message that has none.
 
-        Messages with parameters have none: parameters may differ in each request, and change how it is checked.
+        Messages with parameters have none: parameters may differ in each request, and change how it is checked. But for
+        one that clients in C++ always send, and that means nothing for a single response.
         """
         body = message.body
-        if body.parameters or any(tensor.parameters for tensor in body.inputs):
+        if any(name != EMPTY_FINAL_RESPONSE for name in body.parameters):
+            return None
+        if any(tensor.parameters for tensor in body.inputs):
             return None
         if len(message.raw) != len(body.inputs):  # typed contents
             return None
