@@ -1,10 +1,10 @@
 """`python -m bench.others` (`make bench-others`): naiad beside the servers that its users would pick instead.
 
-Sums and differences of two tensors, in JSON and in binary, of 16 numbers to 1 MiB, beside the real Triton and a floor:
-the least program of two processes that answers them (`programs/floor.py`). In JSON also beside the servers of others,
-and with those a random forest of scikit-learn, one row for each request. Each server has an environment of its own,
-which is built once in `.bench/others`, and the settings that its documentation recommends. Servers are started one at a
-time, by turns. CPU is that of all processes of a server.
+Sums and differences of two tensors, in JSON and in binary, of 16 numbers to 1 MiB, and over gRPC, beside the real
+Triton and a floor: the least program of two processes that answers them (`programs/floor.py`). In JSON also beside the
+servers of others, and with those a random forest of scikit-learn, one row for each request. Each server has an
+environment of its own, which is built once in `.bench/others`, and the settings that its documentation recommends.
+Servers are started one at a time, by turns. CPU is that of all processes of a server.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+import grpc
+
 from bench.interpreters import declared_by, with_packages
+from bench.others import grpc_load
 from bench.others.contestants import (
     ADD_SUB,
     BINARY,
@@ -29,6 +33,7 @@ from bench.others.contestants import (
     FEATURES,
     FLOOR,
     FOREST,
+    GRPC,
     JOBS,
     LARGE,
     LONG_JSON,
@@ -40,7 +45,7 @@ from bench.others.contestants import (
 )
 from bench.report import OTHERS_BEGIN, OTHERS_END, PAGE, publish, table, written_by
 from bench.results import OURS, THEIRS, Results
-from bench.scaling.load import GENERATOR, Load, Request, measure
+from bench.scaling.load import GENERATOR, Load, Reading, Request, measure
 from bench.scaling.processes import read_family, spent
 from bench.servers import HOST, free_ports
 
@@ -58,6 +63,7 @@ _TITLES = {
     LONG_JSON: "The same sums of two lists of 1,000 numbers, in JSON",
     MIDDLE: "The same sums with binary tensors, 64 KiB in each direction",
     LARGE: "The same sums with binary tensors, 1 MiB in each direction",
+    GRPC: "The same sums of 16 numbers over gRPC",
 }
 
 
@@ -179,14 +185,20 @@ def _turn(contestant: Contestant, job: str, python: Path, seconds: float, result
         place = Place(python, forest, Path(folder), free_ports(1)[0])
         with _running(contestant, job, place) as process:
             request = contestant.request(job)
-            _wait_for_answer(place.port, request, process)
+            _wait_for_answer(partial(grpc_load.ask if job == GRPC else _ask, place.port, request), request, process)
             for clients in _CLIENTS:
-                measure(place.port, Load([request], clients), _WARM_UP_SECONDS)
+                _measure(job, place.port, request, clients, _WARM_UP_SECONDS)
                 before = read_family(process.pid)
-                reading = measure(place.port, Load([request], clients), seconds)
+                reading = _measure(job, place.port, request, clients, seconds)
                 cpu = sum(spent(before, read_family(process.pid), process.pid).values())
                 sample = {"requests/s": reading.requests / reading.seconds, "p50": reading.p50}
                 results.add(_case(job, clients), contestant.name, {**sample, "cpu": cpu / reading.requests * 1e6})
+
+
+def _measure(job: str, port: int, request: Request, clients: int, seconds: float) -> Reading:
+    if job == GRPC:
+        return grpc_load.measure(port, request, clients, seconds)
+    return measure(port, Load([request], clients), seconds)
 
 
 @contextlib.contextmanager
@@ -218,7 +230,21 @@ def _running(contestant: Contestant, job: str, place: Place) -> Iterator[subproc
         process.wait()
 
 
-def _wait_for_answer(port: int, request: Request, process: subprocess.Popen[bytes]) -> None:
+def _ask(port: int, request: Request) -> None:
+    """Send a request over HTTP.
+
+    Raises:
+        OSError: If it is not answered with 200, or not at all.
+    """
+    with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=30)) as connection:
+        connection.request("POST", request.path, request.body, request.headers)
+        response = connection.getresponse()
+        if response.status != http.HTTPStatus.OK:
+            raise OSError(f"{response.status} {response.read()[:300]!r}")
+        response.read()
+
+
+def _wait_for_answer(ask: Callable[[], None], request: Request, process: subprocess.Popen[bytes]) -> None:
     """Ask until the server answers.
 
     Raises:
@@ -228,16 +254,13 @@ def _wait_for_answer(port: int, request: Request, process: subprocess.Popen[byte
     problem: object = "nothing listens"
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with contextlib.closing(http.client.HTTPConnection(HOST, port, timeout=30)) as connection:
-                connection.request("POST", request.path, request.body, request.headers)
-                response = connection.getresponse()
-                problem = f"{response.status} {response.read()[:300]!r}"
-                if response.status == http.HTTPStatus.OK:
-                    return
-        except (OSError, http.client.HTTPException) as error:
+            ask()
+        except (OSError, http.client.HTTPException, grpc.RpcError) as error:
             problem = error
+        else:
+            return
         time.sleep(0.1)
-    raise SystemExit(f"no answer to {request.path} on port {port}: {problem}; see the logs in {FOLDER}")
+    raise SystemExit(f"no answer to {request.path}: {problem}; see the logs in {FOLDER}")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,15 @@ from typing import Any
 from bench.reference import SERVER_VERSION, install
 from bench.results import OURS, THEIRS
 from bench.scaling.load import Request, infer_request
+from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 
 PROGRAMS = Path(__file__).parent / "programs"
 REFERENCE = Path(__file__).parents[2] / ".bench" / "reference"
 FLOOR = "floor"
 ADD_SUB, FOREST = "add_sub", "forest"
-BINARY, LONG_JSON, MIDDLE, LARGE = "binary", "json-1000", "64KiB", "1MiB"
-JOBS = (ADD_SUB, FOREST, BINARY, LONG_JSON, MIDDLE, LARGE)
-SUMS = {ADD_SUB: 16, BINARY: 16, LONG_JSON: 1000, MIDDLE: 1 << 13, LARGE: 1 << 17}
+BINARY, LONG_JSON, MIDDLE, LARGE, GRPC = "binary", "json-1000", "64KiB", "1MiB", "grpc"
+JOBS = (ADD_SUB, FOREST, BINARY, LONG_JSON, MIDDLE, LARGE, GRPC)
+SUMS = {ADD_SUB: 16, BINARY: 16, LONG_JSON: 1000, MIDDLE: 1 << 13, LARGE: 1 << 17, GRPC: 16}
 """Jobs that are sums and differences: numbers in each of the two tensors."""
 IN_JSON = (ADD_SUB, LONG_JSON)
 MOST_ROWS = 32
@@ -85,6 +87,8 @@ def _plain(job: str) -> Request:
 
 
 def _kserve(job: str) -> Request:
+    if job == GRPC:
+        return _grpc(SUMS[job])
     if job in SUMS and job not in IN_JSON:
         return infer_request(ADD_SUB, ("INPUT0", "INPUT1"), SUMS[job])
     if job in SUMS:
@@ -103,11 +107,32 @@ def _kserve(job: str) -> Request:
     return Request(f"/v2/models/{job}/infer", json.dumps(body).encode(), _JSON)
 
 
+def _grpc(count: int) -> Request:
+    """ModelInfer, as Triton's client in C++ writes it: with a parameter."""
+    message = ModelInferRequest(model_name=ADD_SUB)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    for index in range(2):
+        message.inputs.add(name=f"INPUT{index}", datatype="FP32", shape=[count])
+        message.outputs.add(name=f"OUTPUT{index}")
+        message.raw_input_contents.append(bytes(4 * count))
+    content = message.SerializeToString()
+    headers = {"Content-Type": "application/grpc", "TE": "trailers"}
+    body = struct.pack(">BL", 0, len(content)) + content
+    return Request("/inference.GRPCInferenceService/ModelInfer", body, headers)
+
+
+def _one_port(job: str, port: int) -> list[str]:
+    """Flags, of naiad and Triton alike, that serve nothing but the protocol of a job."""
+    served, other = ("grpc", "http") if job == GRPC else ("http", "grpc")
+    options = {f"{served}-address": "127.0.0.1", f"{served}-port": port, f"allow-{other}": "false"}
+    return [f"--{name}={value}" for name, value in options.items()] + ["--allow-metrics=false"]
+
+
 def _start_naiad(job: str, place: Place) -> Sequence[str]:
     _write_models(job, place)
     return [
         *(str(place.python), "-m", "naiad", "serve", f"--model-repository={place.folder}"),
-        *("--http-address=127.0.0.1", f"--http-port={place.port}", "--allow-grpc=false", "--allow-metrics=false"),
+        *_one_port(job, place.port),
         "--backend-config=sklearn,trusted-types=sklearn.tree._tree.Tree",
     ]
 
@@ -115,17 +140,14 @@ def _start_naiad(job: str, place: Place) -> Sequence[str]:
 def _start_triton(job: str, place: Place) -> Sequence[str]:
     _write_models(job, place)
     return [
-        *(
-            str(install(REFERENCE).root / "bin" / "tritonserver"),
-            f"--model-repository={place.folder}",
-            "--allow-grpc=false",
-        ),
-        *("--http-address=127.0.0.1", f"--http-port={place.port}", "--allow-metrics=false"),
+        str(install(REFERENCE).root / "bin" / "tritonserver"),
+        f"--model-repository={place.folder}",
+        *_one_port(job, place.port),
     ]
 
 
-def _start_floor(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has all jobs
-    return [str(place.python), str(PROGRAMS / "floor.py"), str(place.port)]
+def _start_floor(job: str, place: Place) -> Sequence[str]:
+    return [str(place.python), str(PROGRAMS / "floor.py"), str(place.port), *(["grpc"] if job == GRPC else [])]
 
 
 def _write_models(job: str, place: Place) -> None:
@@ -168,6 +190,11 @@ def _start_mlserver(job: str, place: Place, workers: int) -> Sequence[str]:
     settings |= {"http_port": place.port, "grpc_port": place.port + 1, "metrics_port": place.port + 2}
     (place.folder / "settings.json").write_text(json.dumps(settings))
     return [str(place.python), "-c", "from mlserver.cli import main; main()", "start", str(place.folder)]
+
+
+def _start_mosec(job: str, place: Place) -> Sequence[str]:
+    options = ["--address=127.0.0.1", f"--port={place.port}", "--log-level=warning"]
+    return [str(place.python), str(PROGRAMS / "mosec_app.py"), job, *options]
 
 
 def _start_ray(job: str, place: Place) -> Sequence[str]:
@@ -237,6 +264,9 @@ CONTESTANTS = (
     ),
     Contestant(
         "LitServe", ("litserve", _SKLEARN), "litserve", "one worker; batches of 32 within 1 ms", _start_litserve, _plain
+    ),
+    Contestant(
+        "mosec", ("mosec", "joblib", _SKLEARN), "mosec", "one worker; batches of 32 within 1 ms", _start_mosec, _plain
     ),
     Contestant("BentoML", ("bentoml", _SKLEARN), "bentoml", "one worker; adaptive batches", _start_bentoml, _plain),
     Contestant(

@@ -4,15 +4,39 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
+import socket
+import struct
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+from support.waiting import until
+from tritonclient.grpc import InferenceServerClient, InferInput
 
 from bench.others import __main__ as others
-from bench.others.contestants import ADD_SUB, BINARY, CONTESTANTS, FOREST, IN_JSON, JOBS, SUMS, Contestant, Place
+from bench.others import grpc_load
+from bench.others.contestants import (
+    ADD_SUB,
+    BINARY,
+    CONTESTANTS,
+    FOREST,
+    GRPC,
+    IN_JSON,
+    JOBS,
+    PROGRAMS,
+    SUMS,
+    Contestant,
+    Place,
+)
 from bench.results import Results
 from bench.scaling.load import Request
+from bench.servers import free_ports
+from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 
 OPTIONS = argparse.Namespace(rounds=3, seconds=5.0, jobs=[ADD_SUB])
 
@@ -27,6 +51,12 @@ def contestant(*command: str) -> Contestant:
 def test_each_server_is_asked_for_its_jobs(each):
     for job in each.jobs:
         request = each.request(job)
+        if job == GRPC:
+            (size,) = struct.unpack_from(">L", request.body, 1)
+            message = ModelInferRequest.FromString(request.body[5:])
+            assert (len(request.body), message.model_name) == (5 + size, ADD_SUB)
+            assert [len(each) for each in message.raw_input_contents] == [4 * SUMS[job]] * 2
+            continue
         assert (ADD_SUB if job in SUMS else job) in request.path
         if job in (*IN_JSON, FOREST):
             assert json.loads(request.body)
@@ -65,7 +95,43 @@ def test_a_server_that_exits_is_an_error_with_the_folder_of_the_logs(tmp_path, m
     place = Place(Path(sys.executable), tmp_path / "forest", tmp_path, 1)
     with (
         others._running(broken, ADD_SUB, place) as process,
-        pytest.raises(SystemExit, match=r"no answer to /add_sub .*logs"),
+        pytest.raises(SystemExit, match=r"no answer to /add_sub: .* logs"),
     ):
-        others._wait_for_answer(place.port, broken.request(ADD_SUB), process)
+        others._wait_for_answer(partial(others._ask, 1, broken.request(ADD_SUB)), broken.request(ADD_SUB), process)
     assert "no such module" in (tmp_path / "Other.log").read_text()
+
+
+def test_the_log_of_h2load_has_status_and_latency_of_each_request():
+    assert grpc_load.parse("1764512345\t200\t153\n1764512346\t503\t90\n") == [("200", 153.0), ("503", 90.0)]
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as connection:
+        return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def floor(request):
+    """The floor, which listens at the port that the fixture returns."""
+    (port,) = free_ports(1)
+    program = [sys.executable, str(PROGRAMS / "floor.py"), str(port), *request.param]
+    with subprocess.Popen(program, start_new_session=True) as process:
+        try:
+            until(lambda: listens(port), "the floor to listen")
+            yield port
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("floor", [["grpc"]], indirect=True)
+def test_the_floor_answers_calls_of_grpc(floor):
+    with InferenceServerClient(f"127.0.0.1:{floor}") as client:
+        for size in (16, 100_000):
+            a, b = np.arange(size, dtype=np.float32), np.full(size, 2, np.float32)
+            inputs = [InferInput(name, [size], "FP32") for name in ("INPUT0", "INPUT1")]
+            for each, value in zip(inputs, (a, b), strict=True):
+                each.set_data_from_numpy(value)
+            answer = client.infer("add_sub", inputs)
+            assert np.array_equal(answer.as_numpy("OUTPUT0"), a + b)
+            assert np.array_equal(answer.as_numpy("OUTPUT1"), a - b)

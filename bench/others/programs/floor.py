@@ -2,7 +2,8 @@
 
 As naiad, it reads requests of the KServe v2 protocol in JSON or binary, copies the inputs into shared memory, has a
 second process compute, and copies the outputs into the response. It checks nothing, counts nothing, knows one model,
-and its model gets arrays instead of requests. Run as `floor.py PORT`.
+and its model gets arrays instead of requests. Run as `floor.py PORT [grpc]`; over gRPC it assumes that every stream is
+a call of ModelInfer, whose head it does not read.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import os
 import socket
 import struct
 import sys
-from typing import cast
+from typing import Protocol, cast
 
 import httptools
 import numpy as np
 import orjson
 import uvloop
+
+from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 SLOT = 8 << 20
 """Bytes for the inputs and outputs of a request."""
@@ -45,11 +48,11 @@ class Computer:
     def __init__(self, link: socket.socket, memory: mmap.mmap) -> None:
         self.view = memoryview(memory)
         self.free = list(range(SLOTS))
-        self.waiting: dict[int, Client] = {}
+        self.waiting: dict[int, Asker] = {}
         self.link = link
         asyncio.get_running_loop().add_reader(link, self._on_readable)
 
-    def start(self, slot: int, size: int, client: Client) -> None:
+    def start(self, slot: int, size: int, client: Asker) -> None:
         self.waiting[slot] = client
         self.link.send(MESSAGE.pack(slot, size))
 
@@ -58,6 +61,13 @@ class Computer:
         start = slot * SLOT + 2 * size
         self.waiting.pop(slot).respond(self.view[start : start + size], self.view[start + size : start + 2 * size])
         self.free.append(slot)
+
+
+class Asker(Protocol):
+    """Who gets the result."""
+
+    def respond(self, total: memoryview, difference: memoryview) -> None:
+        """Send the response."""
 
 
 class Client(asyncio.Protocol):
@@ -117,10 +127,102 @@ class Client(asyncio.Protocol):
         self._transport.write(b"".join((start, *parts)))
 
 
-async def serve(port: int, link: socket.socket, memory: mmap.mmap) -> None:
+DATA, HEADERS, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 4, 6, 8
+"""Types of frames (RFC 9113, section 6)."""
+ACK = END_STREAM = 1
+END_HEADERS = 4
+FRAME = struct.Struct(">BHBBL")
+"""The head of a frame: its length, in two parts, its type, its flags and its stream."""
+PREFACE_SIZE = 24
+WINDOW = (1 << 31) - 1
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """The bytes of a frame."""
+    return FRAME.pack(len(payload) >> 16, len(payload) & 0xFFFF, kind, flags, stream) + payload
+
+
+def field(name: bytes, value: bytes) -> bytes:
+    """A header field as a literal without an index (RFC 7541, section 6.2.2)."""
+    return b"\0%c%b%c%b" % (len(name), name, len(value), value)
+
+
+HEAD = b"\x88" + field(b"content-type", b"application/grpc")
+TRAILERS = field(b"grpc-status", b"0")
+OPENING = frame(SETTINGS, 0, 0, struct.pack(">HL", 4, WINDOW)) + frame(
+    WINDOW_UPDATE, 0, 0, struct.pack(">L", WINDOW - 0xFFFF)
+)
+"""Windows that no load fills; 4 is SETTINGS_INITIAL_WINDOW_SIZE."""
+
+
+class Call:
+    """A call of ModelInfer."""
+
+    def __init__(self, message: bytes, stream: int, transport: asyncio.Transport, computer: Computer) -> None:
+        self._transport, self._stream = transport, stream
+        self._request = request = ModelInferRequest.FromString(message)
+        slot = computer.free.pop()
+        data = b"".join(request.raw_input_contents)
+        computer.view[slot * SLOT : slot * SLOT + len(data)] = data
+        computer.start(slot, len(data) // 2, self)
+
+    def respond(self, total: memoryview, difference: memoryview) -> None:
+        response = ModelInferResponse(model_name="add_sub", model_version="1")
+        for name in ("OUTPUT0", "OUTPUT1"):
+            response.outputs.add(name=name, datatype="FP32", shape=self._request.inputs[0].shape)
+        response.raw_output_contents.extend((bytes(total), bytes(difference)))
+        message = response.SerializeToString()
+        stream = self._stream
+        parts = (
+            frame(HEADERS, END_HEADERS, stream, HEAD),
+            frame(DATA, 0, stream, struct.pack(">BL", 0, len(message)) + message),
+            frame(HEADERS, END_HEADERS | END_STREAM, stream, TRAILERS),
+        )
+        self._transport.write(b"".join(parts))
+
+
+class GrpcClient(asyncio.Protocol):
+    """One connection of HTTP/2."""
+
+    def __init__(self, computer: Computer) -> None:
+        self._computer = computer
+        self._received = bytearray()
+        self._skipped = PREFACE_SIZE
+        self._messages: dict[int, bytes] = {}
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.write(OPENING)
+
+    def data_received(self, data: bytes) -> None:
+        received = self._received
+        received += data
+        at = self._skipped
+        while len(received) >= at + FRAME.size:
+            high, low, kind, flags, stream = FRAME.unpack_from(received, at)
+            start, end = at + FRAME.size, at + FRAME.size + (high << 16) + low
+            if len(received) < end:
+                break
+            self._on_frame(kind, flags, stream, bytes(received[start:end]))
+            at = end
+        self._skipped = max(0, at - len(received))
+        del received[:at]
+
+    def _on_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == DATA:
+            message = self._messages.pop(stream, b"") + payload
+            if flags & END_STREAM:
+                Call(message[5:], stream, self._transport, self._computer)
+            else:
+                self._messages[stream] = message
+        elif kind in {SETTINGS, PING} and not flags & ACK:
+            self._transport.write(frame(kind, ACK, 0, payload if kind == PING else b""))
+
+
+async def serve(port: int, protocol: type[Client | GrpcClient], link: socket.socket, memory: mmap.mmap) -> None:
     """Serve until the process is ended."""
     loop, computer = asyncio.get_running_loop(), Computer(link, memory)
-    server = await loop.create_server(lambda: Client(computer), "127.0.0.1", port)
+    server = await loop.create_server(lambda: protocol(computer), "127.0.0.1", port)
     await server.serve_forever()
 
 
@@ -135,7 +237,7 @@ def main() -> None:
         compute(theirs, memory)
         os._exit(0)
     theirs.close()
-    uvloop.run(serve(int(sys.argv[1]), ours, memory))
+    uvloop.run(serve(int(sys.argv[1]), GrpcClient if sys.argv[2:] == ["grpc"] else Client, ours, memory))
 
 
 if __name__ == "__main__":
