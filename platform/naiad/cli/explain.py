@@ -173,7 +173,6 @@ def _explain_ensemble(config: ModelConfig, options: ServerOptions, *, as_json: b
 
 
 def _placement(config: ModelConfig, resolution: Resolution, options: ServerOptions) -> Placement:
-    """Where a server with these options would run the instances of a model."""
     is_demand = options.models.control_mode is ModelControlMode.DEMAND
     facts = LoadFacts(
         is_native=resolution.library is not None,

@@ -183,7 +183,6 @@ def _server_options(wanted: _RunArguments, line: CommandLine) -> ServerOptions:
 
 
 async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _RunResult:
-    """Load the model, send the request, wait for its last response, unload the model."""
     from naiad.server.app import build_engine, build_loader
 
     name = wanted.directory.name
@@ -225,7 +224,6 @@ def _explain_unknown_models(unknown: Iterable[tuple[str, str]], directory: Path)
 
 
 def _reject_missing_inputs(metadata: ModelMetadata) -> None:
-    """Say what to add to a command line without inputs."""
     wanted = [tensor for tensor in metadata.inputs if tensor.required]
     if wanted:
         examples = " ".join(f"--input {shlex.quote(example_of(tensor))}" for tensor in wanted)

@@ -353,7 +353,6 @@ class ClientRegions:
         self._regions[region.name] = region
 
     def part(self, name: str, offset: int, byte_size: int) -> RegionPart:
-        """The part of a region that a tensor is in."""
         return self._find(name).part(offset, byte_size)
 
     def check(self, name: str) -> None:

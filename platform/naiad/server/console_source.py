@@ -73,7 +73,6 @@ class LoaderFacts:
         self._reading: tuple[float, Mapping[str, Any]] | None = None
 
     def origins(self) -> Mapping[tuple[str, str], ModelOrigin]:
-        """What runs the models, by their key and version."""
         found = {}
         for (key, version), resolution in self._loader.resolutions.items():
             guest = self._guest(key, version)
@@ -86,11 +85,9 @@ class LoaderFacts:
         return found
 
     def activity(self) -> Mapping[str, str]:
-        """What is being done now for models that are loading, by the model's key."""
         return self._loader.activity()
 
     def log_lines(self, model: str, after: int) -> Sequence[LogLine]:
-        """The last lines of the log about a model, after the line of that number."""
         return [] if self._recent is None else self._recent.lines_about(model, after)
 
     async def details(self, key: str, version: str) -> Mapping[str, Any]:

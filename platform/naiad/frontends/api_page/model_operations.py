@@ -14,6 +14,9 @@ TAG = "loaded models"
 _MOST_ELEMENTS = 64  # elements of all inputs together in an example; the page makes longer ones on demand
 _FLOATS = frozenset({Datatype.FP32, Datatype.FP64})
 _BINARY = frozenset({Datatype.FP16, Datatype.BF16})  # without a form in JSON (KServe v2's extension for binary tensors)
+_STRING = {"type": "string"}
+_PARAMETERS = {"$ref": "#/components/schemas/Parameters"}
+_ANSWERED = {"id": _STRING, "model_name": _STRING, "model_version": _STRING}  # what each response has beside outputs
 _SAMPLES = {"boolean": True, "integer": 1, "number": 0.5, "string": "text"}
 
 
@@ -30,10 +33,13 @@ def model_operations(
         yield f"{place}/generate", {"post": _generate(metadata, max_batch_size, is_stream=False)}
 
 
-def _operation(metadata: ModelMetadata, name: str, request: Any, answer: Any, more: Sequence[str]) -> dict[str, Any]:
+def _operation(
+    metadata: ModelMetadata, name: str, summary: str, request: Any, answer: Any, more: Sequence[str]
+) -> dict[str, Any]:
     versions = f"Versions {', '.join(metadata.versions)}" if len(metadata.versions) > 1 else ""
     facts = [f"Platform `{metadata.platform}`" if metadata.platform else "", versions, *more]
     return {
+        "summary": summary,
         "tags": [TAG],
         "operationId": f"{name} {metadata.name}",
         "description": ". ".join(fact for fact in facts if fact) + ".",
@@ -60,8 +66,8 @@ def _infer(metadata: ModelMetadata, max_batch_size: int) -> dict[str, Any]:
         "type": "object",
         "required": ["inputs"],
         "properties": {
-            "id": {"type": "string"},
-            "parameters": {"$ref": "#/components/schemas/Parameters"},
+            "id": _STRING,
+            "parameters": _PARAMETERS,
             "inputs": {
                 "type": "array",
                 "minItems": sum(tensor.required for tensor in metadata.inputs),
@@ -82,10 +88,8 @@ def _infer(metadata: ModelMetadata, max_batch_size: int) -> dict[str, Any]:
         "type": "object",
         "required": ["model_name", "model_version", "outputs"],
         "properties": {
-            "id": {"type": "string"},
-            "model_name": {"type": "string"},
-            "model_version": {"type": "string"},
-            "parameters": {"$ref": "#/components/schemas/Parameters"},
+            **_ANSWERED,
+            "parameters": _PARAMETERS,
             "outputs": {
                 "type": "array",
                 "items": _one_of([_tensor(tensor, is_input=False) for tensor in metadata.outputs]),
@@ -94,10 +98,8 @@ def _infer(metadata: ModelMetadata, max_batch_size: int) -> dict[str, Any]:
     }
     binary = "FP16 and BF16 have no form in JSON: send such inputs in binary" if _needs_binary(metadata) else ""
     facts = (_batch_fact(max_batch_size), binary)
-    return {
-        "summary": f"Infer with {metadata.name}",
-        **_operation(metadata, "infer", request, {"application/json": {"schema": answer}}, facts),
-    }
+    content = {"application/json": {"schema": answer}}
+    return _operation(metadata, "infer", f"Infer with {metadata.name}", request, content, facts)
 
 
 def _needs_binary(metadata: ModelMetadata) -> bool:
@@ -117,7 +119,7 @@ def _wanted(metadata: ModelMetadata) -> dict[str, Any]:
         "required": ["name"],
         "properties": {
             "name": {"type": "string", **({"enum": names} if names else {})},
-            "parameters": {"$ref": "#/components/schemas/Parameters"},
+            "parameters": _PARAMETERS,
         },
     }
 
@@ -143,7 +145,7 @@ def _tensor(tensor: TensorMetadata, *, is_input: bool) -> dict[str, Any]:
             "description": "Row by row; flat, or nested as the shape",
             "items": items,
         }
-    properties["parameters"] = {"$ref": "#/components/schemas/Parameters"}
+    properties["parameters"] = _PARAMETERS
     title = tensor.name if tensor.required or not is_input else f"{tensor.name}, optional"
     return {
         "title": title,
@@ -161,7 +163,7 @@ def _generate(metadata: ModelMetadata, max_batch_size: int, *, is_stream: bool) 
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
-            "id": {"type": "string"},
+            "id": _STRING,
             **{tensor.name: _flat(tensor, is_needed=tensor.required) for tensor in metadata.inputs},
             "parameters": {"type": "object"},
         },
@@ -176,24 +178,18 @@ def _generate(metadata: ModelMetadata, max_batch_size: int, *, is_stream: bool) 
     answer: dict[str, Any] = {
         "type": "object",
         "properties": {
-            "id": {"type": "string"},
-            "model_name": {"type": "string"},
-            "model_version": {"type": "string"},
+            **_ANSWERED,
             **{tensor.name: _flat(tensor, is_needed=True) for tensor in metadata.outputs},
         },
     }
     facts = ["Flat JSON: a value for each input, or a list of values row by row", _batch_fact(max_batch_size)]
     if is_stream:
         facts.append("Each response is an event, `data: {...}`, with the outputs by name")
-        stream = {"text/event-stream": {"schema": {"type": "string"}}}
-        return {
-            "summary": f"Infer with {metadata.name}; its responses are a stream",
-            **_operation(metadata, "generate_stream", request, stream, facts),
-        }
-    return {
-        "summary": f"Infer with {metadata.name} by flat JSON",
-        **_operation(metadata, "generate", request, {"application/json": {"schema": answer}}, facts),
-    }
+        summary = f"Infer with {metadata.name}; its responses are a stream"
+        stream = {"text/event-stream": {"schema": _STRING}}
+        return _operation(metadata, "generate_stream", summary, request, stream, facts)
+    content = {"application/json": {"schema": answer}}
+    return _operation(metadata, "generate", f"Infer with {metadata.name} by flat JSON", request, content, facts)
 
 
 def _flat(tensor: TensorMetadata, *, is_needed: bool) -> dict[str, Any]:

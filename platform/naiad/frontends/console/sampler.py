@@ -99,7 +99,6 @@ class Sampler:
             pause = STEP_SECONDS - time.time() % STEP_SECONDS
 
     async def sample_now(self) -> None:
-        """Make one sample; the processes are read on a thread."""
         pids = {*self._roles(), *(instance.pid for instance in self._engine.instances() if instance.pid)}
         self.sample(await asyncio.to_thread(read_processes, pids))
 

@@ -50,7 +50,6 @@ class CoroutineRun:
         self._call = call
 
     def on_request(self, message: Message) -> None:
-        """Run the coroutine, unless the message is too long."""
         method = self._method
         if len(message) > method.max_size and method.long_function is None:
             limit = f"request of {len(message)} bytes exceeds the limit of {method.max_size} bytes for this method"

@@ -151,7 +151,6 @@ class RequestMessages:
         self._on_received(messages, ended=ended)
 
     def _on_received(self, messages: list[Message | CompressedMessage], *, ended: bool) -> None:
-        """Count what was received, then pass on complete messages."""
         decompressor = self._decompressor
         if decompressor is not None:
             decompressor.feed(messages, ended=ended)

@@ -391,7 +391,6 @@ class ResponseQueue(HttpExchange):
         self.handle_queued()
 
     def on_connection_lost(self) -> None:
-        """Cancel the current request and drop the queued ones."""
         self._transport = None
         self._pipelined.clear()
         self._drop_unwritten()

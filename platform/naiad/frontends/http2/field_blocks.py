@@ -38,7 +38,7 @@ _MAX_INTEGER_BITS = 35  # longest HPACK integer that is added up: adding up one 
 _KNOWN_BLOCKS = 64
 _MAX_KNOWN_BLOCK = 1024  # bytes of the longest block that is remembered
 _MAX_TABLE_SIZES = 2  # updates of the table's size in one block: more are never needed (RFC 7541, section 4.2)
-_FIELD_OVERHEAD = 32  # bytes that each field adds to the size of a field section (section 6.5.2)
+FIELD_OVERHEAD = 32  # bytes that each field adds to the size of a field section (section 6.5.2)
 
 # The part of HPACK's static table (RFC 7541, appendix A) that responses of gRPC use, by index.
 _STATIC = {(b":status", b"200"): 8}
@@ -134,7 +134,7 @@ class FieldBlockDecoder(Generic[T]):
                 if enters:
                     table.add(name, value)
                     self._is_changed = True
-            left -= len(field[0]) + len(field[1]) + _FIELD_OVERHEAD
+            left -= len(field[0]) + len(field[1]) + FIELD_OVERHEAD
             if left < 0:
                 text = f"a field block that means more than {self._limits.decoded_size} bytes"
                 raise Http2ConnectionError(ErrorCode.ENHANCE_YOUR_CALM, text)

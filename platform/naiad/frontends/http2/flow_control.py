@@ -51,7 +51,6 @@ class SendFlow:
         return min(self.window, stream.send_window)
 
     def consume(self, stream: StreamWindows, size: int) -> None:
-        """Count *size* bytes that are sent on a stream."""
         self.window -= size
         stream.send_window -= size
 

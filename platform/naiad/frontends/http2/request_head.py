@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from naiad.frontends.http2.field_blocks import Fields
+from naiad.frontends.http2.field_blocks import FIELD_OVERHEAD, Fields
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")  # a field's name: a token without upper case (section 8.2.1)
 _FORBIDDEN_IN_VALUES = re.compile(rb"[\0\r\n]")
@@ -13,7 +13,6 @@ _CONNECTION_FIELDS = frozenset({b"connection", b"proxy-connection", b"keep-alive
 """Fields of HTTP/1.1 that HTTP/2 forbids (section 8.2.2)."""
 _PSEUDO_FIELDS = (b":method", b":scheme", b":path", b":authority")
 _REQUIRED_PSEUDO_FIELDS = _PSEUDO_FIELDS[:3]
-_FIELD_OVERHEAD = 32  # bytes that each field adds to the size of a field section (section 6.5.2)
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")  # bounded: Python refuses to convert numbers of more than 4,300 digits
 
 
@@ -47,7 +46,7 @@ def parse_request_head(fields: Fields) -> RequestHead:
         raise InvalidFieldsError("a request needs :method, :scheme and :path")
     rest = fields[count:]  # a pseudo-field behind other fields fails as an invalid name
     length = check_fields(rest)
-    size = sum([len(name) + len(value) + _FIELD_OVERHEAD for name, value in fields])
+    size = sum([len(name) + len(value) + FIELD_OVERHEAD for name, value in fields])
     return RequestHead(pseudo[b":method"], pseudo[b":path"], rest, length, size)
 
 

@@ -41,7 +41,6 @@ class InferStream:
     """The requests of one stream. The transport calls `feed` and `end_requests`, and sends what `outgoing` holds."""
 
     __slots__ = (
-        "_background",
         "_engine",
         "_errors_end_stream",
         "_extensions",
@@ -57,6 +56,7 @@ class InferStream:
         "_tracer",
         "failure",
         "outgoing",
+        "slices",
     )
 
     def __init__(
@@ -87,7 +87,7 @@ class InferStream:
         # Requests of models that respond once, in their order, until their responses are in `outgoing`.
         self._in_order: deque[_StreamedRequest] = deque()
         self._in_flight: set[_StreamedRequest] = set()
-        self._background = extensions.background
+        self.slices = extensions.background.slices
         self._extensions = extensions
         self._reading: Cancellable | None = None
 
@@ -261,16 +261,6 @@ class InferStream:
 
     # -- for the requests ---------------------------------------------------------------------------------------
 
-    def apply_requested(
-        self,
-        response: InferResponse,
-        requested: RequestedOutputs,
-        on_done: Callable[[InferResponse], None],
-        on_failed: Callable[[Exception], None],
-    ) -> Cancellable:
-        """Bring a long response into the requested forms, in slices."""
-        return self._background.slices.start(requested.apply_steps(response), on_done, on_failed)
-
     def encode_error(self, request: _StreamedRequest, error: NaiadError, *, final: bool) -> bytes | None:
         """The message for an error of the model; None where the error ends the stream instead."""
         if self._errors_end_stream:
@@ -340,9 +330,8 @@ class _StreamedRequest:
             self._waiting.append((response, final))
         elif response is not None and self.requested is not None and self.requested.is_long(response):
             self._waiting = self._waiting or deque()
-            self._job = self._stream.apply_requested(
-                response,
-                self.requested,
+            self._job = self._stream.slices.start(
+                self.requested.apply_steps(response),
                 partial(self._on_applied, final=final),
                 partial(self._on_apply_failed, final=final),
             )

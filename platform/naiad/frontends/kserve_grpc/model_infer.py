@@ -53,7 +53,8 @@ class ModelInfer:
             return
         requested = None if self._inference is None else self._inference.requested
         if requested is not None and response is not None and requested.is_long(response):
-            self._job = self._context.service.apply_requested(response, requested, self._on_applied, self._on_failed)
+            slices = self._context.extensions.background.slices
+            self._job = slices.start(requested.apply_steps(response), self._on_applied, self._on_failed)
             return
         self._complete()
 

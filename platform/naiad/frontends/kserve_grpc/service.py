@@ -103,16 +103,6 @@ class InferenceService:
             on_failed,
         )
 
-    def apply_requested(
-        self,
-        response: InferResponse,
-        requested: RequestedOutputs,
-        on_done: Callable[[InferResponse], None],
-        on_failed: Callable[[Exception], None],
-    ) -> Cancellable:
-        """Bring a long response into the requested forms."""
-        return self._extensions.background.slices.start(requested.apply_steps(response), on_done, on_failed)
-
     def _decode(self, data: Message, message: request_codec.InferMessage) -> Inference:
         body = message.body
         version = request_codec.parse_version(body.model_version)

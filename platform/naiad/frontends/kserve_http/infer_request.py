@@ -17,7 +17,7 @@ from naiad.frontends.kserve_http.json_tensors import to_bytes
 from naiad.frontends.kserve_http.response_format import ResponseFormat, parse_outputs, parse_region
 from naiad.frontends.regions import ClientRegions, TensorRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
-from naiad.frontends.tensor_limits import NO_LIMITS, TensorLimits
+from naiad.frontends.tensor_limits import MAX_DIMENSIONS, NO_LIMITS, TensorLimits
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
 from naiad.protocol.inference import (
     NO_PARAMETERS,
@@ -74,7 +74,6 @@ def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
     return parsed
 
 
-_MAX_DIMENSIONS = 32
 _NO_ID = "[request id: <id_unknown>] "  # of a raw request, which has no id
 NO_REGIONS: TensorRegions = ClientRegions()
 _NO_PARAMETERS = RequestParameters()
@@ -293,9 +292,9 @@ def _parse_shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
     shape = entry["shape"]
     if not isinstance(shape, list):
         raise MalformedRequestError("Unable to parse 'shape': attempt to access JSON non-array as array")
-    if len(shape) > _MAX_DIMENSIONS:
+    if len(shape) > MAX_DIMENSIONS:
         raise InvalidRequestError(
-            f"cannot use 'shape': it has {len(shape)} dimensions; at most {_MAX_DIMENSIONS} are supported"
+            f"cannot use 'shape': it has {len(shape)} dimensions; at most {MAX_DIMENSIONS} are supported"
         )
     for dimension in shape:
         if type(dimension) is not int or dimension < 0 or dimension >> 63:

@@ -51,7 +51,17 @@ Collector: TypeAlias = Callable[[], Iterable[Family]]  # returns families at the
 
 def single_gauge(name: str, text: str, value: float) -> Family:
     """A gauge with one series and no labels."""
-    return Family(name, text, MetricType.GAUGE, [Sample({}, value)])
+    return gauge(name, text, [Sample({}, value)])
+
+
+def gauge(name: str, text: str, samples: list[Sample]) -> Family:
+    """A value that rises and falls."""
+    return Family(name, text, MetricType.GAUGE, samples)
+
+
+def counter(name: str, text: str, samples: list[Sample]) -> Family:
+    """A value that only grows."""
+    return Family(name, text, MetricType.COUNTER, samples)
 
 
 def histogram_samples(

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import psutil
 
-from naiad.frontends.metrics.families import Family, MetricType, Sample, model_labels, single_gauge
+from naiad.frontends.metrics.families import Family, Sample, counter, gauge, model_labels, single_gauge
 from naiad.frontends.open_connections import ConnectionCount
 from naiad.frontends.request_memory import RequestMemory
 from naiad.protocol.metadata import DemandStatus, InstanceStatus, ModelCondition, ModelStatistics
@@ -20,38 +20,33 @@ def guest_families(instances: Sequence[InstanceStatus]) -> list[Family]:
     for instance in instances:
         alive[tuple(_model(instance).items())] += bool(instance.pid)
     return [
-        Family(
+        gauge(
             "naiad_guests_alive",
             "Number of running guest processes, per model",
-            MetricType.GAUGE,
             [Sample(dict(model), count) for model, count in sorted(alive.items())],
         ),
-        Family(
+        counter(
             "naiad_guest_restarts_total",
             "Number of guest processes that were restarted, by the reason of the exit",
-            MetricType.COUNTER,
             [
                 Sample(_labels(instance, reason=reason), count)
                 for instance in instances
                 for reason, count in sorted(instance.restarts.items())
             ],
         ),
-        Family(
+        gauge(
             "naiad_input_segment_used_bytes",
             "Shared memory in use by inputs of requests, per instance",
-            MetricType.GAUGE,
             [Sample(_labels(instance), instance.input_byte_size) for instance in instances],
         ),
-        Family(
+        gauge(
             "naiad_output_blocks_lent",
             "Blocks of shared memory borrowed by responses that are not sent completely, per instance",
-            MetricType.GAUGE,
             [Sample(_labels(instance), instance.borrowed_outputs) for instance in instances],
         ),
-        Family(
+        gauge(
             "naiad_guest_memory_bytes",
             "Resident memory of a guest process, and the shared part of it",
-            MetricType.GAUGE,
             [sample for instance in instances if instance.pid for sample in _memory(instance)],
         ),
     ]
@@ -67,7 +62,7 @@ def reported_memory_families(statistics: Iterable[ModelStatistics]) -> list[Fami
     if not samples:
         return []
     text = "Memory that guests keep for tensors in GPU memory, or that a native backend reports, by its type"
-    return [Family("naiad_model_reported_memory_bytes", text, MetricType.GAUGE, samples)]
+    return [gauge("naiad_model_reported_memory_bytes", text, samples)]
 
 
 def refusal_families(statistics: Sequence[ModelStatistics], without_version: Mapping[str, int]) -> list[Family]:
@@ -83,16 +78,14 @@ def refusal_families(statistics: Sequence[ModelStatistics], without_version: Map
     serving = {ModelCondition.READY, ModelCondition.STALLED}
     ready = [Sample(model_labels(model), int(model.condition in serving)) for model in statistics]
     return [
-        Family(
+        counter(
             "naiad_requests_refused_total",
             "Number of requests that were refused on arrival, by reason; no other series counts them",
-            MetricType.COUNTER,
             refused,
         ),
-        Family(
+        gauge(
             "naiad_model_ready",
             "1 if all instances of a model serve, and it refuses no requests because they ended its processes",
-            MetricType.GAUGE,
             ready,
         ),
     ]
@@ -104,16 +97,14 @@ def connection_families(count: ConnectionCount) -> list[Family]:
         single_gauge(
             "naiad_connections_open", "Number of open client connections, without those for metrics", count.open
         ),
-        Family(
+        counter(
             "naiad_connections_refused_total",
             "Number of connections that were refused, by the limit: in total, or of one address",
-            MetricType.COUNTER,
             [Sample({"limit": reason}, count.refused[reason]) for reason in ("address", "total")],
         ),
-        Family(
+        counter(
             "naiad_connections_timed_out_total",
             "Number of HTTP connections that were closed because of a time limit, by the limit",
-            MetricType.COUNTER,
             [Sample({"limit": reason}, count.timed_out[reason]) for reason in ("body", "header", "keepalive", "send")],
         ),
     ]
@@ -141,17 +132,15 @@ def request_memory_families(memory: RequestMemory) -> list[Family]:
             "Number of requests that are not read until others free memory",
             budget.stopped_count,
         ),
-        Family(
+        counter(
             "naiad_request_memory_refused_total",
             "Number of incomplete requests that were refused for want of memory",
-            MetricType.COUNTER,
             [Sample({}, budget.refused)],
         ),
-        Family(
+        counter(
             "naiad_unread_responses_dropped_total",
             "Number of responses that were not sent to their end, by the reason: no memory was left, their client read "
             "too slowly while others needed memory, or for longer than a call of gRPC may take",
-            MetricType.COUNTER,
             [Sample({"reason": reason}, budget.dropped[reason]) for reason in ("full", "slow", "time")],
         ),
     ]
@@ -191,44 +180,38 @@ def demand_families(status: DemandStatus | None) -> list[Family]:
         return []
     counts = Counter(status.states.values())
     return [
-        Family(
+        gauge(
             "naiad_demand_models",
             "Number of models that are loaded on demand, by state",
-            MetricType.GAUGE,
             [Sample({"state": state}, counts[state]) for state in _DEMAND_STATES],
         ),
-        Family(
+        gauge(
             "naiad_demand_model_state",
             "1 with the present state of a model that is loaded on demand",
-            MetricType.GAUGE,
             [Sample({**_labels_of_key(model), "state": state}, 1) for model, state in sorted(status.states.items())],
         ),
         single_gauge(
             "naiad_models_memory_limit_bytes", "Memory that all guests may use together; 0 for any", status.limit
         ),
         single_gauge("naiad_models_memory_used_bytes", "Memory of all guests", sum(status.sizes.values())),
-        Family(
+        gauge(
             "naiad_model_memory_bytes",
             "Memory of the guests of a loaded model (proportional set size, and GPU memory where it is known)",
-            MetricType.GAUGE,
             _by_model(status.sizes),
         ),
-        Family(
+        counter(
             "naiad_demand_loads_total",
             "Number of times that requests loaded a model",
-            MetricType.COUNTER,
             _by_model(status.loads),
         ),
-        Family(
+        counter(
             "naiad_demand_load_failures_total",
             "Number of times that requests could not load a model",
-            MetricType.COUNTER,
             _by_model(status.failures),
         ),
-        Family(
+        counter(
             "naiad_demand_evictions_total",
             "Number of times that a model was unloaded because it was idle, or for the memory of another one",
-            MetricType.COUNTER,
             [
                 Sample({"cause": cause, **_labels_of_key(model)}, count)
                 for (model, cause), count in sorted(status.evictions.items())

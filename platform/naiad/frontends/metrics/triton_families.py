@@ -14,6 +14,8 @@ from naiad.frontends.metrics.families import (
     Family,
     MetricType,
     Sample,
+    counter,
+    gauge,
     histogram_samples,
     model_labels,
     number,
@@ -140,7 +142,7 @@ def model_families(statistics: Sequence[ModelStatistics], *, with_durations: boo
         _failures(statistics),
         *(_counter(name, text, statistics, value) for name, text, value in _COUNT_FAMILIES),
         *(durations if with_durations else ()),
-        *(Family(name, text, MetricType.GAUGE, _samples(statistics, value)) for name, text, value in _GAUGE_FAMILIES),
+        *(gauge(name, text, _samples(statistics, value)) for name, text, value in _GAUGE_FAMILIES),
         *_latency_families(statistics),
         _counter(
             "naiad_error_responses_total",
@@ -172,7 +174,7 @@ def system_families() -> list[Family]:
 
 
 def _counter(name: str, text: str, statistics: Iterable[ModelStatistics], value: _Value) -> Family:
-    return Family(name, text, MetricType.COUNTER, _samples(statistics, value))
+    return counter(name, text, _samples(statistics, value))
 
 
 def _samples(statistics: Iterable[ModelStatistics], value: _Gauge) -> list[Sample]:
@@ -189,12 +191,7 @@ def _failures(statistics: Iterable[ModelStatistics]) -> Family:
         for model in statistics
         for reason in _FAILURE_REASONS
     ]
-    return Family(
-        "nv_inference_request_failure",
-        "Number of failed inference requests, all batch sizes",
-        MetricType.COUNTER,
-        samples,
-    )
+    return counter("nv_inference_request_failure", "Number of failed inference requests, all batch sizes", samples)
 
 
 def _latency_families(statistics: Sequence[ModelStatistics]) -> Iterator[Family]:
@@ -247,7 +244,7 @@ def cache_families(cache: CacheStatistics | None) -> list[Family]:
         ),
         ("nv_cache_insertion_duration", "Total cache insertion duration, in microseconds", cache.insertion_ns // 1000),
     )
-    return [Family(name, text, MetricType.GAUGE, [Sample({}, value)]) for name, text, value in values]
+    return [single_gauge(name, text, value) for name, text, value in values]
 
 
 def custom_families(families: Iterable[ModelMetricFamily]) -> list[Family]:
