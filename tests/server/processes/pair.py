@@ -125,6 +125,7 @@ class Pair:
         self.opened: dict[int, OpenRequest] = {}  # those of `sink`, by their numbers on the link
         self.owner = Link(owner, loop, self._on_frame, self._close_session)
         self.session.connect(self.owner)
+        self.memory.on_inputs_removed = self.session.forget_part
         self.memory.on_outputs_removed = self.session.forget_segment
         self.remote = RemoteEngine(lambda: None)
         self.link = Link(frontend, loop, self.remote.on_frame, self.remote.on_link_end, self.remote.on_received)

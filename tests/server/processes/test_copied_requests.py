@@ -94,6 +94,21 @@ async def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_
     old.close()
 
 
+async def test_the_part_of_a_version_that_has_ended_is_unmapped_without_a_change_of_routes(pair: Pair) -> None:
+    shared, requests, sinks = share_inputs(pair), pair.remote.requests, [Sink(), Sink()]
+    pair.remote.submit(numbered(1 << 10), sinks[0])
+    await pair.settle(lambda: sinks[0].responses)
+    assert requests.part_of(shared.number) is not None
+    assert requests.held.input_bytes  # the engine refers to them
+    shared.close()
+    await pair.settle(lambda: requests.part_of(shared.number) is None)
+    assert not requests.held.input_bytes
+    pair.engine.version.shared_inputs = None
+    pair.remote.submit(numbered(1 << 10), sinks[1])
+    await pair.settle(lambda: sinks[1].responses)
+    assert bytes(pair.engine.requests[1].inputs[0].data) == numbered(1 << 10).inputs[0].data
+
+
 async def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected(pair: Pair) -> None:
     share_inputs(pair)
     errors: list[NaiadError] = []

@@ -90,6 +90,23 @@ async def test_a_failing_sink_does_not_affect_other_responses(pair: Pair, caplog
     assert "cannot pass on a response of 'm'" in caplog.text
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_sink_that_does_not_take_the_end_of_its_responses_gets_an_error(
+    pair: Pair, is_cancelled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = pair.sink(1, lambda: len(sink.responses) > 1 or 1 // 0)
+    opened = pair.opened[1]
+    if is_cancelled:
+        opened.cancel()
+    pair.session.requests.sink_of(1).send(None, True)
+    await pair.settle(lambda: len(sink.responses) == 2)
+    end, error = sink.responses
+    assert end is None
+    assert error.error.message.startswith("cannot pass on a response of 'silent'")
+    assert opened.is_ended
+    assert "cannot handle a message" not in caplog.text
+
+
 def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> None:
     owner, frontend = socket.socketpair()
     owner.settimeout(30)
@@ -106,7 +123,7 @@ def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> N
             route = VersionRoute(load, False, None, {"load": load}, None)
             frames = pack(FrameKind.RESULT, CallResult(unpack(payload).number, route, None))
             if load == 1:
-                frames += pack(FrameKind.ROUTES_CHANGED, frozenset())
+                frames += wire.frame(FrameKind.ROUTES_CHANGED, b"")
             owner.sendall(frames)
 
     async def test() -> None:

@@ -106,6 +106,8 @@ class LinkMemory:
     def __init__(self, processes: int) -> None:
         self._parts = 2 * processes + _SPARE_PARTS
         self.inputs: dict[int, SharedInputs] = {}
+        # Called with the number of a segment of inputs whose version has ended.
+        self.on_inputs_removed: Callable[[int], None] = lambda _: None
         # Called with the number of an output segment whose guest has exited: each of them that stays mapped takes 64
         # GiB of addresses.
         self.on_outputs_removed: Callable[[int], None] = lambda _: None
@@ -114,9 +116,13 @@ class LinkMemory:
 
     def add_inputs(self, name: str) -> SharedInputs:
         """A segment for a version's inputs; *name* shows in /proc/PID/maps. Raises OSError if it is refused."""
-        made = SharedInputs(next(self._numbers), name, self._parts, self.inputs.__delitem__)
+        made = SharedInputs(next(self._numbers), name, self._parts, self._remove_inputs)
         self.inputs[made.number] = made
         return made
+
+    def _remove_inputs(self, number: int) -> None:
+        del self.inputs[number]
+        self.on_inputs_removed(number)
 
     def add_outputs(self, descriptor: int, view: memoryview) -> None:
         """Let other processes read a guest's output segment, until `remove_outputs`."""

@@ -96,6 +96,7 @@ class FrameKind:
     COMPUTED = 47
     CONNECTIONS = 48
     TAKEN = 49
+    FORGET_PART = 50
 
 
 SHORT_REQUEST = struct.Struct("<IIqHH")

@@ -116,6 +116,7 @@ class ProcessPool:
         self.first_messages: Callable[[], Sequence[tuple[int, Any]]] = tuple
         self._region_calls = itertools.count(1)
         engine.on_routes_changed(self._on_routes_changed)
+        memory.on_inputs_removed = self._on_inputs_removed
         memory.on_outputs_removed = self._on_outputs_removed
 
     @property
@@ -229,6 +230,11 @@ class ProcessPool:
         for each in self._processes:
             if each is not None:
                 each.session.on_routes_changed()
+
+    def _on_inputs_removed(self, number: int) -> None:
+        for each in self._processes:
+            if each is not None:
+                each.session.forget_part(number)
 
     def _on_outputs_removed(self, number: int) -> None:
         for each in self._processes:

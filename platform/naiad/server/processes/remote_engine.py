@@ -369,6 +369,7 @@ class RemoteEngine:
         self.replicas.memory = memory
         self.replicas.models = StepTargets(self)
         self.replicas.on_closed = self._on_replica_closed
+        memory.on_inputs_removed = self._on_inputs_removed
         memory.on_outputs_removed = self._on_outputs_removed
 
     def _sessions(self) -> list[RequestSession]:
@@ -378,6 +379,10 @@ class RemoteEngine:
     def _on_replica_closed(self) -> None:
         for session in self._sessions():
             session.on_routes_changed()
+
+    def _on_inputs_removed(self, number: int) -> None:
+        for session in self._sessions():
+            session.forget_part(number)
 
     def _on_outputs_removed(self, number: int) -> None:
         for session in self._sessions():

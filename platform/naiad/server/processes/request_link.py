@@ -11,11 +11,9 @@ import itertools
 import logging
 import os
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from time import perf_counter
 from typing import Any, NamedTuple, TypeAlias
 
 import orjson
@@ -23,6 +21,7 @@ from naiad_stub import wire
 from naiad_stub.memo import size_of
 from naiad_stub.segment import Segment
 
+from naiad.core import clock
 from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error, without_frames
 from naiad.core.turns import SHARE_SECONDS, turns_of
 from naiad.engine.open_request import Events, OpenRequest
@@ -652,7 +651,10 @@ class RequestLink:
             if part is not None:
                 part.free(start)
         elif kind == FrameKind.ROUTES_CHANGED:
-            self._on_routes_changed(unpack(payload))
+            self.forget_routes()
+            self.route_changes += 1
+        elif kind == FrameKind.FORGET_PART:
+            self._forget_part(*NUMBER.unpack(payload))
         elif kind == FrameKind.TRACED:
             self._on_traced(*NUMBER.unpack(payload))
         elif kind == FrameKind.TAKEN:
@@ -677,7 +679,7 @@ class RequestLink:
             except Exception:  # those after this one must still be handled
                 logger.exception("cannot handle a message of another process")
             if deferred:
-                now = perf_counter()
+                now = clock.perf_counter()
                 if not deadline:
                     deadline = now + SHARE_SECONDS
                 elif now >= deadline:
@@ -729,14 +731,13 @@ class RequestLink:
             known.part = part
             known.templates.clear()  # they say where inputs are
 
-    def _on_routes_changed(self, inputs: frozenset[int]) -> None:
-        self.forget_routes()
-        self.route_changes += 1
-        for number in [number for number in self._parts if number not in inputs]:
-            self._parts.pop(number).close()
-        self._segments_of_loads = {
-            load: number for load, number in self._segments_of_loads.items() if number in self._parts
-        }
+    def _forget_part(self, number: int) -> None:
+        part = self._parts.pop(number)
+        part.close()
+        for load in [load for load, segment in self._segments_of_loads.items() if segment == number]:
+            del self._segments_of_loads[load]
+        for key in [key for key, known in self.routes.items() if known.part is part]:
+            del self.routes[key]  # with its templates, which say where inputs are
 
     # -- responses ------------------------------------------------------------------------------------------------
 
@@ -755,8 +756,7 @@ class RequestLink:
             self._drop(opened, _NO_TOKEN if flags & NO_RESPONSE else token, final=final)
             return
         if flags & NO_RESPONSE:
-            opened.sink.send(None, True)
-            opened.release()
+            self._pass_on(opened, None, final=True)
             return
         layout = self._layouts[layout_number]
         if flags & PLACED:
@@ -773,12 +773,8 @@ class RequestLink:
                 for name, datatype, shape, start, end in layout.outputs
             ]
         request_id, name, version = opened.request.request_id, layout.model_name, layout.model_version
-        try:
-            opened.sink.send(InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout), final)
-        except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
-            self._on_sink_failed(opened, error, (name, version, request_id))
-        if final:
-            opened.release()
+        response = InferResponse(name, version, request_id, outputs, NO_PARAMETERS, None, layout)
+        self._pass_on(opened, response, final=final)
 
     def _find(self, number: int, *, final: bool) -> OpenRequest | None:
         """The request that a response is for; forget it with its last one."""
@@ -792,8 +788,7 @@ class RequestLink:
         if token != _NO_TOKEN:
             self._release(token)
         if final and opened is not None:
-            opened.sink.send(None, True)
-            opened.release()
+            self._pass_on(opened, None, final=True)
 
     def _on_full_response(self, response: FullResponse, payload: Payload) -> None:
         _, origin, load = self._sent.get(response.number, (None, None, 0))
@@ -820,25 +815,26 @@ class RequestLink:
             error = self._submit_again(opened, origin)
             if error is None:
                 return
-        sink = opened.sink
-        if response.is_rejection and error is not None and isinstance(sink, RejectableSink):
+        if response.is_rejection and error is not None and isinstance(opened.sink, RejectableSink):
             opened.reject(error)
             return
         of = response.model_name, response.model_version, response.request_id
-        try:
-            sink.send(InferResponse(*of, outputs, response.parameters or NO_PARAMETERS, error), response.final)
-        except Exception as problem:  # noqa: BLE001 - a sink may raise anything; it is logged
-            self._on_sink_failed(opened, problem, of)
-        if response.final:
-            opened.release()
+        read = InferResponse(*of, outputs, response.parameters or NO_PARAMETERS, error)
+        self._pass_on(opened, read, final=response.final)
 
-    def _on_sink_failed(self, opened: OpenRequest, error: Exception, of: tuple[str, int, str]) -> None:
-        """A response cannot be passed on: end the request with an error, and have the other process cancel it."""
-        end_failed_sink(opened.sink, error, of)
-        self.cancel(opened)
-        self.drop_responses(opened)
-        self._remove(opened.key)
-        opened.release()
+    def _pass_on(self, opened: OpenRequest, response: InferResponse | None, *, final: bool) -> None:
+        """Send a response to a sink. If that fails, end it with an error, and cancel the request in the other process."""
+        try:
+            opened.sink.send(response, final)
+        except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
+            of = response or opened.request
+            end_failed_sink(opened.sink, error, (of.model_name, of.model_version, of.request_id))
+            self.cancel(opened)
+            self.drop_responses(opened)
+            self._remove(opened.key)
+            final = True
+        if final:
+            opened.release()
 
     def _submit_again(self, opened: OpenRequest, origin: Origin | None) -> NaiadError | None:
         """Send a request to the version that serves now; why that is not possible."""
@@ -896,17 +892,17 @@ class _TimedSink:
         self._report = report
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        began = time.monotonic_ns()
+        began = clock.monotonic_ns()
         self._sink.send(response, final)
         self._report_sent(began, final=final)
 
     def reject(self, error: NaiadError) -> None:
-        began = time.monotonic_ns()
+        began = clock.monotonic_ns()
         reject_sink(self._sink, error)
         self._report_sent(began, final=True)
 
     def _report_sent(self, began: int, *, final: bool) -> None:
-        times = TRACED_SENDING.pack(self._number, began, time.monotonic_ns(), FINAL if final else 0)
+        times = TRACED_SENDING.pack(self._number, began, clock.monotonic_ns(), FINAL if final else 0)
         self._report(wire.frame(FrameKind.TRACED_SENDING, times))
 
 

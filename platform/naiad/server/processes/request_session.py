@@ -349,8 +349,13 @@ class RequestSession:
         for template in self._templates.values():
             template.forget_version()
         if self._link is not None:
-            self._link.send(pack(FrameKind.ROUTES_CHANGED, frozenset(self._memory.inputs)))
+            self._link.send(wire.frame(FrameKind.ROUTES_CHANGED, b""))
             self._link.flush()
+
+    def forget_part(self, number: int) -> None:
+        """Have the process unmap its part of a segment of inputs, whose version has ended."""
+        if self._parts.pop(number, None) is not None and self._link is not None:
+            self._link.send(wire.frame(FrameKind.FORGET_PART, NUMBER.pack(number)))
 
     def forget_segment(self, number: int) -> None:
         """Have the process unmap an output segment, after the responses that were sent and name it."""

@@ -139,6 +139,7 @@ class ProcessSession:
             FrameKind.NOTIFY_COORDINATOR: self._on_notice,
         }
         self.on_routes_changed = self.requests.on_routes_changed
+        self.forget_part = self.requests.forget_part
         self.forget_segment = self.requests.forget_segment
 
     def connect(self, link: Link) -> None:
