@@ -67,6 +67,17 @@ AREAS = {
         ),
         ("tests/engine/serving", "tests/engine/scheduling"),
     ),
+    "request": Area(
+        (
+            f"{_ENGINE}/open_request.py",
+            *(f"{_ENGINE}/serving/{name}.py" for name in ("admission", "dormant", "forwarding", "replicas", "tracker")),
+            *(f"{_ENGINE}/ensembles/{name}.py" for name in ("execution", "request")),
+        ),
+        (
+            *("tests/engine/serving", "tests/engine/ensembles", "tests/engine/scheduling/ensembles"),
+            "tests/simulation/test_processes.py",
+        ),
+    ),
     "ensembles": Area((f"{_ENGINE}/ensembles/*.py",), ("tests/engine/ensembles", "tests/engine/scheduling/ensembles")),
     "lifecycle": Area((f"{_ENGINE}/lifecycle/*.py",), ("tests/engine/lifecycle",)),
     "loading": Area((f"{_ENGINE}/loading/*.py",), ("tests/engine/loading",)),
@@ -77,6 +88,12 @@ AREAS = {
         without=("sweeper_process",),
     ),
     "building": Area(("platform/naiad_building/*.py", "platform/naiad_building/declared/*.py"), ("tests/building",)),
+    "processes": Area(
+        ("platform/naiad/server/processes/*.py",),
+        ("tests/server/processes", "tests/simulation/test_processes.py"),
+        # What it does is a process of the system.
+        without=("spawned",),
+    ),
     "store": Area(("platform/naiad/environments/store/*.py",), ("tests/environments/store",)),
     "http": Area(
         tuple(f"platform/naiad/frontends/{folder}/*.py" for folder in ("http1", "http2", "kserve_http")),

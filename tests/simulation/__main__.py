@@ -8,7 +8,7 @@ import time
 import warnings
 from collections import defaultdict
 
-from simulation.histories import make
+from simulation.histories import make, make_processes
 from simulation.reduce import reduce
 from simulation.run import run
 
@@ -20,10 +20,12 @@ def main() -> int:
     parser.add_argument("--reduce", action="store_true", help="show the shortest history that fails in the same way")
     parser.add_argument("--seconds", type=float, default=1e9, help="of CPU, after which no further history begins")
     parser.add_argument("--stop", action="store_true", help="end with the first that fails")
+    parser.add_argument("--processes", action="store_true", help="of servers with several processes")
     options = parser.parse_args()
+    made = make_processes if options.processes else make
     warnings.simplefilter("ignore")
     if options.count == 1:
-        history = make(options.first)
+        history = made(options.first)
         if options.reduce:
             history = reduce(history)
         result = run(history)
@@ -35,7 +37,7 @@ def main() -> int:
     found: dict[str, list[int]] = defaultdict(list)
     began, done, events = time.process_time(), 0, 0
     for seed in range(options.first, options.first + options.count):
-        result = run(make(seed))
+        result = run(made(seed))
         done, events = done + 1, events + len(result.events)
         for kind in result.kinds():
             found[kind].append(seed)

@@ -6,11 +6,12 @@ has. It reports what no guest may see: a cancellation before its request, a bloc
 
 from __future__ import annotations
 
+import contextvars
 import random
 import struct
 from collections import defaultdict, deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from naiad_stub import layout as layouts
 from naiad_stub import wire
@@ -97,6 +98,8 @@ class SimulatedGuest:
         status: Its exit status, once it has exited.
         exited_ns: When it exited.
         blocks: The blocks of its output segment that the host has not released, with their sizes.
+        owner: The process of the server that has started it; None for the coordinator.
+        memory: What it shares with that.
     """
 
     def __init__(
@@ -115,6 +118,9 @@ class SimulatedGuest:
         self.exited_ns = 0
         self.blocks: dict[int, int] = {}
         self.side: SimulatedSocket
+        self.owner: object = None
+        self._shared: Any = spec.inputs
+        self.memory = memory
         self._inputs, self._outputs, self._socket, self._run, self._how = (
             memory.inputs.view,
             memory.outputs,
@@ -160,11 +166,11 @@ class SimulatedGuest:
             if self.status is None:
                 function(*args)
 
-        self._world.loop.call_later(seconds, call)
+        self._world.later(seconds, call)
 
     def watch(self, on_exit: Callable[[], None]) -> None:
         """Call *on_exit* when the process has exited."""
-        self._on_exit = on_exit
+        self._on_exit, self._watcher = on_exit, contextvars.copy_context()
         if self.status is not None:
             self._world.loop.call_soon(on_exit)
 
@@ -177,9 +183,10 @@ class SimulatedGuest:
         self._socket.end()
         self.side.end()
         if self._calls:
-            self._world.loop.call_later(_CANCELLED_SECONDS, self._run.on_caller_exited, self)
+            self._world.later(_CANCELLED_SECONDS, self._run.on_caller_exited, self)
         if self._on_exit is not None:
-            self._world.loop.call_later(self._rng.choice((0, 1e-5, 1e-3, 0.02)), self._on_exit)
+            delay = self._rng.choice((0, 1e-5, 1e-3, 0.02))
+            self._world.loop.call_later(delay, self._on_exit, context=self._watcher)
 
     # -- messages -----------------------------------------------------------------------------------------------
 
@@ -290,11 +297,14 @@ class SimulatedGuest:
             )
             if flags & wire.TRACED:
                 position += wire.TRACE_SIZE.size + wire.TRACE_SIZE.unpack_from(payload, position)[0]
+            where = source
+            if flags & wire.SHARED_INPUTS:  # another process of the server has written them
+                where, base = self._shared.view, base & ((1 << wire.BRIDGE_SHIFT) - 1)
             values, length = {}, 8
             for place in layouts.unpack(payload[position : position + size])[0]:
                 name = self._input_names[place.position]
                 if name in {"IN", "SUM_IN"} and place.size >= 8:
-                    (values[name],) = struct.unpack_from("<q", source, base + place.offset)
+                    (values[name],) = struct.unpack_from("<q", where, base + place.offset)
                     length = place.size if name == "IN" else length
             position += size
             tag = values.get("IN", 0)

@@ -7,7 +7,7 @@ that the requests that are left of a shortened history are treated as before.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 IO = 'input { name: "IN" data_type: TYPE_INT64 dims: [-1] } output { name: "OUT" data_type: TYPE_INT64 dims: [-1] }\n'
 CONTROLS = "".join(
@@ -79,11 +79,13 @@ class Event(Shown):
         at: Seconds after the models were loaded, or after the moment.
         moment: What happens before, such as "finalize plain"; the event is left out if that does not happen.
         model: The model.
+        process: The process that clients and operators are connected to.
     """
 
     model: str
     at: float = 0.0
     moment: str = ""
+    process: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -169,6 +171,13 @@ class Kill(Event):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class KillProcess(Event):
+    """A process of the server is killed, and its guests with it."""
+
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Stop(Event):
     """The server stops before everything else has been done."""
 
@@ -189,6 +198,7 @@ class History(Shown):
         restart_limit: `--stub-restart-limit`.
         deep: Whether an instance may hold several requests from the beginning.
         small: Whether the input segments of guests have room for one long input only.
+        processes: Number of processes of the server.
     """
 
     seed: int = 0
@@ -200,6 +210,7 @@ class History(Shown):
     restart_limit: int = 5
     deep: bool = False
     small: bool = False
+    processes: int = 1
 
     def requests(self) -> list[Request]:
         return [each for each in self.events if isinstance(each, Request)]
@@ -346,6 +357,69 @@ def make(seed: int, *, most_events: int = 24) -> History:
         restart_limit=rng.choice((1, 5)),
         deep=rng.random() < 0.5,
         small=rng.random() < 0.2,
+    )
+
+
+def make_processes(seed: int, *, most_events: int = 24) -> History:
+    """The history of a seed, of a server with two or three processes."""
+    rng = random.Random(f"processes {seed}")
+    processes = rng.choice((2, 2, 3))
+    theme = rng.random()
+    if theme < 0.35:
+        names = ["caller", rng.choice(_CALLED)]
+    elif theme < 0.55:
+        names = [rng.choice(("plain", "stream"))]
+    elif theme < 0.7:
+        names = ["stream_chain"]
+    else:
+        names = rng.sample(KINDS, rng.randint(1, 3))
+    if "caller" in names and rng.random() < 0.3:
+        names.append("caller b")
+    names += [member for name in list(names) for member in MEMBERS.get(name, ()) if member not in names]
+    is_disturbed = rng.random() < 0.7
+    harm = rng.choice((0, 0, 0.1, 0.3)) if is_disturbed else 0.0
+    bad_starts = rng.choice((0, 0, 0, 0.2)) if is_disturbed else 0.0
+    models = {}
+    for name in sorted(set(names)):
+        starts = tuple(
+            rng.choice(_STARTS) if rng.random() < bad_starts else "ok" for _ in range(8 if bad_starts else 0)
+        )
+        options = () if rng.random() < 0.5 else rng.choice(_OPTIONS.get(kind_of(name), ((),)))
+        models[name] = Model(rng.choice((1, processes, processes, processes + 1)), options, starts)
+    events: list[Event] = []
+    steps: dict[tuple[str, int], int] = {}
+    at = 0.0
+    gaps = _SHORT_GAPS if rng.random() < 0.5 else _GAPS
+    deaths = rng.choice((0, 0, 0.1, 0.3)) if is_disturbed else 0.0
+    changes = rng.choice((0, 0, 0.15)) if is_disturbed else 0.0
+    for number in range(1, rng.randint(4, most_events) + 1):
+        at += rng.choice(gaps)
+        model, moment, when = rng.choice(sorted(models)), "", at
+        if rng.random() < 0.15:
+            moment, when = f"{rng.choice(_MOMENTS)} {rng.choice(sorted(models))}", rng.choice((0, 0, 1e-4, 1e-3))
+        event: Event
+        if rng.random() < deaths:
+            event = KillProcess(at=when, moment=moment, process=rng.randrange(1, processes))
+        elif rng.random() < changes:
+            event = replace(_disturb(rng, model, when, moment, kills_only=False), process=rng.randrange(processes))
+        else:
+            request = _request(rng, number, model, when, moment, sorted(models), harm, steps)
+            # The requests of a sequence have an order on one connection alone.
+            event = replace(request, process=(request.sequence or rng.randrange(processes)) % processes)
+        events.append(event)
+    if is_disturbed and rng.random() < 0.2:
+        events.append(Stop(at=at))
+    return History(
+        seed=seed,
+        models=models,
+        events=tuple(events),
+        hang_seconds=rng.choice((2.0, 2.0, 0.0)),
+        capacity=rng.choice((2, 2, 3)),
+        exit_timeout=rng.choice((0.2, 5.0)),
+        restart_limit=rng.choice((1, 5)),
+        deep=rng.random() < 0.5,
+        small=rng.random() < 0.1,
+        processes=processes,
     )
 
 

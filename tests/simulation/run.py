@@ -30,6 +30,7 @@ from simulation.histories import (
     Event,
     History,
     Kill,
+    KillProcess,
     Load,
     Model,
     Request,
@@ -38,8 +39,9 @@ from simulation.histories import (
     config_text,
     kind_of,
 )
+from simulation.processes import FurtherProcess, Server
 from simulation.world import SimulatedProcesses, SimulatedSocket, Stalled, World
-from support.idle import leftovers
+from support.idle import leftovers as leftovers_of
 
 from naiad.config.model import model_config
 from naiad.config.model import model_config_pb2 as pb
@@ -48,10 +50,10 @@ from naiad.engine import open_request
 from naiad.engine.calls import model_calls
 from naiad.engine.calls.model_calls import OpenCall
 from naiad.engine.engine import Engine
+from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading import instance_change, loader, model_source
 from naiad.engine.loading.loader import Loader, LoadSettings
-from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.rate_limit import ResourceCapacity
@@ -118,7 +120,7 @@ def run(history: History) -> Result:
     try:
         with world.installed(), _settings_of(history) as patch:
             asyncio.set_event_loop(world.loop)
-            each = _Run(history, world)
+            each = _Run(history, world) if history.processes == 1 else ServerRun(history, world, patch)
             patch.setattr(Segment, "release", _checked_release(each.fail))
             log = _ExceptionLog(each)
             _LOGGER.addHandler(log)
@@ -160,11 +162,17 @@ class _ExceptionLog(logging.Handler):
 
 
 class _Client:
-    """The sink of a request, and what its client does."""
+    """The sink of a request, and what its client does.
 
-    def __init__(self, run: _Run, request: Request) -> None:
-        self.run, self.request = run, request
-        self.opened: OpenRequest | None = None
+    Attributes:
+        process: The process that it is connected to; None for the coordinator.
+        is_lost: Whether it is not connected any more.
+    """
+
+    def __init__(self, run: _Run, request: Request, process: FurtherProcess | None) -> None:
+        self.run, self.request, self.process = run, request, process
+        self.is_lost = False
+        self.opened: Any = None
         self.is_ended = False
         self.responses = self.executed = 0
         self.error: NaiadError | None = None
@@ -176,6 +184,8 @@ class _Client:
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         run, request = self.run, self.request
+        if self.is_lost:
+            return
         error = None if response is None else response.error
         run.world.note(
             "send", request.number, None if response is None else str(error.code) if error else "data", final
@@ -195,6 +205,11 @@ class _Client:
             run.world.loop.call_later(0.001, self.opened.confirm_sent)
         if request.cancels_while_sent and self.opened is not None and not final:
             self.opened.cancel()
+
+    def lose(self) -> None:
+        """Its connection is closed."""
+        self.is_ended = self.is_lost = True
+        self.run.open.pop(self.request.number, None)
 
     def _on_data(self, response: InferResponse) -> None:
         run, request = self.run, self.request
@@ -218,8 +233,26 @@ class _Client:
             self.run.fail("the bytes of a response change while a client has them", self.request.number)
 
 
+class _ClientOfSeveral(_Client):
+    """Implements `RejectableSink`: a request that another process has not accepted is none that was submitted."""
+
+    def reject(self, error: NaiadError) -> None:
+        if self.is_lost:
+            return
+        self.run.world.note("rejected late", self.request.number, str(error.code))
+        if self.responses or self.is_ended:
+            self.run.fail("a rejected request has a response", self.request.number)
+        self.is_ended, self.error = True, error
+        self.run.open.pop(self.request.number, None)
+        self.run.accepted[self.request.model] -= 1
+
+
 class _Run:
     """One run of a history. Implements `guest.Run`."""
+
+    client: type[_Client] = _Client
+    slack = 0.0
+    """How much longer everything may take because it passes between processes of the server, in seconds."""
 
     def __init__(self, history: History, world: World) -> None:
         self.history, self.world = history, world
@@ -245,9 +278,9 @@ class _Run:
         self._starts: Counter[str] = Counter()
         self._positions: dict[int, int] = {}  # of each request in the order in which they were sent
         self._last: dict[tuple[Any, ...], int] = {}
-        self._accepted: Counter[str] = Counter()
+        self.accepted: Counter[str] = Counter()
         self._totals: dict[int, tuple[str, Any]] = {}
-        self._changes: list[asyncio.Task[None]] = []
+        self.changes: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self.processes = SimulatedProcesses(world, self._make_guest)
         world.on_moment, world.on_quiet = self._on_moment, self._check_promptness
@@ -288,13 +321,18 @@ class _Run:
             if isinstance(version, ModelVersion):
                 for pending in version._tracker._pending.values():
                     sink = pending.sink
-                    if isinstance(sink, OpenCall) and sink.worker.pid == guest.pid and not pending.is_cancelled:
+                    if (
+                        isinstance(sink, OpenCall)
+                        and getattr(sink.worker, "pid", 0) == guest.pid
+                        and not pending.is_cancelled
+                    ):
                         self.fail("a call goes on after its caller has exited", guest.name, version.config.name)
 
     def on_executed(self, tag: int, guest: SimulatedGuest) -> None:
         self._executors[tag] = guest
         caller = self._executors.get(tag - INNER)
-        if caller is not None and caller.status is not None and self.world.now_ns - caller.exited_ns > LATE_CALL_NS:
+        late = LATE_CALL_NS + 1e9 * self.slack
+        if caller is not None and caller.status is not None and self.world.now_ns - caller.exited_ns > late:
             self.fail("a call is executed long after its caller has exited", tag - INNER)
         clients = self._by_tag.get(tag, ())
         if len(clients) != 1 or kind_of(clients[0].request.model) in MEMBERS:
@@ -302,7 +340,11 @@ class _Run:
         client, request = clients[0], clients[0].request
         if client.is_ended and client.error is not None and client.error.code is Code.CANCELLED and not client.executed:
             self.fail("a cancelled request is executed", request.number)
-        if client.cancelled_at and not client.executed and self.world.loop.time() - client.cancelled_at > 0.1:
+        if (
+            client.cancelled_at
+            and not client.executed
+            and self.world.loop.time() - client.cancelled_at > 0.1 + self.slack
+        ):
             self.fail("a request is executed long after its client has left", request.number)
         client.executed += 1
         if request.sequence and client.executed == 1:
@@ -313,7 +355,7 @@ class _Run:
         has_timeout = "rejects late" in self.history.models[request.model].options
         if has_timeout and client.executed == 1 and not self._may_be_requeued(client):
             waited = (self.world.now_ns - client.sent_ns) / 1e6
-            if waited > limit / 1000 + 40:  # of which the way to the guest takes up to 30 ms
+            if waited > limit / 1000 + 40 + 1000 * self.slack:  # of which the way to the guest takes up to 30 ms
                 self.fail("a request is executed after its timeout", request.number, f"{waited:.0f} ms")
 
     def _may_be_requeued(self, client: _Client) -> bool:
@@ -335,26 +377,39 @@ class _Run:
     def _on_moment(self, what: str, model: str) -> None:
         for event in self._moments.pop(f"{what} {model}", ()):
             if event.at:
-                self.world.loop.call_later(event.at, self._do, event)
+                self.world.later(event.at, self._do, event)
             else:
-                self.world.loop.call_soon(self._do, event)
+                self.world.loop.call_soon(self._do, event, context=self.world.context)
 
     def _do(self, event: Event) -> None:
         if self._stop.is_set():
             return
         self.world.note("do", event)
         if isinstance(event, Request):
-            self._submit(event)
+            self.submit(event)
         elif isinstance(event, Kill):
             self._kill(event)
+        elif isinstance(event, KillProcess):
+            self.kill_process(event)
         elif isinstance(event, Stop):
             self._stop.set()
         else:
-            self._changes.append(self.world.loop.create_task(self._change(event)))
+            self.change(event)
 
-    def _submit(self, request: Request) -> None:
+    def submit(self, request: Request) -> None:
+        """A client sends a request."""
+        self.submit_to(self.engine, request)
+
+    def change(self, event: Event) -> None:
+        """An operator loads or unloads a model."""
+        self.changes.append(self.world.loop.create_task(self.change_by(self.engine, event)))
+
+    def kill_process(self, event: KillProcess) -> None:
+        """A process of the server is killed."""
+
+    def submit_to(self, engine: Any, request: Request, process: FurtherProcess | None = None) -> None:
         self.sequences[request.model, request.sequence] += request.starts
-        client = _Client(self, request)
+        client = self.client(self, request, process)
         self._by_tag[request.tag].append(client)
         self.clients.append(client)
         self._positions[request.number] = len(self.clients)
@@ -363,11 +418,11 @@ class _Run:
         shape = (1, request.elements) if is_batching else (request.elements,)
         try:
             if request.reserves and len(data) > 1024:
-                room = self.engine.reserve_input(request.model, -1, len(data), 0)
+                room = engine.reserve_input(request.model, -1, len(data), 0)
                 if room is not None:
                     room[: len(data)] = data
                     data = room[: len(data)]
-            client.opened = self.engine.submit(
+            client.opened = engine.submit(
                 InferRequest(
                     request.model,
                     -1,
@@ -385,13 +440,13 @@ class _Run:
             self.world.note("rejected", request.number, str(error.code))
             if client.responses or client.is_ended:
                 self.fail("a rejected request has a response", request.number)
-            client.is_ended = True
+            client.is_ended, client.error = True, error
             return
         except Exception as error:
             self.fail("submit raises", f"{type(error).__name__}: {error}", request.number)
             client.is_ended = True
             return
-        self._accepted[request.model] += 1
+        self.accepted[request.model] += 1
         if not client.is_ended:
             self.open[request.number] = client
         if request.cancel == -1:
@@ -413,18 +468,18 @@ class _Run:
         if pids:
             guests[pids[event.instance % len(pids)]].exit(-11)
 
-    async def _change(self, event: Event) -> None:
+    async def change_by(self, engine: Any, event: Event) -> None:
         what = type(event).__name__.lower()
         try:
             if isinstance(event, Unload):
-                await self.engine.unload(event.model, unload_dependents=event.with_members)
+                await engine.unload(event.model, unload_dependents=event.with_members)
             else:
                 assert isinstance(event, Load)
                 parameters = {}
                 if event.instances and kind_of(event.model) not in MEMBERS:
                     text = config_text(event.model, event.instances, self.history.models[event.model].options)
                     parameters = {"config": _as_json(text)}
-                await self.engine.load(event.model, parameters)
+                await engine.load(event.model, parameters)
             self.world.note(what, event.model, "done")
         except NaiadError as error:
             self.world.note(what, event.model, str(error.code), error.message[:120])
@@ -448,6 +503,7 @@ class _Run:
                 restart=RestartPolicy(limit=history.restart_limit, window=10.0, recovery=2.0),
                 start_timeout=5.0,
                 processes=self.processes,
+                **self.of_several(),
             ),
             _Environments(),
         )
@@ -461,16 +517,33 @@ class _Run:
         )
         self.engine = engine = Engine(settings, made)
         self.engine._registry.on_change = self._note_totals
+        self.on_made(settings)
         for error in await engine.start():
             world.note("not loaded", error.message[:120])
             if not any(model.starts for model in history.models.values()):
                 self.fail("a model does not load", error.message[:300])
+        await self.open_ports()
         world.note("started")
         last = self._plan_events()
         await asyncio.wait([asyncio.ensure_future(self._stop.wait())], timeout=last + 0.001)
         if not self._stop.is_set():
             await self._settle()
         await self._end()
+
+    def of_several(self) -> dict[str, Any]:
+        """What loads have to know of other processes of the server."""
+        return {}
+
+    def on_made(self, settings: EngineSettings) -> None:
+        """The engine was made."""
+
+    async def open_ports(self) -> None:
+        """The models were loaded."""
+
+    async def stop_engine(self) -> None:
+        """Stop the server."""
+        await self.engine.finish_sequences()
+        await self.engine.stop()
 
     def _plan_events(self) -> float:
         """Have everything done at its time; the last time that is known."""
@@ -487,10 +560,10 @@ class _Run:
         """Wait until everything has ended by itself; nothing may be left then."""
         loop = self.world.loop
         end = loop.time() + SETTLE_SECONDS
-        while (self.open or not all(task.done() for task in self._changes)) and loop.time() < end:
+        while (self.open or not all(task.done() for task in self.changes)) and loop.time() < end:
             await asyncio.sleep(0.2)
         self._moments.clear()
-        if not all(task.done() for task in self._changes):
+        if not all(task.done() for task in self.changes):
             self.fail("a load or unload does not end")
         hangs = not self.history.hang_seconds or any(
             "never hangs" in each.options for each in self.history.models.values()
@@ -500,44 +573,49 @@ class _Run:
                 self.fail("requests wait for ever", *self.open_requests())
             return
         end = loop.time() + LATE_SECONDS
-        while (left := self._leftovers()) and loop.time() < end:
+        while (left := self.leftovers()) and loop.time() < end:
             await asyncio.sleep(0.5)
         for each in left:
             if not (hangs and any(request.how in {"hang", "done twice"} for request in self.history.requests())):
                 self.fail("left behind", each)
         if not left:
-            self._check_counts()
+            await self.check_end()
 
-    def _leftovers(self) -> list[str]:
+    async def check_end(self) -> None:
+        """Nothing is in progress, and nothing is left: what was counted must be right."""
+        self._check_counts()
+
+    def leftovers(self) -> list[str]:
         blocks = [
             f"{guest.name}: {len(guest.blocks)} blocks of outputs"
             for guest in self.processes.guests.values()
             if guest.status is None and guest.blocks
         ]
-        return leftovers(self.engine) + blocks
+        return leftovers_of(self.engine) + blocks
 
     async def _end(self) -> None:
         loop, began = self.world.loop, self.world.loop.time()
         self._stop.set()
-        await self.engine.finish_sequences()
-        await self.engine.stop()
+        await self.stop_engine()
         limit = self.history.exit_timeout
-        if any(kind_of(name) in (*SEQUENCES, "iterative") for name in self.history.models):
-            limit += min(limit, 5)  # if sequences have used up the time, models get so much for `finalize`
+        if self.history.processes > 1 or any(
+            kind_of(name) in (*SEQUENCES, "iterative") for name in self.history.models
+        ):  # if sequences, or clients of several ports, have used up the time, models get so much for `finalize`
+            limit += min(limit, 5)
         # `finalize` has at least 0.1 s, a killed process a moment to exit.
-        if (took := loop.time() - began) > limit + 0.5:
+        if (took := loop.time() - began) > limit + 0.5 + 10 * self.slack:
             self.fail("the stop takes too long", f"{took:.2f} s of {self.history.exit_timeout} s")
         self.world.note("stopped")
         await asyncio.sleep(0.1)
         if running := self.processes.running():
             self.fail("guests run after the stop", *(self.processes.guests[pid].name for pid in running))
-        if not all(task.done() for task in self._changes):
+        if not all(task.done() for task in self.changes):
             self.fail("a load or unload goes on after the stop")
         if lost := [client.request.number for client in self.clients if not client.is_ended]:
             self.fail("requests without an end", *lost)
         await asyncio.sleep(10)
-        own = {asyncio.current_task(), *self._changes}
-        for task in asyncio.all_tasks() - own:
+        own = {asyncio.current_task(), *self.changes}
+        for task in asyncio.all_tasks() - own - self.world.loop.tasks_of_dead():
             if "_Run" not in repr(task.get_coro()) and "Event.wait" not in repr(task.get_coro()):
                 self.fail("a task is left after the stop", getattr(task.get_coro(), "__qualname__", "?"))
         for name in self.world.loop.scheduled():
@@ -548,8 +626,8 @@ class _Run:
 
     def _check_promptness(self) -> None:
         """Nothing is due: no request may wait for an instance that is idle, unless something else holds it."""
-        for version in self.engine._registry.versions_alive.values() if hasattr(self, "engine") else ():
-            if not isinstance(version, ModelVersion) or version._is_ending:
+        for version in self.versions() if hasattr(self, "engine") else ():
+            if version._is_ending:
                 continue
             scheduler, gate = version._tracker._scheduler, version._tracker._gate
             idle = [
@@ -568,17 +646,25 @@ class _Run:
             if not used and any(self.limiter._staged.values()):
                 self.fail("batches wait for a free resource", name)
 
+    def versions(self) -> list[ModelVersion]:
+        """All versions that have instances, in all processes."""
+        return [each for each in self.engine._registry.versions_alive.values() if isinstance(each, ModelVersion)]
+
     def _note_totals(self) -> None:
         """Remember what is counted of each version: some are gone when everything is added up."""
         for version in self.engine._registry.versions_alive.values():
-            self._totals[id(version.totals)] = version.config.name, version.totals
+            self.note_totals(version.config.name, version.totals)
+
+    def note_totals(self, name: str, totals: Any) -> None:
+        """What is counted of a version, or of one of its replicas."""
+        self._totals[id(totals)] = name, totals
 
     def _check_counts(self) -> None:
         """Every accepted request is one success or one failure of its model."""
         self._note_totals()
         counted: Counter[str] = Counter()
         for name, totals in self._totals.values():
-            counted[name] += totals._success + totals._fail.count
+            counted[name] += _requests_of(totals)
         models = self.history.models
         inner = {member for name in models for member in MEMBERS.get(kind_of(name), ())}
         if any(kind_of(name) == "caller" for name in models):
@@ -587,10 +673,162 @@ class _Run:
             is_dormant = "demand" in models[name].options  # a loaded version continues the counts of the dormant one
             if is_dormant or kind_of(name) == "iterative":  # each round of a request counts
                 continue
-            if counted[name] != self._accepted[name]:
+            if counted[name] != self.accepted[name]:
                 self.fail(
-                    "requests are not counted once", f"{name}: {self._accepted[name]} accepted, {counted[name]} counted"
+                    "requests are not counted once", f"{name}: {self.accepted[name]} accepted, {counted[name]} counted"
                 )
+
+
+class ServerRun(_Run):
+    """One run of a history of a server that has several processes."""
+
+    client = _ClientOfSeveral
+    slack = 0.2
+
+    def __init__(self, history: History, world: World, patch: pytest.MonkeyPatch) -> None:
+        super().__init__(history, world)
+        self.is_alone = False
+        self._in_order = set()  # requests that come to several processes have no order
+        self._has_lost_processes = False
+        self.server = Server(self, history.processes, patch)
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    def _process(self, number: int) -> FurtherProcess | None:
+        """The process that a client connects to; None for the coordinator."""
+        process = self.server.running().get(number)
+        return process if process is not None and process.is_listening else None
+
+    def submit(self, request: Request) -> None:
+        process = self._process(request.process)
+        if process is not None:
+            process.run(self.submit_to, process.engine, request, process)
+        elif request.process == COORDINATOR:
+            self.submit_to(self.server.facade, request)
+        else:
+            self.world.note("no connection", request.number)
+
+    def change(self, event: Event) -> None:
+        process = self._process(event.process)
+        if process is not None:
+            self.changes.append(process.run(self.world.loop.create_task, self.change_by(process.engine, event)))
+        else:
+            self.changes.append(self.world.loop.create_task(self.change_by(self.server.facade, event)))
+
+    def kill_process(self, event: KillProcess) -> None:
+        process = self.server.running().get(event.process)
+        if process is not None:
+            self._has_lost_processes = True
+            process.exit(-9)
+
+    def on_process_exit(self, process: FurtherProcess) -> None:
+        """A process has exited: its clients are disconnected."""
+        for client in self.clients:
+            if client.process is process and not client.is_ended:
+                client.lose()
+        gone = self.world.loop.tasks_of(process)
+        self.changes = [each for each in self.changes if each not in gone]
+
+    async def stop_clients(self, process: FurtherProcess | None, grace: float) -> None:
+        """Wait for the requests of a process's clients, then disconnect them: as listeners do."""
+        loop = self.world.loop
+        end = loop.time() + grace
+
+        def left() -> list[_Client]:
+            return [each for each in self.clients if each.process is process and not each.is_ended]
+
+        while left() and loop.time() < end:
+            await asyncio.sleep(0.02)
+        for client in left():
+            client.lose()
+            client.opened.cancel()
+
+    # -- the whole life -----------------------------------------------------------------------------------------
+
+    def of_several(self) -> dict[str, Any]:
+        return {"replicas": self.server.replicas, "link_memory": self.server.memory}
+
+    def on_made(self, settings: EngineSettings) -> None:
+        self.server.start(self.engine, settings)
+        announce = self.engine._registry.on_change  # to the other processes
+
+        def note_and_announce() -> None:
+            self._note_totals()
+            announce()
+
+        self.engine._registry.on_change = note_and_announce
+
+    async def open_ports(self) -> None:
+        await self.server.pool.start(())
+
+    async def stop_engine(self) -> None:
+        engine, server = self.engine, self.server
+        await engine.end_loads()
+        server.replicas.close_replicas()
+        await engine.finish_sequences()
+        await server.stop()
+        await engine.stop()
+        for process in server.processes:
+            if process.status is None:
+                self.fail("a process runs after the stop", process.number)
+        server.close()
+
+    # -- what must hold -----------------------------------------------------------------------------------------
+
+    def on_executed(self, tag: int, guest: SimulatedGuest) -> None:
+        super().on_executed(tag, guest)
+        clients = self._by_tag.get(tag, ())
+        if len(clients) != 1 or kind_of(clients[0].request.model) in (*MEMBERS, "iterative"):
+            return
+        if clients[0].executed > 1 and not self._may_be_requeued(clients[0]):
+            self.fail("a request is executed twice", clients[0].request.number)
+
+    def versions(self) -> list[ModelVersion]:
+        replicas = [
+            replica.version
+            for process in self.server.running().values()
+            for replica in process.replicas._replicas.values()
+        ]
+        return super().versions() + replicas
+
+    def leftovers(self) -> list[str]:
+        return [*super().leftovers(), *self.server.leftovers()]
+
+    async def check_end(self) -> None:
+        self._check_answers()
+        if self._has_lost_processes:
+            return
+        self._check_counts()
+        await self.engine.gather_counts()
+        for number, version in self.server.replicas._versions.items():
+            own = [each.replicas.find(number) for each in self.server.running().values()]
+            counted = sum(_requests_of(each.version.totals) for each in own if each is not None)
+            reported = sum(_requests_of(each.statistics) for each in version.counts())
+            if any(own) and counted != reported:
+                self.fail("the coordinator counts other requests", f"{version._of[0]}: {reported} of {counted}")
+
+    def _check_answers(self) -> None:
+        """Where nothing is disturbed, every request has its responses; where processes die, it may be told of that."""
+        history = self.history
+        kills = any(isinstance(each, KillProcess) for each in history.events)
+        requests = [each for each in history.events if not isinstance(each, KillProcess)]
+        if history.small or not History(models=history.models, events=tuple(requests)).is_calm:
+            return
+        for client in self.clients:
+            request = client.request
+            if kind_of(request.model) not in {"plain", "stream", "stream_chain", "warm"} or request.fails:
+                continue
+            if request.how != "ok" or request.cancel is not None or request.cancels_while_sent or client.is_lost:
+                continue
+            if client.error is not None:
+                if not kills or "exited" not in client.error.message:
+                    self.fail("a request fails without a reason", request.number, client.error.message)
+            elif client.responses != request.responses:
+                self.fail("a request has not all of its responses", request.number, client.responses)
+
+
+def _requests_of(totals: Any) -> int:
+    return int(totals._success + totals._fail.count)
 
 
 def _is_in_order(name: str, model: Model) -> bool:

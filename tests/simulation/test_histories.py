@@ -8,13 +8,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from naiad_stub.segment import Segment
-from simulation.histories import make
-from simulation.reduce import reduce
+from simulation.checking import check
+from simulation.histories import make, make_processes
 from simulation.run import run
 
 from naiad.engine.serving.version import ModelVersion
@@ -24,26 +23,10 @@ ROOT = Path(__file__).parents[2]
 DIGESTS = """
 import warnings
 warnings.simplefilter("ignore")
-from simulation.histories import make
+from simulation.histories import make, make_processes
 from simulation.run import run
-print(*[run(make(seed)).digest for seed in range(60, 68)])
+print(*[run(made(seed)).digest for made in (make, make_processes) for seed in range(60, 68)])
 """
-
-
-def check(seeds: Iterable[int], seconds: float = 1e9) -> None:
-    """Run the histories of *seeds*; of one that fails show the shortest that still does."""
-    end = time.monotonic() + seconds
-    for seed in seeds:
-        result = run(make(seed))
-        if result.failures:
-            shortest = reduce(make(seed))
-            failures = "\n".join(run(shortest).failures)
-            pytest.fail(
-                f"seed {seed}: {'; '.join(result.failures)}\nthe shortest history that fails:\n{shortest}\n{failures}",
-                pytrace=False,
-            )
-        if time.monotonic() > end:
-            return
 
 
 @pytest.mark.timeout(600)
@@ -52,15 +35,17 @@ def test_nothing_goes_wrong_in_histories_of_fixed_seeds(first):
     check(range(first, first + 30))
 
 
-def test_nothing_of_a_history_is_left_in_the_process():
-    def kept() -> int:
+@pytest.mark.parametrize("made", [make, make_processes])
+def test_nothing_of_a_history_is_left_in_the_process(made):
+    def kept() -> tuple[int, int]:
         gc.collect()
-        return sum(isinstance(each, (Worker, ModelVersion, Segment)) for each in gc.get_objects())
+        objects = sum(isinstance(each, (Worker, ModelVersion, Segment)) for each in gc.get_objects())
+        return objects, len(list(Path("/proc/self/fd").iterdir()))
 
-    run(make(9))
+    run(made(9))
     of_the_last = kept()  # whose loop is the process's, until there is another one
     for seed in range(10):
-        run(make(seed))
+        run(made(seed))
 
     assert kept() == of_the_last
 

@@ -3,16 +3,21 @@
 The engine, its schedulers, loads, workers, channels and segments run unchanged. Time passes only when the loop has
 nothing to do, and a little in each of its turns. Sockets deliver bytes late, in order, and cut anywhere. What runs on
 threads runs on the loop, at a time that the seed decides.
+
+The processes of one server share the loop. What belongs to one of them runs in a context that names it (`OWNER`), so that
+nothing of a process that was killed is called any more.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import hashlib
 import math
 import random
 import selectors
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +31,10 @@ START_NS = 1_000 * SECOND
 MOST_TURNS = 60_000
 QUIET_NS = SECOND // 4
 """If nothing happens for so long, everything that is due has been done."""
+
+
+OWNER: contextvars.ContextVar[object] = contextvars.ContextVar("owner", default=None)
+"""The process of the server that runs now; None for the coordinator, and for what is no process of the server."""
 
 
 class Stalled(Exception):
@@ -42,6 +51,7 @@ class World:
         problems: Exceptions that reached the loop.
         on_quiet: Called when nothing will happen for `QUIET_NS`.
         on_moment: Called with the name of each event of a guest (`Moment` in `histories`).
+        context: That of what happens by itself: bytes that arrive, guests.
     """
 
     def __init__(self, seed: int) -> None:
@@ -51,7 +61,12 @@ class World:
         self.problems: list[str] = []
         self.on_quiet: Callable[[], None] = lambda: None
         self.on_moment: Callable[[str, str], None] = lambda what, model: None
+        self.context = contextvars.copy_context()
         self.loop = SimulatedLoop(self)
+
+    def later(self, seconds: float, function: Callable[..., object], *args: object) -> None:
+        """Call a function by itself, whichever process calls this."""
+        self.loop.call_later(seconds, function, *args, context=self.context)
 
     def note(self, *event: object) -> None:
         """Add to the events."""
@@ -85,6 +100,7 @@ class World:
 
     def close(self) -> None:
         """End the loop, whatever is left."""
+        self.loop.end_tasks()
         self.loop._scheduled.clear()
         self.loop._ready.clear()
         self.loop.close()
@@ -124,7 +140,7 @@ class _Selector(selectors.BaseSelector):
             rng.shuffle(found)
             for each in found:
                 if each.on_readable is not None:
-                    world.loop.call_soon(each.on_readable)
+                    world.loop.call_soon(each.on_readable, context=each.reader)
         elif self.readable:
             pass
         elif timeout is None:
@@ -145,11 +161,60 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         self._simulated = _Selector(world)
         super().__init__(self._simulated)
         self._clock_resolution = 1e-9
+        self._dead: set[object] = set()
+        self._ending: object = None  # whose tasks are ended, which may make others
+        self._tasks: dict[asyncio.Task[Any], object] = {}
         self.set_exception_handler(self._on_exception)
+        self.set_task_factory(self._make_task)
 
     @property
     def turns(self) -> int:
         return self._simulated.turns
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **more: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **more)
+        owner = self._ending or OWNER.get()
+        if owner is not None:
+            self._tasks[task] = owner
+        return task
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        return self._unless_dead(super().call_soon(callback, *args, context=context))
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> Any:
+        return self._unless_dead(super().call_at(when, callback, *args, context=context))
+
+    def _unless_dead(self, handle: Any) -> Any:
+        if self._dead and handle._context.get(OWNER) in self._dead:
+            handle.cancel()
+        return handle
+
+    def kill(self, owner: object) -> None:
+        """Call nothing of a process any more."""
+        self._dead.add(owner)
+        for handle in (*self._scheduled, *self._ready):
+            if not handle.cancelled():
+                self._unless_dead(handle)
+
+    def tasks_of(self, owner: object) -> list[asyncio.Task[Any]]:
+        """The tasks of a process that have not ended."""
+        return [task for task, of in self._tasks.items() if of is owner and not task.done()]
+
+    def tasks_of_dead(self) -> set[asyncio.Task[Any]]:
+        """The tasks of processes that were killed."""
+        return {task for task, owner in self._tasks.items() if owner in self._dead}
+
+    def end_tasks(self) -> None:
+        """End what is left of processes that were killed, without a word."""
+        asyncio._set_running_loop(self)  # what they do in the end may make tasks
+        while self._tasks:
+            task, owner = self._tasks.popitem()
+            if owner in self._dead and not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                self._ending = owner
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()  # type: ignore[union-attr]
+        asyncio._set_running_loop(None)
 
     def _on_exception(self, _: object, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -160,6 +225,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
         """Run the function on the loop, at once or later."""
+        waited_for = getattr(getattr(func, "__self__", None), "exited", None)
+        if waited_for is not None:  # a thread would wait for the end of a process
+            return waited_for  # type: ignore[no-any-return]
         future = self.create_future()
 
         def run() -> None:
@@ -180,7 +248,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return future
 
     def add_reader(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
-        fd.on_readable = callback
+        fd.on_readable, fd.reader = callback, contextvars.copy_context()
         if fd.arrived or fd.is_ended:
             self.mark_readable(fd)
 
@@ -189,7 +257,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return self._simulated.readable.pop(fd.number, None) is not None
 
     def add_writer(self, fd: Any, callback: Callable[..., Any], *args: Any) -> None:
-        fd.on_writable = callback
+        fd.on_writable, fd.writer = callback, contextvars.copy_context()
         fd.offer_room()
 
     def remove_writer(self, fd: Any) -> bool:
@@ -217,6 +285,8 @@ class SimulatedSocket:
         self.is_ended = self.was_reset = self.is_closed = False
         self.on_readable: Callable[[], None] | None = None
         self.on_writable: Callable[[], None] | None = None
+        self.reader = self.writer = world.context
+        self._coming: deque[bytes] = deque()
         self._under_way = 0
         self._last_arrival = 0
 
@@ -238,13 +308,22 @@ class SimulatedSocket:
         self._under_way += len(part)
         delay = rng.choice((0, 0, 20_000, 100_000, 1_000_000)) if rng.random() < 0.95 else rng.randrange(30_000_000)
         self._last_arrival = max(self._last_arrival + 1, self.world.now_ns + delay)  # a stream keeps its order
-        self.world.loop.call_at(self._last_arrival / SECOND, self._arrive, part)
+        self._coming.append(part)
+        self.world.loop.call_at(self._last_arrival / SECOND, self._arrive, context=self.world.context)
 
-    def _arrive(self, part: bytes) -> None:
+    def _arrive(self) -> None:
+        if not self._coming:
+            return  # it was hurried
+        part = self._coming.popleft()
         self._under_way -= len(part)
         if not self.is_closed:
             self.arrived += part
             self.world.loop.mark_readable(self)
+
+    def hurry(self) -> None:
+        """All that was sent arrives now: somebody waits for it while time stands still."""
+        while self._coming:
+            self._arrive()
 
     def recv_into(self, buffer: Any) -> int:
         if self.arrived:
@@ -269,13 +348,13 @@ class SimulatedSocket:
 
     def offer_room(self) -> None:
         if self.on_writable is not None and len(self.peer.arrived) + self.peer._under_way < self.CAPACITY:
-            self.world.loop.call_soon(lambda: self.on_writable and self.on_writable())
+            self.world.loop.call_soon(lambda: self.on_writable and self.on_writable(), context=self.writer)
 
     def end(self) -> None:
         """The process at this end has exited: what it has sent arrives first."""
         self.is_closed = True
         at = max(self.peer._last_arrival + 1, self.world.now_ns)
-        self.world.loop.call_at(at / SECOND, self._end_peer, bool(self.arrived))
+        self.world.loop.call_at(at / SECOND, self._end_peer, bool(self.arrived), context=self.world.context)
 
     def _end_peer(self, reset: bool) -> None:
         self.peer.is_ended, self.peer.was_reset = True, reset
@@ -304,6 +383,11 @@ class SimulatedProcesses:
         self.guests: dict[int, Any] = {}
         self._world = world
         self._make_guest = make_guest
+        _current.append(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """How to start a guest is sent to other processes of the server, which start it here, too."""
+        return _current_processes, ()
 
     def _pair(self, number: int) -> tuple[SimulatedSocket, SimulatedSocket]:
         one, other = SimulatedSocket(self._world, number), SimulatedSocket(self._world, number + 1)
@@ -317,7 +401,7 @@ class SimulatedProcesses:
         side, other = self._pair(4 * pid + 2)
         bridges = SimpleNamespace(close=lambda: None)
         guest = self.guests[pid] = self._make_guest(pid, spec, memory, theirs)
-        guest.side = other
+        guest.side, guest.owner = other, OWNER.get()
         sockets: Any = SimpleNamespace(channel=channel, side=side, bridges=bridges)
         return LaunchedGuest(
             pid=pid, output=(), sockets=sockets, guest_id=str(pid), reap=lambda ended: ended(guest.status, "")
@@ -340,3 +424,10 @@ class SimulatedProcesses:
 
     def running(self) -> list[int]:
         return [pid for pid, guest in self.guests.items() if guest.status is None]
+
+
+_current: deque[SimulatedProcesses] = deque(maxlen=1)
+
+
+def _current_processes() -> SimulatedProcesses:
+    return _current[0]

@@ -58,7 +58,7 @@ def leftovers(engine: Engine, *, may_keep: bool = False) -> list[str]:
     found = [*_of_states(registry), *(() if limiter is None else _of_limiter(limiter))]
     for version in registry.versions_alive.values():
         if isinstance(version, ModelVersion):
-            found += _of_version(version, may_keep=may_keep)
+            found += leftovers_of(version, may_keep=may_keep)
         elif isinstance(version, DormantVersion):
             found += _counted(version.config.name, {"waiting requests of a dormant version": len(version._waiting)})
         elif isinstance(version, EnsembleVersion):
@@ -93,7 +93,8 @@ def _of_limiter(limiter: SharedRateLimiter) -> Iterator[str]:
     yield from _counted("rate limiter", {"staged batches": sum(map(len, limiter._staged.values()))})
 
 
-def _of_version(version: ModelVersion, *, may_keep: bool) -> Iterator[str]:
+def leftovers_of(version: ModelVersion, *, may_keep: bool = False) -> Iterator[str]:
+    """What a version still has; see `leftovers`."""
     tracker, name = version._tracker, version.config.name
     timer = tracker.dispatcher._timer
     yield from _counted(

@@ -20,11 +20,11 @@ import socket
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import TypeAlias
 
 from naiad_stub import wire
 
+from naiad.core import clock
 from naiad.core.turns import SHARE_SECONDS, turns_of
 from naiad.frontends.growing_bytes import new_bytes
 from naiad.protocol.inference import Buffer
@@ -171,7 +171,7 @@ class Link:
         sock, outgoing = self._socket, self._outgoing
         if sock is None:
             return
-        deadline = perf_counter() + SHARE_SECONDS
+        deadline = clock.perf_counter() + SHARE_SECONDS
         while outgoing:
             data, descriptor = outgoing[0]
             ancillary = [] if descriptor < 0 else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
@@ -188,7 +188,7 @@ class Link:
                 outgoing[0] = (data[sent:], -1)
             else:
                 outgoing.popleft()
-            if outgoing and perf_counter() >= deadline:
+            if outgoing and clock.perf_counter() >= deadline:
                 self._loop.add_writer(sock, self._write)
                 return
         self._loop.remove_writer(sock)
@@ -278,8 +278,8 @@ class Link:
             if frames:  # else a part of one was read
                 self._on_frame(*frames.popleft())
             if not deadline:
-                deadline = perf_counter() + SHARE_SECONDS
-            elif perf_counter() >= deadline:
+                deadline = clock.perf_counter() + SHARE_SECONDS
+            elif clock.perf_counter() >= deadline:
                 self._turns.defer(self._read_share)
                 break
         self._on_received()
