@@ -365,6 +365,7 @@ def make_processes(seed: int, *, most_events: int = 24) -> History:
     rng = random.Random(f"processes {seed}")
     processes = rng.choice((2, 2, 3))
     theme = rng.random()
+    is_busy = rng.random() < 0.5  # nearly all requests come at once, for instances in all processes
     if theme < 0.35:
         names = ["caller", rng.choice(_CALLED)]
     elif theme < 0.55:
@@ -385,16 +386,21 @@ def make_processes(seed: int, *, most_events: int = 24) -> History:
             rng.choice(_STARTS) if rng.random() < bad_starts else "ok" for _ in range(8 if bad_starts else 0)
         )
         options = () if rng.random() < 0.5 else rng.choice(_OPTIONS.get(kind_of(name), ((),)))
-        models[name] = Model(rng.choice((1, processes, processes, processes + 1)), options, starts)
+        counts = (processes,) if is_busy else (1, processes, processes, processes + 1)
+        if kind_of(name) == "caller" and is_busy:
+            counts = (2 * processes,)
+        models[name] = Model(rng.choice(counts), () if is_busy else options, starts)
     events: list[Event] = []
     steps: dict[tuple[str, int], int] = {}
     at = 0.0
-    gaps = _SHORT_GAPS if rng.random() < 0.5 else _GAPS
+    gaps = _SHORT_GAPS if is_busy or rng.random() < 0.5 else _GAPS
     deaths = rng.choice((0, 0, 0.1, 0.3)) if is_disturbed else 0.0
     changes = rng.choice((0, 0, 0.15)) if is_disturbed else 0.0
-    for number in range(1, rng.randint(4, most_events) + 1):
+    for number in range(1, rng.randint(most_events if is_busy else 4, most_events) + 1):
         at += rng.choice(gaps)
         model, moment, when = rng.choice(sorted(models)), "", at
+        if "caller" in models and is_busy and rng.random() < 0.7:
+            model = "caller"
         if rng.random() < 0.15:
             moment, when = f"{rng.choice(_MOMENTS)} {rng.choice(sorted(models))}", rng.choice((0, 0, 1e-4, 1e-3))
         event: Event

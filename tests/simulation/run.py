@@ -598,10 +598,10 @@ class _Run:
         self._stop.set()
         await self.stop_engine()
         limit = self.history.exit_timeout
-        if self.history.processes > 1 or any(
-            kind_of(name) in (*SEQUENCES, "iterative") for name in self.history.models
-        ):  # if sequences, or clients of several ports, have used up the time, models get so much for `finalize`
-            limit += min(limit, 5)
+        if self.history.processes > 1:  # the models of other processes end first
+            limit += 2 * min(limit, 5)
+        elif any(kind_of(name) in (*SEQUENCES, "iterative") for name in self.history.models):
+            limit += min(limit, 5)  # if sequences have used up the time, models get so much for `finalize`
         # `finalize` has at least 0.1 s, a killed process a moment to exit.
         if (took := loop.time() - began) > limit + 0.5 + 10 * self.slack:
             self.fail("the stop takes too long", f"{took:.2f} s of {self.history.exit_timeout} s")
@@ -689,7 +689,7 @@ class ServerRun(_Run):
         super().__init__(history, world)
         self.is_alone = False
         self._in_order = set()  # requests that come to several processes have no order
-        self._has_lost_processes = False
+        self._lost_ns: list[int] = []  # when processes were killed
         self.server = Server(self, history.processes, patch)
 
     # -- what happens -------------------------------------------------------------------------------------------
@@ -718,7 +718,7 @@ class ServerRun(_Run):
     def kill_process(self, event: KillProcess) -> None:
         process = self.server.running().get(event.process)
         if process is not None:
-            self._has_lost_processes = True
+            self._lost_ns.append(self.world.now_ns)
             process.exit(-9)
 
     def on_process_exit(self, process: FurtherProcess) -> None:
@@ -796,7 +796,7 @@ class ServerRun(_Run):
 
     async def check_end(self) -> None:
         self._check_answers()
-        if self._has_lost_processes:
+        if self._lost_ns:
             return
         self._check_counts()
         await self.engine.gather_counts()
@@ -810,7 +810,6 @@ class ServerRun(_Run):
     def _check_answers(self) -> None:
         """Where nothing is disturbed, every request has its responses; where processes die, it may be told of that."""
         history = self.history
-        kills = any(isinstance(each, KillProcess) for each in history.events)
         requests = [each for each in history.events if not isinstance(each, KillProcess)]
         if history.small or not History(models=history.models, events=tuple(requests)).is_calm:
             return
@@ -821,7 +820,10 @@ class ServerRun(_Run):
             if request.how != "ok" or request.cancel is not None or request.cancels_while_sent or client.is_lost:
                 continue
             if client.error is not None:
-                if not kills or "exited" not in client.error.message:
+                # A process that does not run gets no requests, once others can know that.
+                late = client.sent_ns - LATE_CALL_NS
+                was_told = "exited" in client.error.message and any(lost > late for lost in self._lost_ns)
+                if not was_told:
                     self.fail("a request fails without a reason", request.number, client.error.message)
             elif client.responses != request.responses:
                 self.fail("a request has not all of its responses", request.number, client.responses)

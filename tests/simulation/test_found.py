@@ -125,3 +125,16 @@ def test_two_calls_of_one_request_fail_that_wait_for_a_resource_which_their_call
     )
     history = History(seed=79, models={**models, "limited": Model(options=("greedy",))}, events=events)
     assert 2 in lives(history)
+
+
+def test_a_call_goes_to_an_idle_instance_of_a_process_that_has_as_many_requests_as_instances():
+    events = (
+        Request(model="caller", moment="execute caller", number=1, how="call", takes=5e-05, target="caller"),
+        Request(model="caller", at=0.0001, number=2, how="call"),
+        Request(model="caller", at=0.0021, number=3, how="call", target="caller"),
+        Request(model="caller", at=0.0041, number=4, how="call"),
+        Request(model="caller", process=1, number=7, how="call", takes=0, target="caller"),
+        Request(model="caller", at=0.0043, number=9, how="call", target="caller"),
+    )
+    models = {"caller": Model(instances=4), "limited": Model(instances=2)}
+    lives(History(seed=40148, models=models, events=events, capacity=3, deep=True, processes=2))

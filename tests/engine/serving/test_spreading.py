@@ -72,11 +72,15 @@ class Replicas:
     def __init__(self) -> None:
         self.idle: int | None = None
         self.better: int | None = None
+        self.serving: list[int] = []
         self.sent: list[tuple[int, OpenRequest]] = []
         self.take_back: Callable[[OpenRequest], None] = lambda _: None
 
     def idle_process(self) -> int | None:
         return self.idle
+
+    def process_to_ask(self) -> int | None:
+        return self.serving.pop(0) if self.serving else None
 
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
         return self.better
@@ -169,6 +173,21 @@ def test_calls_that_wait_move_in_order_when_an_instance_elsewhere_is_idle_and_re
         await until_async(lambda: len(spread.replicas.sent) == 2)
         assert spread.replicas.sent == [(2, call) for call in calls]
         assert [each.request.request_id for each in spread.tracker.waiting] == ["client's"]
+
+    run(test)
+
+
+def test_a_call_that_waits_long_goes_to_processes_that_seem_to_be_busy_one_after_another() -> None:
+    async def test(spread: Spread) -> None:
+        first, second = (spread.submit(name, needs_idle=True) for name in "ab")
+        spread.replicas.serving = [1, 2]
+        await until_async(lambda: len(spread.replicas.sent) == 1)
+        assert spread.replicas.sent == [(1, first)], "one alone"
+        spread.replicas.take_back(first)
+        await until_async(lambda: len(spread.replicas.sent) == 2)
+        assert spread.replicas.sent[1] == (2, first)
+        assert spread.tracker.waiting == [second]
+        assert list(spread.spreading._waiting._calls) == [first, second], "at its place"
 
     run(test)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from naiad.frontends.metrics.families import Family, MetricType, Sample
-from naiad.server.processes.process_metrics import FamilySum
+from naiad.frontends.open_connections import ConnectionCount
+from naiad.frontends.request_memory import RequestMemory
+from naiad.server.processes.process_metrics import FamilySum, process_families, received_family, role_of
 
 
 def counter(name: str, **values: float) -> Family:
@@ -55,3 +57,30 @@ def test_a_series_without_a_process_is_shown_with_its_family() -> None:
     found.retire([counter("c", a=2)])
     (family,) = found.total([])
     assert (family.name, family.help, family.type) == ("c", "what it counts", MetricType.COUNTER)
+
+
+def test_a_process_measures_itself_under_its_number() -> None:
+    count = ConnectionCount()
+    count.open = 3
+    found = {each.name: each for each in process_families(2, count, RequestMemory(1 << 20), requests=5)}
+    own = {name: each for name, each in found.items() if name.startswith("naiad_process_")}
+    assert {name: each.type for name, each in own.items()} == {
+        "naiad_process_cpu_seconds_total": MetricType.COUNTER,
+        "naiad_process_memory_bytes": MetricType.GAUGE,
+        "naiad_process_connections": MetricType.GAUGE,
+        "naiad_process_requests_in_flight": MetricType.GAUGE,
+    }
+    assert all(each.help and [sample.labels for sample in each.samples] == [{"process": "2"}] for each in own.values())
+    values = {name: each.samples[0].value for name, each in own.items()}
+    assert values["naiad_process_connections"] == 3
+    assert values["naiad_process_requests_in_flight"] == 5
+    assert 0 < values["naiad_process_cpu_seconds_total"] < 1e6
+    assert 1 << 20 < values["naiad_process_memory_bytes"] < 1 << 40
+    assert "naiad_connections_open" in found
+    assert role_of(2) == "process 2"
+
+
+def test_received_requests_are_counted_by_process() -> None:
+    family = received_family({"0": 4, "1": 7})
+    assert (family.name, family.type) == ("naiad_process_requests_total", MetricType.COUNTER)
+    assert [(each.labels, each.value) for each in family.samples] == [({"process": "0"}, 4), ({"process": "1"}, 7)]

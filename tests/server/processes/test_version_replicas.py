@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,22 @@ def test_a_process_that_exits_again_is_followed_by_one_more() -> None:
         replicas.on_process(2)
         await until_async(replicas.are_all_serving)
         assert processes.take() == [(2, "start", "m_2")]
+
+    run(test)
+
+
+def test_processes_are_asked_in_turn_for_an_idle_instance() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        assert replicas.process_to_ask() is None
+        tables = [LoadTable(os.dup(processes.table.descriptor), 4, number) for number in (1, 2, 3)]
+        replicas.note_instances(5)
+        for number in (1, 3):
+            tables[number - 1].note_instances(replicas.row, 2)
+        assert [replicas.process_to_ask() for _ in range(3)] == [1, 3, 1]
+        tables[2].note_instances(replicas.row, 0)
+        assert [replicas.process_to_ask() for _ in range(2)] == [1, 1]
+        for table in tables:
+            table.close()
 
     run(test)
 

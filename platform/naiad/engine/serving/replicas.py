@@ -40,6 +40,9 @@ logger = logging.getLogger("naiad.engine")
 
 _MOVE_SECONDS = 0.002
 """How often calls that wait are looked at: an instance of another process may be idle."""
+_ASK_LOOKS = 25
+"""After so many looks in vain, a call goes to a process whose numbers say that it is busy: requests may have been sent
+ahead to one of its instances, behind one that waits for this very call, while another instance is idle."""
 
 
 class ReplicaOrder(NamedTuple):
@@ -167,6 +170,9 @@ class Replicas(Protocol):
     def idle_process(self) -> int | None:
         """A process whose replica has an idle instance; None without one."""
 
+    def process_to_ask(self) -> int | None:
+        """A process whose replica serves, in turn: it may have an idle instance all the same. None without one."""
+
     def send(self, process: int, opened: OpenRequest) -> None:
         """Send a request to a replica. A replica without an idle instance does not take one that needs it: `take_back`.
 
@@ -206,14 +212,15 @@ class _WaitingCalls:
     def __init__(
         self,
         tracker: RequestTracker,
-        idle_process: Callable[[], int | None],
+        replicas: Replicas,
         move: Callable[[int, OpenRequest], None],
     ) -> None:
-        """*idle_process* finds a process with an idle instance; *move* sends a call there."""
+        """*move* sends a call to a process."""
         self._is_waiting = tracker.is_waiting
         self.queue = tracker.waiting
-        self._idle_process = idle_process
+        self._replicas = replicas
         self._move_one = move
+        self._vain_looks = 0
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._calls: deque[OpenRequest] = deque()  # in the order of arrival; some of them may not wait any more
@@ -225,6 +232,13 @@ class _WaitingCalls:
             self._calls.append(call)
             self._look_later()
 
+    def add_again(self, call: OpenRequest) -> None:
+        """A call that was sent to another process waits here again: at its place, if it was not looked at since."""
+        if call in self._calls:
+            self._look_later()
+        else:
+            self.add(call)
+
     def _look_later(self) -> None:
         if self._timer is None:
             self._timer = self._loop.call_later(_MOVE_SECONDS, self.look)
@@ -232,11 +246,21 @@ class _WaitingCalls:
     def look(self) -> None:
         self._timer = None
         while (pending := self._oldest()) is not None:
-            process = self._idle_process()
+            process = self._replicas.idle_process()
             if process is None:
-                self._look_later()
+                self._look_in_vain(pending)
                 return
+            self._vain_looks = 0
             self._move_one(process, pending)
+
+    def _look_in_vain(self, oldest: OpenRequest) -> None:
+        self._look_later()
+        self._vain_looks += 1
+        if self._vain_looks >= _ASK_LOOKS:
+            self._vain_looks = 0
+            process = self._replicas.process_to_ask()
+            if process is not None:
+                self._move_one(process, oldest)
 
     def _oldest(self) -> OpenRequest | None:
         while self._calls:
@@ -268,7 +292,7 @@ class Spreading:
         self._replicas = replicas
         self._count_serving = count_serving
         self._is_closed = False
-        self._waiting = _WaitingCalls(tracker, replicas.idle_process, self._move)
+        self._waiting = _WaitingCalls(tracker, replicas, self._move)
         replicas.take_back = self._take_back
 
     def submit(self, opened: OpenRequest) -> None:
@@ -309,7 +333,7 @@ class Spreading:
             logger.exception("cannot take a request to '%s' back", opened.request.model_name)
             opened.fail(unexpected_error(f"submit the request to '{opened.request.model_name}'", error))
         else:
-            self._waiting.add(opened)
+            self._waiting.add_again(opened)
 
 
 def is_movable(opened: OpenRequest) -> bool:

@@ -120,6 +120,11 @@ class LoadTable:
                 return process
         return None
 
+    def serving_processes(self, row: int) -> list[int]:
+        """The processes other than this one with instances that can serve now."""
+        first = self._instances + row * self.processes
+        return [each for each in range(self.processes) if each != self._own and self._memory[first + each]]
+
     def close(self) -> None:
         """Unmap it."""
         if self.descriptor >= 0:

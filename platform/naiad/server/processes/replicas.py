@@ -132,6 +132,7 @@ class VersionReplicas:
         self._replicas = {number: _Replica(_plain(own, order.number)) for number, own in specs.items()}
         self.is_open = False
         self.typical = 0
+        self._asked = COORDINATOR  # the process that was asked last whether it has an idle instance
 
     async def start(self) -> None:
         self.is_open = True
@@ -271,6 +272,11 @@ class VersionReplicas:
 
     def idle_process(self) -> int | None:
         return self._table.idle_process(self._order.row, self._counts())
+
+    def process_to_ask(self) -> int | None:
+        serving = self._table.serving_processes(self._order.row)
+        self._asked = next((process for process in serving if process > self._asked), next(iter(serving), COORDINATOR))
+        return None if self._asked == COORDINATOR else self._asked
 
     def _counts(self) -> Mapping[int, int]:
         """How many requests were sent to each process, and have no last response."""

@@ -823,7 +823,7 @@ class RequestLink:
         self._pass_on(opened, read, final=response.final)
 
     def _pass_on(self, opened: OpenRequest, response: InferResponse | None, *, final: bool) -> None:
-        """Send a response to a sink. If that fails, end it with an error, and cancel the request in the other process."""
+        """Send a response to a sink. If that fails, end it with an error, and cancel the request there."""
         try:
             opened.sink.send(response, final)
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged

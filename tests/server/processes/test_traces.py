@@ -1,0 +1,225 @@
+"""A request that the coordinator traces for another process: what is recorded, and when the record ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from server.processes.pair import SILENT, Pair, Sink, request
+
+from naiad.core.errors import InvalidRequestError, NaiadError
+from naiad.protocol.inference import InferResponse
+from naiad.server.processes.messages import TracedArrival
+from naiad.server.processes.shared_log import RemoteLog, SharedLog
+from naiad.server.processes.shared_tracer import RemoteTracer
+from naiad.server.processes.traced_sink import TracedSink
+
+ARRIVAL = TracedArrival("HTTP", 5, {"traceparent": "t"})
+
+
+class Recorder:
+    """Implements `TraceRecorder`: keeps the names of what it records."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def record_transport(self, name: str, when: int) -> None:
+        assert when > 0
+        self.events.append(name)
+
+    def record_response(self, response: InferResponse) -> None:
+        self.events.append("response")
+
+    def end_request(self, error: NaiadError | None) -> None:
+        self.events.append(("end", None if error is None else error.message))
+
+    def close(self) -> None:
+        self.events.append("close")
+
+
+ANSWER = ["response", "INFER_RESPONSE_COMPLETE"]
+SENDING = ["HTTP_SEND_START", "HTTP_SEND_END"]
+END: list[Any] = [("end", None)]
+
+
+class Traced:
+    """A traced sink in front of another one."""
+
+    def __init__(self, sink: Any) -> None:
+        self.recorder: Any = Recorder()
+        self.announced = 0
+        self.sink = TracedSink(self.recorder, sink, "HTTP", self._announce)
+
+    def _announce(self) -> None:
+        self.announced += 1
+
+    def take(self) -> list[Any]:
+        events, self.recorder.events = self.recorder.events, []
+        return list(events)
+
+
+def test_a_trace_ends_when_the_last_response_was_sent() -> None:
+    sink = Sink()
+    traced = Traced(sink)
+    traced.sink.send(InferResponse("m", 1), False)
+    traced.sink.send(None, True)
+    assert len(sink.responses) == 2
+    assert traced.announced == 1, "before the first response alone"
+    assert traced.take() == [*ANSWER, "INFER_RESPONSE_COMPLETE", *END]
+    traced.sink.on_sent(3, 4, final=False)
+    assert traced.take() == SENDING
+    traced.sink.on_sent(5, 6, final=True)
+    assert traced.take() == [*SENDING, "close"]
+
+
+def test_a_rejected_request_has_not_failed() -> None:
+    sink = Sink()
+    traced = Traced(sink)
+    traced.sink.reject(InvalidRequestError("no"))
+    assert traced.announced == 1
+    (response,) = sink.responses
+    assert response is not None
+    assert response.error is not None
+    assert traced.take() == END
+    traced.sink.on_process_end()
+    assert traced.take() == ["close"]
+
+
+@pytest.mark.parametrize("is_rejected", [False, True])
+def test_a_trace_ends_with_the_last_response_if_nobody_will_report_that_it_was_sent(is_rejected: bool) -> None:
+    traced = Traced(Sink())
+    traced.sink.send(InferResponse("m", 1), False)
+    traced.take()
+    traced.sink.on_process_end()
+    assert traced.take() == [], "its model still executes it"
+    if is_rejected:
+        traced.sink.reject(InvalidRequestError("no"))
+        assert traced.take() == [*END, "close"]
+    else:
+        traced.sink.send(None, True)
+        assert traced.take() == ["INFER_RESPONSE_COMPLETE", *END, "close"]
+
+
+class Tracer:
+    """Implements what a session needs of `Tracer`: traces every request, or none."""
+
+    def __init__(self, *, is_on: bool = True) -> None:
+        self.recorders: list[Any] = []
+        self.started: list[tuple[Any, ...]] = []
+        self._is_on = is_on
+
+    def start(self, request: Any, protocol: str, headers: Any, received: int) -> Any:
+        self.started.append((protocol, dict(headers), received))
+        if not self._is_on:
+            return None
+        self.recorders.append(Recorder())
+        return self.recorders[-1]
+
+
+def use(pair: Pair, **options: bool) -> Tracer:
+    tracer: Any = Tracer(**options)
+    pair.session.requests._tracer = tracer
+    return tracer  # type: ignore[no-any-return]
+
+
+async def test_the_process_reports_when_it_has_sent_the_responses_to_a_traced_request(pair: Pair) -> None:
+    tracer, sink = use(pair), Sink()
+    pair.remote.submit(request("m"), sink, ARRIVAL)
+    await pair.settle(lambda: tracer.recorders and "close" in tracer.recorders[0].events)
+    assert tracer.started == [("HTTP", {"traceparent": "t"}, 5)]
+    assert tracer.recorders[0].events == [*ANSWER, *END, *SENDING, "close"]
+    assert len(sink.responses) == 1
+    assert not pair.session.requests._traces
+    assert pair.session.received_count == 1
+
+
+async def test_a_request_whose_turn_has_not_come_is_not_traced(pair: Pair) -> None:
+    tracer, sink = use(pair, is_on=False), Sink()
+    pair.remote.submit(request("m"), sink, ARRIVAL)
+    await pair.settle(lambda: sink.responses)
+    assert len(tracer.started) == 1
+    assert not pair.session.requests._traces
+
+
+async def test_the_trace_of_a_request_ends_if_its_process_exits(pair: Pair) -> None:
+    tracer = use(pair)
+    pair.remote.submit(request(SILENT), Sink(), ARRIVAL)
+    await pair.settle(lambda: pair.session.requests._traces)
+    pair.close()
+    assert tracer.recorders[0].events == []
+    (traced,) = [each for each in pair.engine.submitted if each.is_cancelled]
+    assert traced is pair.engine.submitted[-1]
+
+
+async def test_a_tracer_of_a_process_asks_the_coordinator(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    changed: list[Any] = []
+
+    def change(model: str, changes: Any) -> None:
+        changed.append((model, changes))
+
+    pair.session._services = {
+        "is_tracing": lambda: True,
+        "trace_settings": lambda model: asked.append(model) or {"trace_rate": "1"},
+        "change_traces": change,
+    }
+    use(pair)
+    tracer = RemoteTracer(pair.remote)
+    assert tracer.is_on
+    assert tracer.settings("m") == {"trace_rate": "1"}
+    assert asked == ["m"]
+    await tracer.change("m", {})
+    await tracer.change("m", {"trace_rate": "2"})
+    assert changed == [("m", {"trace_rate": "2"})]
+    sink = Sink()
+    tracer.submit(pair.remote, request("m"), sink, "GRPC", {"a": "b"})
+    await pair.settle(lambda: sink.responses)
+    assert pair.session.requests._tracer.started[0][:2] == ("GRPC", {"a": "b"})  # type: ignore[union-attr]
+
+
+class Log:
+    """What `ActiveLog` has of settings, which are strings here."""
+
+    def __init__(self) -> None:
+        self.settings: Any = "before"
+        self.is_verbose = False
+        self.reopened = 0
+
+    def apply(self, settings: Any) -> None:
+        self.settings, self.is_verbose = settings, settings == "verbose"
+
+    def reopen(self) -> None:
+        self.reopened += 1
+
+
+async def test_settings_of_the_log_hold_in_all_processes(pair: Pair) -> None:
+    sent: list[Any] = []
+
+    class Processes:
+        def broadcast(self, kind: int, message: Any) -> None:
+            sent.append(message)
+
+        async def wait_sent(self) -> None:
+            sent.append("waited")
+
+    own: Any = Log()
+    others: Any = Processes()
+    shared = SharedLog(own, others)
+    assert not shared.is_verbose
+    await shared.change("verbose")  # type: ignore[arg-type]
+    assert shared.is_verbose
+    assert shared.settings == "verbose"
+    assert sent == ["verbose", "waited"]
+
+    pair.session._services = {"log_settings": lambda: shared.settings, "change_log": shared.change}
+    log: Any = Log()
+    remote = RemoteLog(log, pair.remote)
+    assert remote.is_verbose, "it was changed before this process was started"
+    await shared.change("quiet")  # type: ignore[arg-type]
+    assert remote.settings == "quiet"
+    assert not remote.is_verbose
+    await remote.change("verbose")  # type: ignore[arg-type]
+    assert own.settings == log.settings == "verbose"
+    assert remote.is_verbose
+    remote.reopen()
+    assert log.reopened == 1
