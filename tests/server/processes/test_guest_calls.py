@@ -143,6 +143,18 @@ class _Link:
         self._taken.confirm_sent(count)
 
 
+class _LinkSink:
+    """The way of the responses to a call over the link: counts how often it has ended."""
+
+    def __init__(self, sink: Any) -> None:
+        self.ends = 0
+        self._sink = sink
+
+    def send(self, response: InferResponse | None, final: bool) -> None:
+        self.ends += final
+        self._sink.send(response, final)
+
+
 class Server:
     """The coordinator, and a process with guests of replicas.
 
@@ -163,6 +175,7 @@ class Server:
         self.services.calls.ask_again = self._ask_again
         self.remote_guests = RemoteGuests(self.services, self._notify_process, lambda _: None)
         self.calls: list[Any] = []  # of guests, that were sent to the coordinator
+        self.sinks: list[_LinkSink] = []  # theirs
         self.noted: list[object] = []
         self.relay = GuestRelay(self._notify, self)
 
@@ -183,7 +196,8 @@ class Server:
         self.noted.append(target)
 
     def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
-        taken = self.remote_guests.on_call(pickle.loads(pickle.dumps(caller)), opened.request, opened.sink)
+        self.sinks.append(_LinkSink(opened.sink))
+        taken = self.remote_guests.on_call(pickle.loads(pickle.dumps(caller)), opened.request, self.sinks[-1])
         self.calls.append(taken)
         opened.holder = _Link(taken)  # type: ignore[assignment]
 
@@ -300,8 +314,10 @@ def test_what_a_model_does_with_results_is_told_to_the_model_that_it_has_called(
         assert server.there["m"].acts == [("confirm_sent", 1, 3), *expected]
         assert server.here["m"].acts == [("confirm_sent", 1, 4), *expected]
         assert not server.relay.is_calling(guest)
+        assert [each.ends for each in server.sinks] == [1], "nothing of it is kept on the link"
         server.there["m"].answer()
         server.here["m"].answer()
+        assert [each.ends for each in server.sinks] == [1]
         told = len(server.told)
         server.relay.on_results_consumed(guest, 1, 1)  # of calls that have ended
         server.relay.on_calls_cancelled(guest, [1, 2])
@@ -323,7 +339,9 @@ def test_the_calls_of_a_guest_that_exits_are_cancelled(clock: Clock) -> None:
         server.relay.on_worker_exit(guest)
         for model in (server.there["m"], server.here["m"]):
             assert model.acts == [("drop_responses", 1), ("cancel", 1)]
+            assert [each.ends for each in server.sinks] == [1], "nothing of it is kept on the link"
             model.answer()
+        assert [each.ends for each in server.sinks] == [1]
         assert guest.results == []
         assert not server.relay.is_calling(guest)
         server.relay.close()

@@ -338,6 +338,13 @@ class RemoteGuest:
         sink = self.results.pop(number) if final else self.results[number]
         sink.send(response, final)
 
+    def end_calls(self, numbers: Collection[int]) -> None:
+        """No result of these calls is passed on any more: end them on the link."""
+        for number in numbers:
+            sink = self.results.pop(number, None)
+            if sink is not None:
+                sink.send(None, True)
+
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
         self._notify("reply", self._number, number, None if error is None else error_fields(error), text)
 
@@ -356,9 +363,10 @@ class RemoteGuest:
 class _CallOfGuest:
     """Implements `SubmittedRequest`: a call of a guest of another process."""
 
-    def __init__(self, services: ModelServices, worker: Worker, number: int) -> None:
+    def __init__(self, services: ModelServices, guest: RemoteGuest, number: int) -> None:
         self._services = services
-        self._worker = worker
+        self._guest = guest
+        self._worker = cast("Worker", guest)  # it has what the services use of one
         self._number = number
 
     def cancel(self, *, drops_responses: bool = True) -> None:
@@ -368,6 +376,7 @@ class _CallOfGuest:
 
     def drop_responses(self) -> None:
         self._services.on_results_discarded(self._worker, [self._number])
+        self._guest.end_calls([self._number])
 
     def confirm_sent(self, count: int = 1) -> None:
         self._services.on_results_consumed(self._worker, self._number, count)
@@ -427,6 +436,7 @@ class RemoteGuests:
             if self._by_instance.get((remote.load_number, remote.spec.name)) is remote:
                 del self._by_instance[remote.load_number, remote.spec.name]
             services.on_worker_exit(worker)
+            remote.end_calls(list(remote.results))
         return True
 
     def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> SubmittedRequest | None:
@@ -447,7 +457,7 @@ class RemoteGuests:
                 caller.number, request, caller.is_decoupled, caller.is_blocking, caller.is_awaited, caller.traced_by
             ),
         )
-        return _CallOfGuest(self._services, worker, caller.number)
+        return _CallOfGuest(self._services, remote, caller.number)
 
     def _on_waits(self, report: Mapping[int, GuestWaits]) -> None:
         """The process has reported what its guests wait for now; what it reported before has ended."""
