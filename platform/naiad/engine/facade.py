@@ -57,11 +57,7 @@ class EngineFacade(Protocol):
     async def repository_index(self) -> Sequence[IndexEntry]: ...
 
     async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> bool:
-        """Load or reload a model (explicit control mode only).
-
-        Returns:
-            Whether instances that were replaced still finish their requests, and end after these.
-        """
+        """Load or reload a model (explicit control mode only); whether replaced instances still finish requests."""
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Start to unload a model (explicit control mode only)."""

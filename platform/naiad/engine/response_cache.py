@@ -31,8 +31,8 @@ from naiad.protocol.metadata import CacheStatistics
 
 logger = logging.getLogger("naiad.engine")
 
-_ENTRY_BYTES = 512
 # Approximate overhead of an entry and of each output, since the capacity limits memory and not payload.
+_ENTRY_BYTES = 512
 _OUTPUT_BYTES = 160
 
 # Bytes of a request's inputs, and of a response's outputs. A digest or a copy of so many takes about 5 ms.

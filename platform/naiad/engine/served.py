@@ -67,11 +67,7 @@ class Target(Protocol):
         """Number of sequences in progress, whose requests are accepted also while the server stops."""
 
     def submit(self, opened: OpenRequest) -> None:
-        """Take a request, which may have its last response before this returns.
-
-        Raises:
-            NaiadError: If it is rejected; its sink gets nothing then.
-        """
+        """Take a request, which may end before this returns; after a NaiadError its sink gets nothing."""
 
 
 class LoadedVersion(Protocol):

@@ -135,11 +135,7 @@ def find_bytecode_target(unpacked: Mapping[str, UnpackedFile]) -> BytecodeTarget
 def stale_sources(
     folder: str, files: Mapping[str, FileState], unpacked: Mapping[str, UnpackedFile], target: BytecodeTarget
 ) -> list[str]:
-    """Names of the importable sources without usable bytecode; reads no files.
-
-    Args:
-        folder: Name of the environment's folder with a slash at its end; empty if the environment is the whole entry.
-    """
+    """Names of the importable sources in *folder* (with a slash, or empty) without usable bytecode."""
     libraries = f"{folder}lib"  # lib64 as well
     return sorted(
         name

@@ -36,11 +36,7 @@ def read_dynamic_section(path: Path) -> ElfFile | None:
 
 
 def overwrite_search_path(path: Path, section: ElfFile, new: str) -> None:
-    """Overwrite the search path of a file with *new*.
-
-    Raises:
-        ExecutionEnvironmentError: If *new* is longer than the existing search path.
-    """
+    """Overwrite the search path of a file; ExecutionEnvironmentError if *new* is longer than the existing one."""
     old, replacement = section.search_path.encode(), new.encode()
     if len(replacement) > len(old):
         raise ExecutionEnvironmentError(

@@ -41,11 +41,7 @@ class GuestProcess:
     async def spawn(
         self, memory: InstanceMemory, on_line: Callable[[str, str], None], on_exit: Callable[[int], None]
     ) -> GuestSockets:
-        """Start it; return the host's ends of its sockets.
-
-        Args:
-            on_exit: Called with its exit status, before `exited` is set.
-        """
+        """Start it; returns the host's ends of its sockets. *on_exit* gets its exit status, before `exited` is set."""
         self._launched = launched = await self._processes.launch(self._spec, memory)
         self._on_exit = on_exit
         self.pid = launched.pid

@@ -33,11 +33,7 @@ class GuestUsers:
             self._known = frozenset(entry.pw_uid for entry in pwd.getpwall())  # whose files no guest must get
 
     def user_of(self, model: str) -> GuestUser | None:
-        """The user of the guests of *model* (a path, for example); None for the server's own.
-
-        Raises:
-            ResolutionError: If other models have all users of the range.
-        """
+        """The user of the guests of *model*, None for the server's own; ResolutionError if the range is used up."""
         setting = self._setting
         if not isinstance(setting, GuestUserRange):
             return setting

@@ -64,11 +64,7 @@ class GuestProcesses(Protocol):
     """Starts and ends the processes of guests, and reports their exits."""
 
     async def launch(self, spec: LaunchSpec, memory: InstanceMemory) -> LaunchedGuest:
-        """Start a guest, by fork if *spec* has `prewarm` and forking succeeds, else by its interpreter.
-
-        Raises:
-            GuestExitedError: If the interpreter cannot be executed.
-        """
+        """Start a guest, by fork if *spec* has `prewarm` and that works; GuestExitedError if it cannot be executed."""
 
     def watch(self, launched: LaunchedGuest, on_exit: Callable[[], None]) -> None:
         """Call *on_exit* once on the event loop when the process has exited: what it started has been killed then.

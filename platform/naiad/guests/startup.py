@@ -66,11 +66,7 @@ class GuestStartup:
                 assert_never(message)
 
     async def wait(self) -> str:
-        """Wait until the start succeeds or fails.
-
-        Returns:
-            "" once the model is ready, or the completed configuration as JSON if LOAD asked for that.
-        """
+        """Wait for the model; returns "", or the completed configuration as JSON if LOAD asked for that."""
         self._progress.start(self._process.pid, self._loop.time())
         exited = self._process.exited
         while True:

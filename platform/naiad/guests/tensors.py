@@ -135,11 +135,7 @@ def _borrow_each(
 def read_blocks(
     payload: bytes, position: int, count: int, flags: int
 ) -> tuple[Sequence[int], Sequence[tuple[bytes, bytes]], int]:
-    """The blocks of a message, UUID and handle of those in GPU memory, and the position after them.
-
-    Raises:
-        struct.error: If the message ends before.
-    """
+    """The blocks, UUID and handle of those in GPU memory, and the position after them; struct.error if cut off."""
     blocks = struct.unpack_from(f"<{count}Q", payload, position)
     position += 8 * count
     if not flags & wire.DEVICE:

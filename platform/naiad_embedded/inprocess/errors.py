@@ -7,19 +7,6 @@ from contextlib import contextmanager
 
 from naiad.core.errors import Code, NaiadError
 
-__all__ = [
-    "AlreadyExistsError",
-    "InternalError",
-    "InvalidArgumentError",
-    "NotFoundError",
-    "TritonError",
-    "UnavailableError",
-    "UnknownError",
-    "UnsupportedError",
-    "as_triton_error",
-    "translate_errors",
-]
-
 
 class TritonError(Exception):
     """Base of the API's exceptions; the first argument is the message."""

@@ -37,8 +37,6 @@ import uvloop
 
 from naiad_embedded.inprocess.errors import InvalidArgumentError
 
-__all__ = ["LoopThread"]
-
 _T = TypeVar("_T")
 _CLOSED = "Server not started"
 _SIGNAL_POLL_SECONDS = 0.5
@@ -92,7 +90,6 @@ class LoopThread:
             self._loop.call_soon_threadsafe(function, *args)
 
     def close(self) -> None:
-        """Stop the loop and its threads; coroutines that still run are cancelled."""
         with self._lock:
             self._is_closing = True
         asyncio.run_coroutine_threadsafe(self._cancel_tasks(), self._loop).result()

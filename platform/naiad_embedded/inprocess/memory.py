@@ -13,8 +13,6 @@ from naiad_stub.exceptions import TritonModelException
 from naiad_embedded.inprocess.enums import DataType, DLDeviceType, MemoryType
 from naiad_embedded.inprocess.errors import InvalidArgumentError
 
-__all__ = ["DeviceOrMemoryType", "MemoryBuffer", "borrow", "parse_device_or_memory_type"]
-
 DeviceOrMemoryType: TypeAlias = tuple[MemoryType, int] | MemoryType | tuple[DLDeviceType, int] | str
 
 _NOT_CONTIGUOUS = "DLPack tensor is not contiguous"
@@ -106,10 +104,10 @@ def _borrow_array(array: np.ndarray[Any, Any]) -> tuple[DataType, list[int], Mem
     return datatype, list(array.shape), MemoryBuffer.of_view(view, array)
 
 
+# Datatypes by numpy dtype; BYTES and BF16 have none.
 DATATYPES: dict[np.dtype[Any], DataType] = {
     datatype.numpy: datatype for datatype in DataType if datatype.numpy is not None
 }
-"""Datatypes by numpy dtype; BYTES and BF16 have none."""
 
 _BY_DEVICE = {DLDeviceType.kDLCPU: MemoryType.CPU, DLDeviceType.kDLCUDA: MemoryType.GPU}
 

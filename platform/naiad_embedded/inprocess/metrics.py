@@ -14,8 +14,6 @@ from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad_embedded.inprocess.enums import MetricKind
 from naiad_embedded.inprocess.errors import InvalidArgumentError, UnsupportedError
 
-__all__ = ["Metric", "MetricFamily", "program_families"]
-
 _Labels = tuple[tuple[str, str], ...]
 
 _KINDS = {MetricKind.COUNTER: MetricType.COUNTER, MetricKind.GAUGE: MetricType.GAUGE}

@@ -21,8 +21,6 @@ from naiad_embedded.inprocess.response import AsyncResponseIterator, ReadRequest
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # `typing` has it from Python 3.11 on; type checkers always know this module
 
-__all__ = ["Model", "ModelDictionary", "ServerBinding", "as_plain_dict"]
-
 
 class ServerBinding(NamedTuple):
     """The running server of a model."""

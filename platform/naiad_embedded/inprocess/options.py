@@ -20,8 +20,6 @@ from naiad.core.logs import LogSettings, escapes_messages
 from naiad_embedded.inprocess.enums import InstanceGroupKind, LogFormat, ModelControlMode, RateLimitMode
 from naiad_embedded.inprocess.errors import InvalidArgumentError, as_triton_error
 
-__all__ = ["ModelLoadDeviceLimit", "OptionFields", "Options", "RateLimiterResource", "log_settings", "server_options"]
-
 _PROGRAM = "naiad.Server"
 
 

@@ -14,8 +14,6 @@ from naiad_embedded.inprocess.errors import InvalidArgumentError
 from naiad_embedded.inprocess.memory import DeviceOrMemoryType, parse_device_or_memory_type
 from naiad_embedded.inprocess.tensor import Tensor
 
-__all__ = ["InferenceRequest", "NamedModel", "RequestFields"]
-
 
 class NamedModel(Protocol):
     """The part of `Model` that requests and responses use; `model` imports this module, so it cannot be named here."""

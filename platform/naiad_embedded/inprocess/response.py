@@ -32,8 +32,6 @@ from naiad_embedded.inprocess.errors import TritonError, as_triton_error
 from naiad_embedded.inprocess.request import NamedModel
 from naiad_embedded.inprocess.tensor import Tensor
 
-__all__ = ["AsyncResponseIterator", "InferenceResponse", "ReadRequest", "ResponseIterator"]
-
 _ResponseConsumer: TypeAlias = Callable[["InferenceResponse"], object]
 
 
@@ -75,7 +73,6 @@ class ReadRequest:
         model: NamedModel,
         request_id: str | None,
     ) -> None:
-        """Prepare the request; `submit` submits it."""
         self.opened: OpenRequest | None = None
         self._engine = engine
         self._post = post
@@ -94,11 +91,9 @@ class ReadRequest:
         self._counts_as_read = counts_as_read
 
     def submit(self, request: InferRequest) -> None:
-        """Submit the request to the engine; call it on the engine's thread."""
         self.opened = self._engine.submit(request, self)
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the protocol's signature
-        """Deliver one response; the engine calls it on its thread."""
         self._is_complete = final
         if not final:
             with self._lock:

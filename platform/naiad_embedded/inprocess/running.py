@@ -34,8 +34,6 @@ from naiad_embedded.inprocess.loop import LoopThread
 from naiad_embedded.inprocess.metrics import program_families
 from naiad_embedded.inprocess.options import Options, log_settings, server_options
 
-__all__ = ["RunningServer", "register_repository", "unregister_repository"]
-
 # A library must not print unless the program configures logging. Without this handler, Python's handler of last resort
 # would print warnings to stderr.
 logging.getLogger("naiad").addHandler(logging.NullHandler())
@@ -80,7 +78,6 @@ class RunningServer:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it has been stopped, and its services with it."""
         return self._is_stopped
 
     def keep_alive(self) -> object:
@@ -152,8 +149,6 @@ class RunningServer:
             return self.loop.run(begin())
 
     def stop_service(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Stop a service before the server stops; afterwards there is nothing to do."""
-
         async def finish() -> None:
             await stop()
 
@@ -178,8 +173,6 @@ class RunningServer:
 
 
 class _KeepAlive:
-    """See `RunningServer.keep_alive`."""
-
     __slots__ = ("__weakref__",)
 
 

@@ -25,10 +25,7 @@ from naiad_embedded.inprocess.running import RunningServer, register_repository,
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # `typing` has it from Python 3.11 on; type checkers always know this module
 
-__all__ = ["Server"]
-
-_GRACE_AT_EXIT_SECONDS = 2.0
-"""Time for requests in flight when the program exits; nothing can read their responses."""
+_GRACE_AT_EXIT_SECONDS = 2.0  # time for requests in flight when the program exits; nothing can read their responses
 
 _NOT_UNLOADED = frozenset({"READY", "LOADING", "UNLOADING"})
 

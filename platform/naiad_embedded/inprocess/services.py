@@ -25,8 +25,6 @@ from naiad_embedded.inprocess.errors import AlreadyExistsError, InvalidArgumentE
 from naiad_embedded.inprocess.running import RunningServer
 from naiad_embedded.inprocess.server import Server
 
-__all__ = ["KServeGrpc", "KServeHttp", "Metrics"]
-
 _FrontendCalls: TypeAlias = tuple[Callable[[], Awaitable[int]], Callable[[], Awaitable[None]]]
 
 _STOP_GRACE_SECONDS = 2.0

@@ -23,11 +23,9 @@ from naiad_embedded.inprocess.memory import (
     parse_device_or_memory_type,
 )
 
-__all__ = ["Tensor"]
-
 _TOO_LARGE = 1 << 63
+# Values of `__dlpack__(stream=...)` that require no synchronization; memory of the CPU has no streams.
 _NO_STREAM = frozenset({None, 0, -1})
-"""Values of `__dlpack__(stream=...)` that require no synchronization; memory of the CPU has no streams."""
 
 
 @dataclass

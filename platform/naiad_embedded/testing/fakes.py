@@ -19,8 +19,8 @@ from naiad_stub.tensor import Tensor
 from naiad.core.errors import NaiadError
 from naiad_embedded.testing.values import Call, Response, received, tensor_of
 
+# A mapping of arrays by output name, a Response, a `TritonError`, or an iterable of those (a decoupled model).
 FakeResponse: TypeAlias = Any
-"""A mapping of arrays by output name, a Response, a `TritonError`, or an iterable of those (a decoupled model)."""
 
 
 class FakeModel(Protocol):

@@ -41,8 +41,6 @@ from naiad_embedded.testing.modules import ModelModules
 from naiad_embedded.testing.states import SequenceStates, received_input
 from naiad_embedded.testing.values import Call, LogRecord, Parameter, Request, Response, tensor_of
 
-__all__ = ["ModelUnderTest", "load"]
-
 _UTILS = "triton_python_backend_utils"
 
 

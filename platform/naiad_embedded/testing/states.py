@@ -19,8 +19,6 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InputTensor, OutputTensor
 from naiad_embedded.testing.values import Request, Response
 
-__all__ = ["RequestState", "SequenceStates", "received_input"]
-
 
 class SequenceStates:
     """The states of the sequences of one model."""

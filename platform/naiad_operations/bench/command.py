@@ -27,7 +27,15 @@ from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.load import LoadResult, LoadTarget, run_load, run_paced_load
 from naiad_operations.bench.report import as_csv, as_json, header, row
-from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
+from naiad_operations.bench.requests import (
+    BATCH,
+    INPUT,
+    SHAPE,
+    BenchModel,
+    generated_request,
+    model_of_config,
+    parse_shapes,
+)
 
 _PROGRAM = "naiad bench MODEL [URL]"
 _GROUP = "Bench"
@@ -41,21 +49,12 @@ _CSV = Flag("csv", Kind.STRING, "", "File to write the figures of all loads into
 _SECONDS = Flag("seconds", Kind.NUMBER, "5", "Length of each load.", low=0.1)
 _WARM_UP = Flag("warm-up", Kind.NUMBER, "1", "Seconds of requests before the first load, which are not counted.", low=0)
 _TIMEOUT = Flag("timeout", Kind.NUMBER, "60", "Seconds that requests have after the end of a load.", low=0.1)
-_INPUT = Flag(
-    "input",
-    Kind.STRING,
-    "",
-    "The request, as for `naiad run`: a JSON file, or name=value for each input; default: generated.",
-    repeatable=True,
-)
-_SHAPE = Flag("shape", Kind.STRING, "", "Shape of a generated input, without the batch: NAME:3,224.", repeatable=True)
-_BATCH = Flag("batch", Kind.INTEGER, "1", "Rows of a generated request, for models with batches.", low=1)
 _VERSION = Flag("version", Kind.INTEGER, "", "Version of the model; default: the highest.")
 _HEADER = Flag("header", Kind.STRING, "", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
 OWN_FLAGS = own_flags(
     _GROUP,
     *(_URL, _GRPC, _CONCURRENCY, _RATE, _SECONDS, _WARM_UP, _TIMEOUT),
-    *(_INPUT, _SHAPE, _BATCH, _VERSION, _HEADER, _CSV, JSON_FLAG),
+    *(INPUT, SHAPE, BATCH, _VERSION, _HEADER, _CSV, JSON_FLAG),
 )
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _GRPC_URL = "localhost:8001"
@@ -129,9 +128,9 @@ def _plan(line: CommandLine) -> _BenchPlan:
         seconds=float(parse_value(_SECONDS, line.last(_SECONDS))),
         warm_up=float(parse_value(_WARM_UP, line.last(_WARM_UP))),
         timeout=float(parse_value(_TIMEOUT, line.last(_TIMEOUT))),
-        inputs=line.all(_INPUT),
-        shapes=parse_shapes(line.all(_SHAPE)),
-        batch=int(parse_value(_BATCH, line.last(_BATCH))),
+        inputs=line.all(INPUT),
+        shapes=parse_shapes(line.all(SHAPE)),
+        batch=int(parse_value(BATCH, line.last(BATCH))),
         version=str(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else "",
         is_json=line.has(JSON_FLAG),
     )

@@ -33,11 +33,7 @@ class LoadTarget(Protocol):
         """Be ready for this number of requests at the same time."""
 
     async def send(self, worker: int) -> int:
-        """Send one request for a worker and wait for its last response.
-
-        Returns:
-            Nanoseconds until the first response of a model with any number of responses; else 0.
-        """
+        """Send one request; returns nanoseconds until the first response of a decoupled model, else 0."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,7 +109,6 @@ async def run_paced_load(
 
     Args:
         timeout: Seconds that requests in flight have afterwards; those that take longer are errors.
-        most: Requests that may be in flight; further ones are not sent, and are errors.
     """
     result = LoadResult(concurrency=0, rate=rate)
     free = list(range(most))[::-1]

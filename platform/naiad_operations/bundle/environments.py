@@ -196,11 +196,7 @@ class BundledEnvironments:
             )
 
     def provide(self, archive: Path | None) -> None:
-        """Pack the archive now if that was left out.
-
-        Raises:
-            StaleRecordError: If it is another one than was known.
-        """
+        """Pack the archive now if that was left out; StaleRecordError if it is another one than was known."""
         later = None if archive is None else self._later.pop(archive, None)
         if archive is not None and later is not None:
             packed = pack(later.prefix, archive, reporter=self._reporter)

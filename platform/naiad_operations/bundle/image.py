@@ -241,11 +241,7 @@ _TEXTS = {
 
 
 def _system_files(binaries: Iterable[Path]) -> list[OutputMember]:
-    """This machine's loader and libraries that these binaries need, and files such as `/etc/passwd`.
-
-    Raises:
-        BundleError: If this machine's loader is not at its usual path.
-    """
+    """The loader and libraries that binaries need, and files such as `/etc/passwd`; BundleError without a loader."""
     machine = os.uname().machine
     loader = Path(_LOADERS.get(machine, ""))
     if not loader.is_file():

@@ -70,11 +70,7 @@ def make_bundle(
     scratch: Path,
     reporter: ProgressReporter,
 ) -> Bundle:
-    """The bundle of a server with these options.
-
-    Args:
-        scratch: An empty folder for members that are made here; it must exist until the bundle is written.
-    """
+    """The bundle of a server; *scratch* is empty, gets members, and must exist until the bundle is written."""
     if options.models.is_namespaced:
         raise BundleError(
             "cannot bundle with --model-namespacing=true: namespaces are the folders of repositories, which a bundle "

@@ -33,7 +33,7 @@ class BundleManifest:
     flags: tuple[str, ...]  # the server's flags, with `{bundle}` in the place of the bundle's folder
     models: Mapping[str, list[int]]
     environments: Mapping[str, Mapping[str, str]]  # origin and SHA-256 of each environment, by path
-    files: Mapping[str, str]  # SHA-256 of every file by path; the target of a link, after `link:`.
+    files: Mapping[str, str]  # SHA-256 of every file by path; the target of a link, after `link:`
 
     def as_bytes(self) -> bytes:
         return (json.dumps({"format": _FORMAT, **asdict(self)}, indent=1) + "\n").encode()

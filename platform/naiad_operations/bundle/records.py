@@ -30,11 +30,7 @@ class StaleRecordError(BundleError):
 
 
 class PushRecords:
-    """The records in a folder.
-
-    Args:
-        is_read: Whether to use what is there; it is replaced in any case.
-    """
+    """The records in a folder; without *is_read* they are only replaced."""
 
     def __init__(self, folder: Path | None, *, is_read: bool = True) -> None:
         self.folder = folder

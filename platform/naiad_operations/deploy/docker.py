@@ -43,11 +43,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 def dockerfile(
     server: DeployedServer, *, base: str, package: str, system_packages: Sequence[str], context: Path
 ) -> str:
-    """The text of the Dockerfile.
-
-    Args:
-        package: What pip installs: a requirement, or the path of a wheel in the build context, with extras.
-    """
+    """The text of the Dockerfile; *package* is a requirement for pip, or a wheel in the build context, with extras."""
     flags, placed = _place_files(server.flags)
     wheel, requirement = _wheel(package, context)
     copies = [each for each in placed if not each.is_secret]

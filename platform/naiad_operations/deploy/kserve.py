@@ -51,7 +51,6 @@ def inference_service(
     Args:
         pod: Its pod; of it the namespace and the numbers of replicas count here.
         canary_percent: Share of the requests for the newest revision; None for all.
-        targets: The load at which KEDA adds pods; None without KEDA.
     """
     name = f"{server.name}-models"
     if canary_percent is not None and is_standard:

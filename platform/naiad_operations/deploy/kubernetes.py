@@ -35,8 +35,8 @@ class Pod:
     # Whether a new release starts one pod more before it stops an old one. It cannot where the new pod needs what the
     # old one holds: the last GPU, or a volume that only one node mounts.
     has_surge: bool = True
-    models_claim: str = ""  # PersistentVolumeClaim that is mounted at the folders of the repositories; empty for none.
-    store_claim: str = ""  # PersistentVolumeClaim for the store; empty for an emptyDir, which is deleted with the pod.
+    models_claim: str = ""  # PersistentVolumeClaim that is mounted at the folders of the repositories; empty for none
+    store_claim: str = ""  # PersistentVolumeClaim for the store; empty for an emptyDir, which is deleted with the pod
     uid: int | None = None
 
     def __post_init__(self) -> None:

@@ -10,9 +10,7 @@ class Severity(enum.Enum):
     """The severity of a finding."""
 
     ERROR = "error"  # the model or server does not start, or fails every request
-
     WARNING = "warning"  # the model or server may fail, or differ from what its author intended
-
     NOTE = "note"  # the model works without something that its code can use
 
 
@@ -33,9 +31,7 @@ class MigrationState(enum.Enum):
     """Whether models of the reference can be served here."""
 
     READY = "ready"  # as they are
-
     ACTION = "action"  # after the finding or the change that the item names
-
     UNSUPPORTED = "unsupported"  # not by this server; the item names alternatives
 
 

@@ -26,11 +26,7 @@ class FunctionSource:
 
 
 def find_function(named: str, search: Sequence[str]) -> FunctionSource:
-    """The source of `package.module:function`.
-
-    Raises:
-        ScaffoldError: If the function does not exist, or its source is missing, or one call cannot serve a request.
-    """
+    """The source of `package.module:function`; ScaffoldError if it is missing, or one call cannot serve a request."""
     module, colon, name = named.partition(":")
     if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
         raise ScaffoldError(f"cannot read --from '{named}': expected package.module:function")

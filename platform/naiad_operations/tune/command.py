@@ -22,7 +22,15 @@ from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.command import parse_numbers
 from naiad_operations.bench.http_target import HttpTarget
 from naiad_operations.bench.load import run_load
-from naiad_operations.bench.requests import BenchModel, generated_request, model_of_config, parse_shapes
+from naiad_operations.bench.requests import (
+    BATCH,
+    INPUT,
+    SHAPE,
+    BenchModel,
+    generated_request,
+    model_of_config,
+    parse_shapes,
+)
 from naiad_operations.supervised_server import SupervisedServer
 from naiad_operations.tune.configuration import candidate_of, check_tunable, with_candidate, with_candidate_text
 from naiad_operations.tune.objective import Limit, Measured, measured_of, parse_objective
@@ -40,18 +48,9 @@ _CONCURRENCY = Flag("concurrency", Kind.STRING, "1,2,4,8,16,32,64", "Requests in
 _SECONDS = Flag("seconds", Kind.NUMBER, "2", "Length of each load.", low=0.1)
 _INSTANCES = Flag("instances", Kind.INTEGER, "", "Largest number of instances; default: twice the processors.", low=1)
 _TRIALS = Flag("trials", Kind.INTEGER, "30", "Number of configurations to try at most.", low=1)
-_INPUT = Flag(
-    "input",
-    Kind.STRING,
-    "",
-    "The request, as for `naiad run`: a JSON file, or name=value for each input; default: generated.",
-    repeatable=True,
-)
-_SHAPE = Flag("shape", Kind.STRING, "", "Shape of a generated input, without the batch: NAME:3,224.", repeatable=True)
-_BATCH = Flag("batch", Kind.INTEGER, "1", "Rows of a generated request, for models with batches.", low=1)
 OWN_FLAGS = own_flags(
     _GROUP,
-    *(_OBJECTIVE, _OUTPUT, _FORCE, _CONCURRENCY, _SECONDS, _INSTANCES, _TRIALS, _INPUT, _SHAPE, _BATCH, JSON_FLAG),
+    *(_OBJECTIVE, _OUTPUT, _FORCE, _CONCURRENCY, _SECONDS, _INSTANCES, _TRIALS, INPUT, SHAPE, BATCH, JSON_FLAG),
 )
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 
@@ -138,8 +137,8 @@ def _plan(line: CommandLine) -> _TunePlan:
         raise OptionError(f"--{own}: this command sets it for the server that it starts; leave it out")
     flags = [format_flag(flag, text) for flag, text in line.server if (flag.same_as or flag.name) != "model-repository"]
     concurrencies = parse_numbers(_CONCURRENCY, line.last(_CONCURRENCY))
-    shapes, batch = parse_shapes(line.all(_SHAPE)), int(parse_value(_BATCH, line.last(_BATCH)))
-    inputs = line.all(_INPUT)
+    shapes, batch = parse_shapes(line.all(SHAPE)), int(parse_value(BATCH, line.last(BATCH)))
+    inputs = line.all(INPUT)
     if inputs and (shapes or batch != 1):
         raise OptionError("--shape and --batch are for generated requests; leave them out, or leave --input out")
 

@@ -149,11 +149,7 @@ class _TensorTypes:
 
 
 def check_ensemble_members(message: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]) -> bool:
-    """Check an ensemble that passed `validate_ensemble` against the effective configurations of its steps' models.
-
-    Returns:
-        Whether the ensemble is decoupled.
-    """
+    """Check a valid ensemble against the effective configurations of its steps' models; whether it is decoupled."""
     types = _TensorTypes(message.name)
     for given in message.input:
         dims = given.reshape.shape if given.HasField("reshape") else given.dims

@@ -34,9 +34,6 @@ _INTEGERS = {
 def prepare(value: Any, descriptor: Descriptor, path: str = "") -> dict[str, Any]:
     """Check the JSON form of a message; return a copy in the form that protobuf's parser in Python accepts.
 
-    Args:
-        path: Its path in the configuration, such as `input[0]`; empty for the configuration itself.
-
     Raises:
         ConfigError: With the path of the first field that is unknown or has the wrong type.
     """

@@ -78,11 +78,7 @@ def validate_response_cache(message: pb.ModelConfig) -> None:
 
 
 def validate_instance_groups(message: pb.ModelConfig, gpu_count: Callable[[], int] = lambda: 0) -> None:
-    """Check normalised instance groups: kinds, devices and the number of instances.
-
-    Args:
-        gpu_count: How many GPUs models may use; called only if a group is for GPUs.
-    """
+    """Check normalised instance groups; *gpu_count* is called only if a group is for GPUs."""
     if message.HasField("ensemble_scheduling"):
         return
     for group in message.instance_group:

@@ -37,10 +37,7 @@ def option(
     """A field of an option group that one flag sets.
 
     Args:
-        name: The flag's name; this and the next three are `Flag`'s.
-        default: Default as written on a command line.
         read: Returns the field's value from the values of all flags and this flag's name; by default the flag's value.
-        more: Further attributes of `Flag`.
     """
     flag = Flag(name, kind, default, help, **more)
     return field(metadata={_FLAGS: (flag,), _READ: lambda values: read(values, name)})

@@ -72,11 +72,7 @@ def _is_writable(folder: Path) -> bool:
 
 
 def _fallback() -> Path | None:
-    """The store among temporary files; None if it cannot be created.
-
-    Raises:
-        OptionError: If its path exists and another user made it or can write to it.
-    """
+    """The store among temporary files, None if it cannot be created; OptionError if another user can write to it."""
     try:
         store = private_store()
     except OSError:

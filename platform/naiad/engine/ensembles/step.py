@@ -112,11 +112,7 @@ class StepModels(Protocol):
     """Finds the models of steps; a `Registry` does."""
 
     def find(self, name: str, version: int) -> Target:
-        """What a request to a name and version goes to now.
-
-        Raises:
-            NaiadError: If nothing serves it.
-        """
+        """What a request to a name and version goes to now; raises NaiadError if nothing serves it."""
 
 
 class StepSubmitter:

@@ -27,8 +27,7 @@ from naiad.protocol.metadata import ModelCondition, ModelStatistics
 class EnsembleVersion:
     """A loaded version of an ensemble, as the coordinator has it. Implements `ServedVersion`."""
 
-    direct = None  # none: which instance gets the inputs is known only when the steps are dispatched
-
+    direct = None  # None: which instance gets the inputs is known only when the steps are dispatched
     replicas: Replicas | None = None
 
     def __init__(

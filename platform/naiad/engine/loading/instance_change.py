@@ -12,7 +12,6 @@ from dataclasses import replace
 from naiad_stub.process_limits import usable_processors
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.kept_instances import kept_names
 from naiad.config.model.model_config import ModelConfig, freeze, instance_groups, instance_names
 from naiad.engine.serving.version import ModelVersion
 from naiad.guests.launch import LaunchSpec
@@ -50,7 +49,7 @@ def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.Mode
     if not _resource_needs(config) <= _resource_needs(loaded.config):
         return None  # a need that no instance has yet may be one that can never be granted
     if message.HasField("sequence_batching"):
-        kept = kept_names(loaded.config, config)
+        kept = _kept_names(loaded.config, config)
         removed = {instance.name for instance in loaded.instances} - kept
         # A reload lets the sequences of the old instances end. While instances are started, sequences may begin.
         if removed and (set(names) - kept or loaded.is_in_use(removed)):
@@ -92,7 +91,7 @@ def specs_with(loaded: ModelVersion, config: ModelConfig) -> tuple[list[LaunchSp
         )
         for each in instances
     ]
-    return specs, kept_names(loaded.config, config)
+    return specs, _kept_names(loaded.config, config)
 
 
 def has_other_changes(before: Signature | None, now: Signature | None, config_file: str, version: int) -> bool:
@@ -129,3 +128,25 @@ def _with_threads(template: LaunchSpec, before: int, now: int) -> dict[str, str]
         if name not in os.environ and environ.get(name) == threads_each(before):
             environ[name] = threads_each(now)
     return environ
+
+
+def _kept_names(before: ModelConfig, now: ModelConfig) -> set[str]:
+    """The names of the instances that are the same in both configurations.
+
+    As in the reference (CORE src/model_config_utils.cc, `ConfigChangeRequiresReload`), an instance stays if its group
+    is unchanged apart from its count. Here its name has to stay as well, since logs and metrics identify it by name.
+    """
+    old, new = _identities(before), _identities(now)
+    return {name for name, identity in new.items() if old.get(name) == identity}
+
+
+def _identities(config: ModelConfig) -> dict[str, tuple[object, ...]]:
+    groups = instance_groups(config)
+    found: dict[str, tuple[object, ...]] = {}
+    for each in instance_names(config):
+        group = pb.ModelInstanceGroup()
+        group.CopyFrom(groups.get(each.name, group))
+        for name in ("name", "count", "gpus"):
+            group.ClearField(name)
+        found[each.name] = (each.kind, each.device_id, group.SerializeToString(deterministic=True))
+    return found

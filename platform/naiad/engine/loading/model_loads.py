@@ -95,11 +95,7 @@ class ModelLoads:
         await asyncio.gather(*self._unloads, return_exceptions=True)
 
     async def wait_replaced(self, key: str) -> bool:
-        """Wait for `finalize` of what loads of a model have replaced, but not for requests in flight.
-
-        Returns:
-            Whether some of it is still ending.
-        """
+        """Wait for `finalize` of what was replaced, but not for requests in flight; whether some of it still ends."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _REQUEST_SECONDS
         while ending := [task for task in self._replaced if self._unloads.get(task) == key]:

@@ -105,7 +105,7 @@ class Row(NamedTuple, Generic[AnyItem]):
     # keep their positions; its inputs are those of another row, filled with zeros.
     item: AnyItem | None
     correlation_id: int | str  # id of the sequence, which an iterative scheduler may have generated; 0 in a padding row
-    flags: int  # SEQUENCE_START and SEQUENCE_END, as passed to the model.
+    flags: int  # SEQUENCE_START and SEQUENCE_END, as passed to the model
     # Control tensors to add to the request's inputs. Rows share them; do not modify them.
     controls: tuple[InputTensor, ...]
     # The sequence's implicit state, whose tensors are further inputs; None without one.

@@ -145,11 +145,7 @@ class RateLimiter(Generic[Instance, Work]):
         return self._grant()
 
     def holders_before(self, instance: Instance) -> list[list[Instance]]:
-        """What the first staged work of an instance waits for.
-
-        Returns:
-            For each event that it needs, the instances that could cause the event by finishing what they execute.
-        """
+        """For each event that an instance's first staged work waits for: who could cause it by finishing."""
         member = self._members[instance]
         if member.is_working:
             return [[instance]]

@@ -74,7 +74,6 @@ class ReportedStatistics:
     """Counts what backends report about the requests of one model version.
 
     Args:
-        statistics: Where it is counted.
         find: The time at which a request in flight was queued (monotonic ns), and its rows; None if it has ended.
     """
 

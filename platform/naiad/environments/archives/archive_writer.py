@@ -71,11 +71,7 @@ def write_archive(
     members: Iterable[OutputMember],
     advance: Callable[[int], None],
 ) -> str:
-    """Write members in their order into a new archive; *advance* receives the size of each.
-
-    Returns:
-        The SHA-256 of the archive.
-    """
+    """Write members in order into a new archive; returns its SHA-256. *advance* receives the size of each."""
     with output.open("wb") as file:
         raw = HashedOutput(file)
         with _compressing(raw, format) as stream, tarfile.open(fileobj=stream, mode="w|", bufsize=1 << 20) as tar:

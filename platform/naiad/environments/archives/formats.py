@@ -166,7 +166,6 @@ def iterate_members(
 
     Args:
         advance: Called with the number of bytes read; with `ahead`, from another thread.
-        ahead: Whether to decompress in a separate thread. Use it to read the whole archive.
 
     Raises:
         One of `ARCHIVE_ERRORS`: If the archive is damaged.

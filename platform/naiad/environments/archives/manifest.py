@@ -65,7 +65,7 @@ class Manifest:
     packages: tuple[Package, ...]
     files: int
     size: int
-    recipe: dict[str, str]  # SHA-256 of the recipe's files by name; empty without a recipe.
+    recipe: dict[str, str]  # SHA-256 of the recipe's files by name; empty without a recipe
     # What `content_digest` returns for its files but the manifest; empty in archives of earlier versions.
     content: str = ""
 
@@ -74,11 +74,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Manifest:
-        """The manifest for the parsed JSON that `as_bytes` writes.
-
-        Raises:
-            KeyError, TypeError, ValueError: If a value is missing or has the wrong type.
-        """
+        """The manifest for what `as_bytes` writes; KeyError, TypeError or ValueError for anything else."""
         fields = {name: value[name] for name in cls.__slots__ if name != "content"}
         packages = tuple(Package(**one) for one in value["packages"])
         return cls(**{**fields, "packages": packages, "content": str(value.get("content", ""))})

@@ -22,11 +22,7 @@ _SHOWN = 300
 
 
 def squashfs_members(path: Path, advance: Callable[[int], None]) -> Iterator[MemberAndContent]:
-    """All members of an image with their contents; links are not followed.
-
-    Raises:
-        ExecutionEnvironmentError: If this machine lacks the tool, or it cannot read the image.
-    """
+    """All members of an image with contents; ExecutionEnvironmentError if no tool of this machine reads it."""
     tool = shutil.which(_TOOL)
     if tool is None:
         raise ExecutionEnvironmentError(

@@ -67,7 +67,6 @@ def download(
 
     Args:
         into: The file to write. An earlier attempt in it is resumed if the remote file is unchanged.
-        pauses: Seconds before new attempts; `PAUSES` unless given.
 
     Raises:
         ExecutionEnvironmentError: If it cannot be downloaded; the received bytes stay for the next attempt.
@@ -110,11 +109,7 @@ def read_small_file(uri: str) -> bytes | None:
 
 
 def read_version(uri: str, *, or_size: bool = False) -> str:
-    """A value that changes with a remote file, such as an ETag; empty if unknown.
-
-    Args:
-        or_size: Whether the file's size will do, which most changes of an archive change.
-    """
+    """What changes with a remote file, such as an ETag, or its size if *or_size*; empty if unknown."""
     try:
         if not _is_http(uri):  # the metadata suffices; no need to open the file
             return _version(_stored(uri)[1])

@@ -134,11 +134,7 @@ class RemoteArchives:
         return [part for part in parts if part.stat().st_mtime < limit]
 
     def _known(self, uri: str) -> dict[str, Any]:
-        """The record of a URI, empty before its first use.
-
-        Raises:
-            ExecutionEnvironmentError: If this user may not read it: any content would be accepted.
-        """
+        """The record of a URI, empty before its first use; an error if this user may not read it."""
         known = json_cache.read(self._record(uri))
         if known is None:
             require_readable(self._record(uri), self._root)

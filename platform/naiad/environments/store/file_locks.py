@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 class CreationLocks:
-    """Locks of things that one thread of one process creates at a time, a file for each.
-
-    Args:
-        waits: Whether to wait for another process. Threads of this process always wait for each other.
-    """
+    """Locks of what one thread creates at a time; without *waits*, other processes are not waited for."""
 
     def __init__(self, *, waits: bool = True) -> None:
         self._waits = waits

@@ -52,11 +52,7 @@ _NO_ROOM = "negative padding"  # what `conda-unpack` says where a path is longer
 
 
 def finish(entry: Path, prefix: Path, origin: str, unpacked: Mapping[str, UnpackedFile]) -> None:
-    """Complete an entry: fix prefixes, compile, probe the interpreter, and write `files.json` and the record.
-
-    Args:
-        unpacked: Files that unpacking wrote, by path relative to the entry's `env`.
-    """
+    """Complete an entry: fix prefixes, compile, probe the interpreter, and write `files.json` and the record."""
     where = f"the execution environment {origin}"
     python = require_interpreter(prefix, where=where)
     try:

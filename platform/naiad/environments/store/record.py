@@ -120,11 +120,7 @@ def _survived(entry: Path, record: dict[str, Any], prefix: Path) -> bool:
 
 
 def _size(prefix: Path) -> list[int]:
-    """Number of files, links to files included, and the sum of their sizes.
-
-    Raises:
-        PermissionError: If this user may not list a folder: its files are not lost.
-    """
+    """Number of files, links included, and their sizes; PermissionError if this user may not list a folder."""
     walked = os.walk(prefix, onerror=_raise_denied)
     files = [os.lstat(os.path.join(folder, name)) for folder, _, names in walked for name in names]  # noqa: PTH118 - plain strings: called for each of 10,000 files
     return [len(files), sum(facts.st_size for facts in files)]

@@ -40,9 +40,6 @@ def share_files(entry: Path, files: Mapping[str, FileState], digests: Mapping[st
     """Replace files of an entry by hard links to equal files of complete entries; returns the bytes saved.
 
     Where that is impossible, as on file systems without hard links, files stay as they are.
-
-    Args:
-        files: Its files by path relative to `env`.
     """
     waiting = {name: file for name, file in files.items() if file.size >= _SMALLEST and len(digests[name][1]) == 64}  # noqa: PLR2004 - a SHA-256
     saved = 0

@@ -35,11 +35,7 @@ class FolderListing:
 
 
 def list_folder(folder: Path, tops: Sequence[str] | None = None, *, with_bytecode: bool) -> FolderListing:
-    """List a repository's folder without its signatures.
-
-    Args:
-        with_bytecode: Whether `__pycache__` counts. Python runs bytecode there in place of the source beside it.
-    """
+    """List a repository's folder without its signatures; *with_bytecode*, with what Python runs in place of sources."""
     found = FolderListing()
     # A stack of folders in place of recursion: a path of 4,096 bytes may have 2,000 folders.
     waiting = [""]
@@ -75,11 +71,7 @@ def quoted(path: str) -> str:
 
 
 def read_file(path: Path, limit: int) -> bytes:
-    """The content of a file.
-
-    Raises:
-        RegistryError: If it is not a regular file, cannot be read, or has more than *limit* bytes.
-    """
+    """The content of a file; RegistryError if it is irregular, unreadable, or has more than *limit* bytes."""
     with _opened(path) as descriptor, open(descriptor, "rb", closefd=False) as file:
         data = file.read(limit + 1)
     if len(data) > limit:

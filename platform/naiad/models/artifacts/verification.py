@@ -48,11 +48,7 @@ def folder_statements(folder: Path, keys: TrustedKeys | None) -> list[SignedStat
 
 
 def trusted_statements(folder: Path, keys: TrustedKeys, where: str) -> list[SignedStatement]:
-    """The statements of a folder that trusted keys signed; at least one.
-
-    Raises:
-        RegistryError: If there is none, or a signature is malformed.
-    """
+    """The statements of a folder that trusted keys signed; RegistryError if there is none, or one is malformed."""
     return _trusted(folder_statements(folder, keys), keys, where)
 
 

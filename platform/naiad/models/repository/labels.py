@@ -11,11 +11,7 @@ from naiad.models.repository.layout import is_inside
 
 
 def read_labels(config: ModelConfig, directory: Path) -> Mapping[str, tuple[str, ...]]:
-    """Read the labels of a model's outputs, by output name; outputs without a label file are left out.
-
-    Raises:
-        RepositoryError: If a file is missing, is not UTF-8, or is outside the model's directory.
-    """
+    """The labels of a model's outputs that have a file, by name; RepositoryError if one cannot be read."""
     return {
         output.name: _read(directory / output.label_filename, directory, f"'{output.name}' in model '{config.name}'")
         for output in config.outputs

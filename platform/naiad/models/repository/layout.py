@@ -39,7 +39,7 @@ class ModelFiles:
     repository: Path
     directory: Path
     namespace: str = ""  # location of its repository, where repositories are namespaces; else empty
-    uri: str = ""  # URI from which its directory was copied; empty for a directory of this machine.
+    uri: str = ""  # URI from which its directory was copied; empty for a directory of this machine
     is_renamed: bool = False  # whether `name` was registered, and overrides the name in the configuration
 
     @property

@@ -87,12 +87,7 @@ def check_model_name(name: str) -> None:
 
 
 def parse_override(name: str, parameters: Mapping[str, str | Buffer]) -> LoadOverride | None:
-    """Parse the parameters of a load request; None without any.
-
-    Raises:
-        InvalidRequestError: For an unknown parameter, for files without a configuration, and for a file outside of
-            the model's directory.
-    """
+    """Parse the parameters of a load request, None without any; InvalidRequestError for unknown or unsafe ones."""
     contents: dict[str, Buffer] = {}
     config: str | None = None
     for key, value in parameters.items():

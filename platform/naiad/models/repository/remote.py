@@ -19,8 +19,7 @@ from naiad.core.errors import RepositoryError
 from naiad.models.artifacts.folders import move_into_place
 from naiad.models.polling import Signature, Snapshot, is_ignored
 from naiad.models.repository.layout import is_never_model, make_temporary_directory
-from naiad.sources.storage.listing import StoredFile, list_files, list_folders
-from naiad.sources.storage.opening import Storage, translate_storage_errors
+from naiad.sources.storage.opening import Storage, StoredFile, list_files, list_folders, translate_storage_errors
 
 _MOUNTS = {
     "s3": "TRITON_AWS_MOUNT_DIRECTORY",

@@ -47,12 +47,7 @@ class Repository(Protocol):
         """The signatures of all its models; raises as `model_names`."""
 
     def fetch(self, name: str, directory: Path | None = None) -> None:
-        """Bring the files of a model up to date.
-
-        Args:
-            name: The model's directory.
-            directory: The directory to bring it into, one that `directory` was; the present one by default.
-        """
+        """Bring the files of a model up to date, in *directory* if it is given: one that `directory` was."""
 
     def has_directory(self, directory: Path) -> bool:
         """Whether `directory` is or was this one."""
@@ -233,12 +228,7 @@ def open_repositories(
     environ: Mapping[str, str] | None = None,
     policy: ArtifactPolicy | None = None,
 ) -> Repositories:
-    """Open repositories: a `Path` is a directory, a text is a URI.
-
-    Args:
-        is_namespaced: Whether each is a namespace of models.
-        environ: Variables with credentials; those of this process by default.
-    """
+    """Open repositories: a `Path` is a directory, a text a URI; *environ* has credentials (default: this process's)."""
     required_keys = None if policy is None else policy.required_keys
     environ = os.environ if environ is None else environ
     repositories: list[Repository] = []

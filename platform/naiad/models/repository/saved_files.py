@@ -144,11 +144,7 @@ def may_be_saved_file(argument: str) -> bool:
 
 
 def read_saved_file(path: Path) -> SavedFile:
-    """What serves a file or directory.
-
-    Raises:
-        RepositoryError: If it does not exist, or no backend for files is known to serve it.
-    """
+    """What serves a file or directory; RepositoryError if it does not exist, or no backend is known to."""
     path = path.absolute()
     if not path.exists():
         raise RepositoryError(f"cannot serve '{path}': it does not exist; correct the path")

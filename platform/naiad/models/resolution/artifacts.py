@@ -55,11 +55,7 @@ class Artifacts:
 def choose_artifacts(
     *, model_dir: Path, backend_dir: Path | None, python_dirs: tuple[Path, ...], default: GuestLayout, files: Files
 ) -> Artifacts:
-    """Choose the stub and the utils.
-
-    Args:
-        backend_dir: Directory of a shared backend; None for a model with its own code.
-    """
+    """Choose the stub and the utils; *backend_dir* is None for a model with its own code."""
     own = () if backend_dir is None else (backend_dir,)
     foreign: list[Path] = []
     utils_dir, pair_step = _choose_pair((*own, *python_dirs), default, files, foreign)

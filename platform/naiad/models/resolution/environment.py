@@ -188,11 +188,7 @@ def _brought(
     defaults: PythonDefaults,
     archive: SearchedPath | None,
 ) -> EnvironmentChoice | None:
-    """The environment that a file in the version's directory declares; None if the operator's default is to be used.
-
-    Raises:
-        ResolutionError: If there is no such file, and no default.
-    """
+    """The environment that a file of the version declares; None for the default, ResolutionError without either."""
     assert search.model_dir is not None, "the environment is a model's"
     folder = search.model_dir / str(search.version)
     looks = [] if archive is None else [archive]
@@ -374,7 +370,7 @@ class EnvironmentSearch:
     base: Path
     model_dir: Path | None = None
     version: int = 0
-    model_uri: str = ""  # URI from which the model's directory was copied; empty for a directory of this machine.
+    model_uri: str = ""  # URI from which the model's directory was copied; empty for a directory of this machine
     directories: tuple[Path, ...] = ()  # directories of `env://` names, in order
     repository: Path | None = None  # the repository, whose `environments.lock` may pin remote archives; None for none
 

@@ -64,7 +64,6 @@ def probe_interpreter(
     """Start an interpreter and return the facts it reports.
 
     Args:
-        library_path: Folder for LD_LIBRARY_PATH, if it does not find its libpython otherwise.
         bytecode: Folder for bytecode of imported modules; None to write none.
 
     Raises:

@@ -30,7 +30,6 @@ def run_script(
         script: Source of the script. It is passed with `-c`, so the interpreter's user need not have access to it.
         mark: Start of the output line; a `sitecustomize` may print other lines.
         options: Options of the interpreter. `-I` excludes PYTHON* variables, the user's site and the current folder.
-        library_path: Folder for LD_LIBRARY_PATH, if the interpreter does not find its libpython otherwise.
 
     Raises:
         ExecutionEnvironmentError: If it does not start, hangs, or prints invalid output; contains its last lines.

@@ -56,11 +56,7 @@ class Authorization:
         return self._header
 
     def answer(self, challenge: str, rejected: str) -> str:
-        """The header that answers a challenge.
-
-        Raises:
-            RegistryError: If the credentials for it are missing, or the server of tokens rejects them.
-        """
+        """The header that answers a challenge; RegistryError without credentials, or if they are rejected."""
         with self._lock:
             if self._header and self._header != rejected:
                 return self._header  # another thread has answered meanwhile

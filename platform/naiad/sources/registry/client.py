@@ -211,11 +211,7 @@ class RegistryClient:
             raise self._mismatch(digest, f"sha256:{actual.hexdigest()}", what)
 
     def download_blob(self, digest: str, size: int, into: Path, what: str, advance: Advance) -> None:
-        """Download a blob into a file; bytes that an earlier attempt left in the file are kept.
-
-        Args:
-            into: Concurrent calls must not have the same file.
-        """
+        """Download a blob into a file, which has no other user; bytes of an earlier attempt in it are kept."""
         try:
             into.parent.mkdir(parents=True, exist_ok=True)
             resumed = _prepare(into, size)
