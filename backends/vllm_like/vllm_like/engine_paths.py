@@ -6,7 +6,7 @@ Only the paths that are listed here can be named: none of an engine's administra
 from __future__ import annotations
 
 import json
-from typing import Any, List, Mapping, Sequence, Tuple
+from typing import Any, Mapping, Sequence, Tuple
 
 from vllm_like import json_text, values
 from vllm_like.engines.base import CallerError, NotFoundError, PathRequest
@@ -50,28 +50,29 @@ def read_request(parts: Sequence[bytes], allowed: Sequence[str]) -> PathRequest:
     if path not in allowed:
         raise NotFoundError(f"this model does not serve {path}, which 'engine_paths' in its model.json must name")
     document: Any = {}
+    body = parts[2]
     if path != _TRANSCRIPTIONS:
         document = json_text.parse(parts[2].decode("utf-8", "replace"), "the body")
         if not isinstance(document, dict):
             raise CallerError("the body must be a JSON object")
         _check_links(document)
         content_type = _JSON
-    return PathRequest(path, content_type, parts[2], document)
+        body = json.dumps(document).encode()  # what was checked: another parser may read the client's JSON differently
+    return PathRequest(path, content_type, body, document)
 
 
-def _check_links(value: Any) -> None:
+def _check_links(document: Any) -> None:
     """Reject links: an engine would fetch what they name, with the rights of this machine."""
-    waiting: List[Any] = [value]
+    waiting = [document]
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
-            wrong = next((name for name, link in one.items() if name.lower().endswith(_LINK) and _is_link(link)), None)
-            if wrong is not None:
-                raise CallerError(f"'{wrong}' must be a data URL: '{str(one[wrong])[:80]}' is not fetched")
+            links = {name: value for name, value in one.items() if name.lower().endswith(_LINK)}
+            if one.get("data_format") == _LINK:  # for plugins of vLLM
+                links["data"] = one.get("data")
+            for name, value in links.items():
+                if isinstance(value, str) and not value.startswith(_EMBEDDED):
+                    raise CallerError(f"links are not fetched: '{name}' must be a data URL, not '{value[:80]}'")
             waiting += one.values()
         elif isinstance(one, list):
             waiting += one
-
-
-def _is_link(value: Any) -> bool:
-    return isinstance(value, str) and not value.startswith(_EMBEDDED)

@@ -105,8 +105,19 @@ def test_links_are_not_fetched(server):
         messages = [{"role": "user", "content": [{"type": "image_url", "image_url": link}]}]
         status, message = refused(server, "/apply-template", model="said", messages=messages)
         assert status == 400
-        assert "must be a data URL: '" in message
-        assert message.endswith("is not fetched")
+        assert "links are not fetched: 'image_url' must be a data URL, not '" in message.replace("'url'", "'image_url'")
+    status, message = refused(
+        server, "/pooling", model="vllm", data={"data": "https://127.0.0.1/a", "data_format": "url"}
+    )
+    assert (status, message.endswith("'data' must be a data URL, not 'https://127.0.0.1/a'")) == (400, True)
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    assert told(server, "/pooling", model="vllm", messages=[{"role": "user", "content": [part]}])["path"] == "/pooling"
+
+
+def test_what_was_checked_is_what_is_passed_on(server):
+    body = '{"image_url": "http://127.0.0.1:1/", "image_url": "data:,"}'
+    got = server.post("/v2/models/vllm/generate", {"path_request": ["/score", "application/json", body]})
+    assert (got.status, "127.0.0.1:1" in got.body.decode()) == (200, False), got.body
 
 
 def test_a_model_serves_no_path_that_it_does_not_name(server):

@@ -114,7 +114,6 @@ class PathRequest:
     """One request to a path of the engine's own server.
 
     Attributes:
-        body: The body as the client sent it.
         document: The JSON object in the body; empty for a form.
     """
 

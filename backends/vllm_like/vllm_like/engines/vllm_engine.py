@@ -179,6 +179,7 @@ class VllmEngine(Engine):
         self._reasoning_parser = vllm_reasoning.parser_class(reasoning) if reasoning else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}
         self._running: Dict[str, Sink] = {}
+        self._forwarded = 0  # requests that vLLM's own application answers
         self._is_asleep = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="vllm", daemon=True)
@@ -372,10 +373,13 @@ class VllmEngine(Engine):
     async def _forward(self, request: PathRequest, sink: PathSink) -> None:
         error: Optional[Exception] = BusyError(_ASLEEP) if self._is_asleep else None
         if error is None:
+            self._forwarded += 1
             try:
                 await vllm_paths.forward(self._application, request, sink)
             except Exception as raised:  # noqa: BLE001 - sent to the client
                 error = raised.with_traceback(None)  # which refers to this frame, and so to the error
+            finally:
+                self._forwarded -= 1
         sink.end(_classify(error) if error is not None else None)
         self._report_if_dead(error)
 
@@ -453,7 +457,7 @@ class VllmEngine(Engine):
 
     async def _drain(self) -> None:
         self._cancel_poll.cancel()
-        while self._running:
+        while self._running or self._forwarded:
             await asyncio.sleep(_CANCEL_POLL_SECONDS)
 
 
