@@ -337,7 +337,7 @@ _OUTPUT = re.compile(r"^( *)```text$", re.MULTILINE)
 
 
 def _with_outputs(text: str) -> str:
-    """The text of a page whose blocks of output have the class `printed`: blocks without a language are `text` as well."""
+    """The text of a page whose blocks of output, and those without a language, have the class `printed`."""
     return _OUTPUT.sub(r"\1``` { .text .printed }", text)
 
 

@@ -49,6 +49,12 @@ def test_a_batch_waits_for_its_delay_and_no_longer():
     assert made.next_wakeup() is None
 
 
+def test_a_request_that_comes_when_the_delay_is_over_sends_the_batch():
+    made = scheduler("a", delay_us=5000)
+    assert enqueue(made, Request(0)) == []
+    assert dispatched(enqueue(made, Request(1), now=5 * MS)) == [("a", [0, 1])]
+
+
 def test_a_batch_that_reaches_a_preferred_size_goes_at_once():
     made = scheduler("a", preferred=[4], delay_us=5000)
     assert enqueue(made, *map(Request, range(3))) == []
@@ -84,6 +90,15 @@ def test_a_request_that_comes_alone_goes_to_an_instance_that_holds_nothing():
     assert made.enqueue(Request(2), 0, needs_idle=True) == []
     assert made.on_finished("a") == []
     assert dispatched(made.on_finished("a")) == [("a", [2])]
+
+
+def test_a_request_that_needs_an_idle_instance_keeps_its_batch_from_one_that_works():
+    made = scheduler("a", size=2)
+    made.set_depth("a", 2)
+    enqueue(made, Request(0))
+    assert made.enqueue(Request(1), 0, needs_idle=True) == []
+    assert enqueue(made, Request(2)) == [], "as many as fit, and one of them may not follow other work"
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
 
 
 def test_higher_priorities_go_first_and_unknown_ones_are_the_default():
@@ -169,6 +184,31 @@ def test_a_request_may_shorten_its_timeout_where_that_is_allowed(default, overri
     made = scheduler(policy=QueuePolicy(timeout_us=default, allow_override=override))
     enqueue(made, Request(0, timeout_us=asked))
     assert made.next_wakeup() == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "priority", "asked", "expected"),
+    [
+        (QueuePolicy(), 0, 3000, None),
+        (QueuePolicy(timeout_us=5000), 0, 0, 9 * MS),
+        (QueuePolicy(timeout_us=5000), 2, 0, 6 * MS),
+        (QueuePolicy(timeout_us=5000, allow_override=True), 1, 3000, 7 * MS),
+        (QueuePolicy(timeout_us=5000, delays_expired=True), 0, 0, None),
+    ],
+)
+def test_when_a_request_will_be_refused_is_known_before_it_is_queued(policy, priority, asked, expected):
+    made = scheduler(policy=policy, levels=2, default_level=1, policies={2: QueuePolicy(timeout_us=2000)})
+    assert made.deadline_of(Request(0, priority=priority, timeout_us=asked), 4 * MS) == expected
+
+
+def test_an_expired_request_that_is_delayed_can_be_withdrawn():
+    made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays_expired=True))
+    late = Request(0)
+    enqueue(made, late, Request(1))
+    made.wake(5 * MS)
+    assert made.withdraw(late)
+    assert made.waiting_count == 1
+    assert dispatched(made.add_instance("a", 5 * MS)) == [("a", [1])]
 
 
 def test_a_withdrawn_request_does_not_block_others():

@@ -246,3 +246,14 @@ def test_a_sequence_that_was_given_a_slot_in_time_does_not_expire():
     assert made.next_wakeup() is None
     assert made.wake(9 * MS) == []
     assert rows(made.on_finished("a", 9 * MS)) == [("a", ["b2"])]
+
+
+def test_timeouts_of_sequences_that_left_the_backlog_are_not_kept():
+    made = scheduler("a", size=1)
+    send(made, 5000, START)
+    for number in range(1, 1000):
+        request = Request(number, correlation_id=number, flags=START | END, timeout_us=10**9)
+        made.enqueue(request, 0)
+        assert made.withdraw(request)
+        made.wake(0)
+    assert len(made._backlog._expiries) < 100

@@ -40,6 +40,13 @@ def test_an_instance_is_in_use_as_long_as_it_has_a_sequence():
     assert not made.is_in_use("unknown")
 
 
+def test_an_instance_with_one_sequence_of_two_is_in_use():
+    made = scheduler("a", text="oldest { max_candidate_sequences: 2 }")
+    send(made, 1, START)
+    made.on_finished("a")
+    assert made.is_in_use("a")
+
+
 def test_a_sequence_that_had_not_begun_moves_to_another_instance():
     made = scheduler("a", text="oldest { max_candidate_sequences: 2 }")
     send(made, 1, START | END)

@@ -125,8 +125,7 @@ class DynamicScheduler(Generic[Instance, Item]):
     def withdraw(self, item: Item) -> bool:
         if not self._queue.discard(item):
             return False
-        self._held = None
-        self._wake_ns = 0  # without it, those behind it may form a batch now
+        self._wake_ns = 0  # without it, those behind it may form a batch now; nothing is held back until then
         return True
 
     def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
