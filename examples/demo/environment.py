@@ -11,6 +11,7 @@ from typing import Callable
 
 from naiad_building.build import build
 from naiad_building.pack import pack
+from naiad_building.uv_program import InstallOptions
 
 
 def packed_environment(
@@ -31,7 +32,7 @@ def packed_environment(
     # Remove the unpacked copies of the previous environment.
     for old in (prefix, work / "store"):
         shutil.rmtree(old, ignore_errors=True)
-    built = build(recipe, prefix, progress=progress)
+    built = build(recipe, prefix, options=InstallOptions(progress=progress))
     progress("packing")
     packed = pack(prefix, work / f"{recipe.name}{ending}", force=True)
     known = {"archive": str(packed.archive), "python": built.version, "recipe": digest}

@@ -31,13 +31,7 @@ from naiad.sources.interpreters.discovery import find_interpreter
 from naiad_building.recipe import Preference, Recipe
 from naiad_building.relocation import relocate_binaries, relocate_texts
 
-__all__ = [
-    "BaseInterpreter",
-    "choose_base",
-    "copy_base",
-    "inspect_base",
-    "version_preferences",
-]
+__all__ = ["BaseInterpreter", "choose_base", "copy_base", "inspect_base", "version_preferences"]
 
 # Run by the interpreter itself, because distributions put their standard library in different places. In a venv it
 # reports the paths of the interpreter that the venv was created from.
@@ -104,14 +98,8 @@ def inspect_base(python: Path) -> BaseInterpreter:
         raise ExecutionEnvironmentError(f"{python} does not work: {error.stderr.strip()[-500:]}") from error
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         raise ExecutionEnvironmentError(f"{python} does not work: {error}") from error
-    base = BaseInterpreter(
-        executable=Path(facts["executable"]),
-        version=facts["version"],
-        prefix=Path(facts["prefix"]).resolve(),
-        stdlib=Path(facts["stdlib"]).resolve(),
-        include=Path(facts["include"]).resolve(),
-        cache_tag=facts["cache_tag"],
-    )
+    prefix, stdlib, include = (Path(facts[name]).resolve() for name in ("prefix", "stdlib", "include"))
+    base = BaseInterpreter(Path(facts["executable"]), facts["version"], prefix, stdlib, include, facts["cache_tag"])
     _require_copyable(base, facts)
     return base
 
@@ -200,16 +188,14 @@ def _copy_libraries(base: BaseInterpreter, prefix: Path) -> None:
     if base.is_system:
         return
     waiting = [path for path in prefix.rglob("*") if path.is_file() and not path.is_symlink()]
-    seen: set[str] = set()
     while waiting:
         section = read_dynamic_section(waiting.pop())
         for name in section.needed if section else ():
-            source = base.prefix / "lib" / name
-            if name not in seen and source.is_file():
-                (prefix / "lib").mkdir(exist_ok=True)
-                shutil.copy2(source, prefix / "lib" / name)
-                waiting.append(prefix / "lib" / name)
-            seen.add(name)
+            source, copy = base.prefix / "lib" / name, prefix / "lib" / name
+            if source.is_file() and not copy.exists():
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy2(source, copy)
+                waiting.append(copy)
 
 
 def _build_settings(prefix: Path) -> Iterator[Path]:
@@ -228,9 +214,10 @@ def choose_base(recipe: Recipe, accepted: SpecifierSet, python: str | None) -> P
     if python is not None and "/" in python:
         return Path(python)
     last = InterpreterNotFoundError("no version is left to look for")
+    cache = open_store(find_store("", os.environ).path) / "interpreters"  # of the default store, as the server's
     for versions in version_preferences(recipe.prefer, accepted, python, sys.version_info[:2]):
         try:
-            return find_interpreter(versions, _cache(), need_numpy=False).python
+            return find_interpreter(versions, cache, need_numpy=False).python
         except InterpreterNotFoundError as error:
             last = without_frames(error)
     raise InterpreterNotFoundError(f"cannot build '{recipe.name}' of {recipe.folder}: {last.message}") from last
@@ -255,8 +242,3 @@ def _exactly(version: str) -> SpecifierSet:
         raise OptionError(
             f"'{version}' is not a version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
         ) from None
-
-
-def _cache() -> Path:
-    # The cache of the default store, which the server fills too.
-    return open_store(find_store("", os.environ).path) / "interpreters"

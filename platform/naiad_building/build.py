@@ -35,14 +35,12 @@ from naiad.environments.store.opening import open_store
 from naiad.environments.store.package_cache import conda_packages
 from naiad.sources.interpreters.probe import probe_interpreter
 from naiad_building.base_interpreter import BaseInterpreter, choose_base, copy_base, inspect_base
-from naiad_building.conda_meta import record_interpreter, write_history
+from naiad_building.collecting import record_interpreter, write_history
 from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
-from naiad_building.declared.venv import by_indexes
 from naiad_building.indexes import parse_options
-from naiad_building.lockfiles import pin_lines
 from naiad_building.recipe import Recipe, copy_recipe, read_recipe
 from naiad_building.relocation import relocate_binaries
-from naiad_building.uv_program import InstallOptions, Requirements, install
+from naiad_building.uv_program import InstallOptions, Requirements, install, locked_requirements
 
 __all__ = ["BuiltEnvironment", "build", "requirements_to_install"]
 
@@ -52,12 +50,7 @@ _INCLUDED = ("-r", "--requirement")
 
 @dataclass(frozen=True)
 class BuiltEnvironment:
-    """The result of a build.
-
-    Attributes:
-        prefix: Folder of the environment. It can be packed, or copied to another machine.
-        base: The interpreter it was copied from, which is no longer needed; its own if conda installed it.
-    """
+    """The result of a build: *base* was copied, and is no longer needed; its own if conda installed it."""
 
     prefix: Path
     python: Path
@@ -66,26 +59,13 @@ class BuiltEnvironment:
     packages: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True)
-class _InstallPlan:
-    """What to install, each with its sources."""
-
-    requirements: list[tuple[Requirements, InstallOptions]]
-    progress: Callable[[str], None]
-
-
 def build(
-    recipe_dir: Path,
-    output_prefix: Path,
-    *,
-    python: str | None = None,
-    options: InstallOptions | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    recipe_dir: Path, output_prefix: Path, *, python: str | None = None, options: InstallOptions | None = None
 ) -> BuiltEnvironment:
     """Build the environment of a recipe.
 
     Args:
-        output_prefix: Folder to build in; must be missing or empty.
+        output_prefix: Folder to build in; must be missing or empty. It can be packed, or copied to another machine.
         python: Overrides the recipe: a version (`3.12`, `3.12.1`), or the path of an interpreter.
 
     Raises:
@@ -95,7 +75,7 @@ def build(
     prefix = output_prefix.resolve()
     _require_free(prefix)
     _require_platform(recipe)
-    make = _prepared(recipe, prefix, python, options or InstallOptions(), progress)
+    make = _prepared(recipe, prefix, python, options or InstallOptions())
     created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
@@ -109,19 +89,14 @@ def build(
 
 
 def _prepared(
-    recipe: Recipe,
-    prefix: Path,
-    python: str | None,
-    options: InstallOptions,
-    progress: Callable[[str], None],
+    recipe: Recipe, prefix: Path, python: str | None, options: InstallOptions
 ) -> Callable[[], tuple[Path, BaseInterpreter]]:
     """Check everything that needs no files, and return the function that builds."""
     if recipe.conda is not None:
-        return partial(_build_conda, recipe, prefix, python, options, progress)
+        return partial(_build_conda, recipe, prefix, python, options)
     base = inspect_base(choose_base(recipe, _accepted_versions(recipe), python))
     # Raises if the lock is for another version.
-    installing = _InstallPlan(requirements_to_install(recipe, base.version, options), progress)
-    return partial(_build_in, recipe, base, prefix, installing)
+    return partial(_build_in, recipe, base, prefix, requirements_to_install(recipe, base.version, options), options)
 
 
 def _accepted_versions(recipe: Recipe) -> SpecifierSet:
@@ -146,10 +121,7 @@ def requirements_to_install(
     if pins is None:
         return [(_unlocked(declaration), options)]
     named_in = declaration.file if lock is None else lock.path
-    return [
-        (Requirements(pin_lines(group), named_in, is_locked=True), replace(options, indexes=indexes))
-        for indexes, group in by_indexes(pins, declaration.indexes)
-    ]
+    return locked_requirements(pins, named_in, replace(options, indexes=declaration.indexes))
 
 
 def _unlocked(declaration: Declaration) -> Requirements:
@@ -179,11 +151,7 @@ def _reject_editable(file: Path, seen: set[Path]) -> None:
 
 
 def _build_conda(
-    recipe: Recipe,
-    prefix: Path,
-    python: str | None,
-    options: InstallOptions,
-    progress: Callable[[str], None],
+    recipe: Recipe, prefix: Path, python: str | None, options: InstallOptions
 ) -> tuple[Path, BaseInterpreter]:
     """Build an environment of conda packages: those of its lock, else of a resolution."""
     # Here, because only these recipes need py-rattler.
@@ -204,10 +172,10 @@ def _build_conda(
     with tempfile.TemporaryDirectory(dir=prefix.parent, prefix=f".{prefix.name}.") as scratch:
         lock, built = declaration.lock, Path(scratch, "env")
         if not lock.is_file():
-            lock = resolve_conda(declaration, Path(scratch), cache, required or None, options, progress)
+            lock = resolve_conda(declaration, Path(scratch), cache, required or None, options)
         packages = read_conda_lock(lock, declaration, required or None)
         built.mkdir()
-        build_conda_environment(built, prefix, declaration, packages, cache, recipe.name, options, progress)
+        build_conda_environment(built, prefix, declaration, packages, cache, recipe.name, options)
         copy_recipe(replace(recipe, variables={**declaration.variables, **recipe.variables}), built)
         built.replace(prefix)
     try:
@@ -220,20 +188,23 @@ def _build_conda(
 
 
 def _build_in(
-    recipe: Recipe, base: BaseInterpreter, prefix: Path, installing: _InstallPlan
+    recipe: Recipe,
+    base: BaseInterpreter,
+    prefix: Path,
+    installed: list[tuple[Requirements, InstallOptions]],
+    options: InstallOptions,
 ) -> tuple[Path, BaseInterpreter]:
-    progress = installing.progress
-    python = prefix / "bin" / f"python{base.minor}"
+    python, progress = prefix / "bin" / f"python{base.minor}", options.progress
     progress(f"copying Python {base.version} from {base.prefix}")
     copy_base(base, prefix)
     # Checked early: an interpreter that cannot be copied should fail before any download.
     _require_self_contained(python, prefix, base)
     compile_environment(python, prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
-    for requirements, options in installing.requirements:
+    for requirements, chosen in installed:
         progress(f"installing {requirements.named_in}")
-        install(recipe.name, requirements, python, options, progress)
-    if installing.requirements:
+        install(recipe.name, requirements, python, chosen)
+    if installed:
         relocate_binaries(prefix, (base.prefix, prefix) if not base.is_system else (prefix,))
         progress("compiling")
         compile_environment(python, prefix, base.cache_tag)
@@ -276,9 +247,8 @@ def _require_self_contained(python: Path, prefix: Path, base: BaseInterpreter) -
         itself = probe_interpreter(python)
     except ExecutionEnvironmentError as error:
         raise ExecutionEnvironmentError(f"{refusal} does not run by itself ({error.message}); {advice}") from error
-    places = [itself.prefix, itself.base_prefix, *map(Path, itself.site_dirs)]
-    if itself.libpython is not None:
-        places.append(Path(itself.libpython))
+    libraries = () if itself.libpython is None else (itself.libpython,)
+    places = map(Path, (itself.prefix, itself.base_prefix, *itself.site_dirs, *libraries))
     outside = [str(place) for place in places if not place.resolve().is_relative_to(prefix)]
     if outside:
         raise ExecutionEnvironmentError(f"{refusal} still uses {', '.join(outside)}; {advice}")

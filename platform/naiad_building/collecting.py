@@ -8,19 +8,25 @@ environments give equal archives:
 - scripts get a first line that finds the interpreter beside them;
 - records lose digests, sizes, dates and commands that depend on the folder or the time;
 - bytecode gets the fixed time of its source member, and is recompiled if it contains the prefix.
+
+conda-pack requires records of a conda environment, which are written here for other ones. It copies files of recorded
+packages unchanged, and searches all others for the prefix. Recording the interpreter's files keeps that list short. It
+also keeps their bytecode: conda-pack leaves out bytecode beside a recorded source unless that is recorded too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import stat
 import tempfile
+import time
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import conda_pack
 from conda_pack.core import Packer
@@ -30,7 +36,10 @@ from naiad.environments.archives.archive_writer import MTIME, OutputMember
 from naiad.environments.bytecode import HEADER, CompileJob, compile_files
 from naiad.environments.installed_packages import normalize_record
 
-__all__ = ["PLACEHOLDER", "collect_members"]
+__all__ = ["CHANNEL", "PLACEHOLDER", "collect_members", "record_interpreter", "write_history"]
+
+CHANNEL = "naiad"
+"""Of the recorded interpreter."""
 
 PLACEHOLDER = "/opt/naiad/the-folder-of-this-environment"
 """Placeholder for the environment's folder in packed text files; `bin/conda-unpack` replaces it."""
@@ -38,6 +47,7 @@ PLACEHOLDER = "/opt/naiad/the-folder-of-this-environment"
 # Files that conda-pack writes itself. They are temporary, so their content must be read at once.
 _WRITTEN = frozenset({"bin/conda-unpack", "bin/conda_unpack_progress.py"})
 _HISTORY = "conda-meta/history"
+_SUBDIRS = {"x86_64": "linux-64"}
 _MADE_HERE = frozenset({"unix_python_entry_point", "pyc_file"})
 _LARGEST_SCRIPT = 1 << 20
 # First lines of scripts. The third form is written by pip, uv and rattler if the path is long or contains a space: the
@@ -63,10 +73,10 @@ def collect_members(prefix: Path, python: Path) -> tuple[list[OutputMember], tup
     for file in sorted(environment.files, key=lambda file: file.target):
         packer.add(file)
     _normalize_scripts(collector, prefix)
-    packer.prefixes = [record for record in packer.prefixes if _insert_placeholder(collector, prefix, *record)]
     packer.prefixes = [
         (target, PLACEHOLDER if placeholder == str(prefix) else placeholder, mode)
         for target, placeholder, mode in packer.prefixes
+        if _insert_placeholder(collector, prefix, target, placeholder, mode)
     ]
     packer.finish()
     _normalize_records(collector, prefix)
@@ -86,22 +96,23 @@ class _MemberCollector:
         if stat.S_ISLNK(facts.st_mode):
             self.members[target] = OutputMember(name=target, link=os.readlink(source))  # noqa: PTH115 - as it is written
         elif stat.S_ISREG(facts.st_mode):
-            data = Path(source).read_bytes() if target in _WRITTEN else None
-            self._add_file(target, facts, source=None if data is not None else Path(source), data=data)
+            self._add_file(target, Path(source), Path(source).read_bytes() if target in _WRITTEN else None)
 
     def add_bytes(self, source: str, content: bytes, target: str) -> None:
         """Add a file with rewritten content, which is often unchanged. Called by conda-pack's `Packer`."""
-        path = Path(source)
-        if path.read_bytes() == content:
-            self._add_file(target, path.stat(), source=path)
-        else:
-            self._add_file(target, path.stat(), data=content)
+        self._add_file(target, Path(source), None if Path(source).read_bytes() == content else content)
 
-    def _add_file(
-        self, target: str, facts: os.stat_result, *, source: Path | None = None, data: bytes | None = None
-    ) -> None:
-        executable = bool(facts.st_mode & 0o111)
-        self.members[target] = OutputMember(name=target, source=source, data=data, executable=executable)
+    def _add_file(self, target: str, source: Path, data: bytes | None) -> None:
+        executable, kept = bool(source.stat().st_mode & 0o111), source if data is None else None
+        self.members[target] = OutputMember(name=target, source=kept, data=data, executable=executable)
+
+    def rewrite(self, name: str, data: bytes) -> None:
+        """Replace the content of a member."""
+        self.members[name] = replace(self.members[name], data=data, source=None)
+
+    def files(self) -> list[tuple[str, OutputMember]]:
+        """The members that are not links, by their names."""
+        return [(name, member) for name, member in self.members.items() if member.link is None]
 
 
 def _insert_placeholder(collector: _MemberCollector, prefix: Path, target: str, placeholder: str, mode: str) -> bool:
@@ -115,9 +126,7 @@ def _insert_placeholder(collector: _MemberCollector, prefix: Path, target: str, 
     data = member.read()
     if os.fsencode(prefix) not in data:
         return False
-    collector.members[target] = replace(
-        member, data=data.replace(os.fsencode(prefix), PLACEHOLDER.encode()), source=None
-    )
+    collector.rewrite(target, data.replace(os.fsencode(prefix), PLACEHOLDER.encode()))
     return True
 
 
@@ -128,27 +137,24 @@ def _normalize_scripts(collector: _MemberCollector, prefix: Path) -> None:
     form to `#!/usr/bin/env python`, which finds the right interpreter only in an activated environment.
     """
     own = re.compile(_SCRIPT.replace(b"PREFIX", re.escape(os.fsencode(prefix))))
-    for name, member in list(collector.members.items()):
-        if not name.startswith("bin/") or member.link is not None or not member.executable:
+    for name, member in collector.files():
+        if not name.startswith("bin/") or not member.executable or member.size >= _LARGEST_SCRIPT:
             continue
-        if member.size < _LARGEST_SCRIPT and (match := own.match(data := member.read())):
+        if match := own.match(data := member.read()):
             interpreter = match["direct"] or match["found"] or match["shell"]
-            text = _START % interpreter + data[match.end() :]
-            collector.members[name] = replace(member, data=text, source=None)
+            collector.rewrite(name, _START % interpreter + data[match.end() :])
 
 
 def _normalize_records(collector: _MemberCollector, prefix: Path) -> None:
-    for name, member in list(collector.members.items()):
-        if member.link is not None:
-            continue
+    for name, member in collector.files():
         if name == _HISTORY:
-            collector.members[name] = replace(member, data=_history(collector), source=None)
+            collector.rewrite(name, _history(collector))
         elif name.endswith(".dist-info/RECORD"):
             text = normalize_record(member.read().decode("utf-8", "surrogateescape"))
-            collector.members[name] = replace(member, data=text.encode("utf-8", "surrogateescape"), source=None)
+            collector.rewrite(name, text.encode("utf-8", "surrogateescape"))
         elif name.startswith("conda-meta/") or name == "info/paths.json":
-            data = _without_results(member.read()).replace(os.fsencode(prefix), PLACEHOLDER.encode())
-            collector.members[name] = replace(member, data=data, source=None)
+            data = _without_results(member.read())
+            collector.rewrite(name, data.replace(os.fsencode(prefix), PLACEHOLDER.encode()))
 
 
 def _without_results(record: bytes) -> bytes:
@@ -173,29 +179,23 @@ def _history(collector: _MemberCollector) -> bytes:
 
 def _normalize_bytecode(collector: _MemberCollector, prefix: Path, python: Path) -> None:
     """Give bytecode the fixed mtime of its source member, and recompile it if it contains the prefix."""
+    known = {name: collector.members.get(_source_of(name)) for name, _ in collector.files() if name.endswith(".pyc")}
+    sources = {name: source.source for name, source in known.items() if source is not None}
     with tempfile.TemporaryDirectory(prefix="naiad-bytecode-") as folder:
-        jobs = list(_bytecode_with_prefix(collector, prefix, Path(folder)))
+        jobs = [
+            CompileJob(source, Path(folder, name), _source_of(name))
+            for name, source in sources.items()
+            if source is not None and os.fsencode(prefix) in collector.members[name].read()
+        ]
         compile_files(python, jobs)
-        recompiled = {job.target.relative_to(folder).as_posix(): job.target for job in jobs if job.target.exists()}
-        for name, member in list(collector.members.items()):
-            source = collector.members.get(_source_of(name)) if name.endswith(".pyc") else None
-            if source is None or member.link is not None:
-                continue
-            if source.source is None:
+        for name, source in sources.items():
+            if source is None:
                 # `conda-unpack` will change the source, which makes bytecode stale. The store compiles it then.
                 del collector.members[name]
             else:
-                data = recompiled[name].read_bytes() if name in recompiled else member.read()
-                collector.members[name] = replace(member, data=_with_time(data, source.source), source=None)
-
-
-def _bytecode_with_prefix(collector: _MemberCollector, prefix: Path, folder: Path) -> Iterator[CompileJob]:
-    for name, member in collector.members.items():
-        if not name.endswith(".pyc") or member.link is not None:
-            continue
-        source = collector.members.get(_source_of(name))
-        if source is not None and source.source is not None and os.fsencode(prefix) in member.read():
-            yield CompileJob(source.source, folder / name, source.name)
+                recompiled = Path(folder, name)
+                data = recompiled.read_bytes() if recompiled.exists() else collector.members[name].read()
+                collector.rewrite(name, _with_time(data, source))
 
 
 def _source_of(bytecode: str) -> str:
@@ -213,3 +213,56 @@ def _with_time(data: bytes, source: Path) -> bytes:
     if flags or mtime != int(source.stat().st_mtime) & 0xFFFFFFFF:
         return data
     return HEADER.pack(magic, flags, MTIME, size) + data[HEADER.size :]
+
+
+def record_interpreter(prefix: Path, version: str) -> int:
+    """Record every file in *prefix* as conda's package `python`; returns the number of files.
+
+    Files added later, such as those of installed packages, stay unrecorded, as in any conda environment.
+    """
+    entries = [_entry(prefix, Path(folder, name)) for folder, _, names in os.walk(prefix) for name in sorted(names)]
+    # conda-pack reads a package's file list in `<link.source>/info/` and its files below `link.source`, normally a
+    # package cache. The prefix itself works too, and avoids a second copy of all files.
+    entries.append({"_path": "info/paths.json", "path_type": "hardlink"})
+    _write(prefix / "info" / "paths.json", {"paths_version": 1, "paths": entries})
+    build = f"python-{version}-0"
+    record = {
+        "name": "python",
+        "version": version,
+        "build": "0",
+        "build_number": 0,
+        "channel": CHANNEL,
+        "subdir": _SUBDIRS.get(platform.machine(), f"linux-{platform.machine()}"),
+        "fn": f"{build}.tar.bz2",
+        "url": f"{CHANNEL}://local/{build}.tar.bz2",
+        "depends": [],
+        "constrains": [],
+        "license": "PSF-2.0",
+        "files": [entry["_path"] for entry in entries],
+        "link": {"source": str(prefix), "type": 1},
+    }
+    _write(prefix / "conda-meta" / f"{build}.json", record)
+    return len(entries)
+
+
+def write_history(prefix: Path, version: str) -> None:
+    """Mark a prefix as complete: conda-pack requires a history in every environment."""
+    now = time.strftime("%Y-%m-%d %H:%M:%S")
+    build = f"python-{version}-0"
+    text = f"==> {now} <==\n# cmd: naiad env build\n+{CHANNEL}::{build}\n# update specs: ['python={version}']\n"
+    (prefix / "conda-meta" / "history").write_text(text, encoding="utf-8")
+
+
+def _entry(prefix: Path, path: Path) -> dict[str, Any]:
+    entry: dict[str, Any] = {"_path": str(path.relative_to(prefix)), "path_type": "hardlink"}
+    if path.is_symlink():
+        return {**entry, "path_type": "softlink"}
+    data = path.read_bytes()
+    if b"\0" not in data and os.fsencode(prefix) in data:
+        entry.update(file_mode="text", prefix_placeholder=str(prefix))
+    return entry
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")

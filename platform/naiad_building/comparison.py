@@ -8,10 +8,11 @@ import hashlib
 import importlib.metadata
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from email.parser import BytesHeaderParser
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -28,12 +29,22 @@ from naiad.environments.store.entries import find_entry
 from naiad.environments.store.inspection import inspect_environment
 from naiad.environments.store.record import read_record
 
-__all__ = ["Difference", "FileChange", "PackageChange", "RequiredBy", "compare_environments", "find_dependants"]
+__all__ = [
+    "Difference",
+    "FileChange",
+    "PackageChange",
+    "RequiredBy",
+    "compare_environments",
+    "find_dependants",
+    "package_changes",
+]
 
 _CHUNK = 1 << 20
 _METADATA = re.compile(r".*/(?:site|dist)-packages/[^/]+\.dist-info/METADATA")
 _RECORD = re.compile(r"(?:[^/]+/)*conda-meta/[^/]+\.json")
 _LARGEST = 16 << 20
+_Package = tuple[str, str, list[str]]
+"""Name, version and requirements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,121 +90,89 @@ class RequiredBy:
     dependants: tuple[RequiredBy, ...] = ()
 
 
+def package_changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[PackageChange, ...]:
+    """The packages whose versions, by name, differ."""
+    return tuple(
+        PackageChange(name=name, before=before.get(name, ""), after=after.get(name, ""))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+
+
 def compare_environments(before: str, after: str, root: Path, reporter: ProgressReporter) -> Difference:
     """What differs between two archives, directories or digests of entries. Reads all of their files."""
     first, second = (inspect_environment(text, root, reporter) for text in (before, after))
     ours, theirs = ({package.name.lower(): package for package in one.packages} for one in (first, second))
-    packages = [
-        PackageChange(
-            name=(ours.get(name) or theirs[name]).name,
-            before=ours[name].version if name in ours else "",
-            after=theirs[name].version if name in theirs else "",
-        )
-        for name in sorted(ours.keys() | theirs.keys())
-        if name not in ours or name not in theirs or ours[name].version != theirs[name].version
-    ]
+    shown = {name: package.name for name, package in (theirs | ours).items()}
     old, new = (dict(_files(text, root)) for text in (before, after))
     changes = [
-        FileChange(path=path, before=_size(old.get(path)), after=_size(new.get(path)))
+        FileChange(path=path, before=old.get(path, (None,))[0], after=new.get(path, (None,))[0])
         for path in old.keys() | new.keys()
         if old.get(path) != new.get(path)
     ]
+    versions = ({shown[name]: package.version for name, package in one.items()} for one in (ours, theirs))
     return Difference(
         python=(first.python, second.python),
         sizes=(sum(size for size, _ in old.values()), sum(size for size, _ in new.values())),
         files=(len(old), len(new)),
-        packages=tuple(packages),
+        packages=tuple(sorted(package_changes(*versions), key=lambda one: one.name.lower())),
         changes=tuple(sorted(changes, key=lambda one: (-max(one.before or 0, one.after or 0), one.path))),
     )
 
 
 def find_dependants(package: str, text: str, root: Path) -> RequiredBy:
     """The packages that require another one in an archive, a directory or an entry, and those that require them."""
-    installed = {
-        str(canonicalize_name(name)): (name, version, list(requires))
-        for name, version, requires in _installed(text, root)
-    }
-    wanted = str(canonicalize_name(package))
+    installed: dict[str, _Package] = {canonicalize_name(one[0]): one for one in _installed(text, root)}
+    wanted = canonicalize_name(package)
     if wanted not in installed:
         near = difflib.get_close_matches(wanted, installed, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; `naiad env inspect {text}` lists its packages"
         raise ExecutionEnvironmentError(f"there is no package '{package}' in {text}{hint}", code=Code.NOT_FOUND)
-    users: dict[str, list[tuple[str, str]]] = {}
+    users: dict[str, set[tuple[str, str]]] = {}
     for name, (_, _, requires) in installed.items():
-        for requirement in requires:
-            for needed, shown in _parsed(requirement):
-                users.setdefault(needed, []).append((name, shown))
-    return _dependants(wanted, "", installed, users, ())
+        for needed, shown in filter(None, map(_parsed, requires)):
+            users.setdefault(needed, set()).add((name, shown))
+
+    def required_by(name: str, requirement: str, above: tuple[str, ...]) -> RequiredBy:
+        found = [] if name in above else sorted(users.get(name, ()))
+        dependants = (required_by(user, wants, (*above, name)) for user, wants in found if user != name)
+        shown, version, _ = installed[name]
+        return RequiredBy(name=shown, version=version, requirement=requirement, dependants=tuple(dependants))
+
+    return required_by(wanted, "", ())
 
 
-def _dependants(
-    name: str,
-    requirement: str,
-    installed: Mapping[str, tuple[str, str, list[str]]],
-    users: Mapping[str, list[tuple[str, str]]],
-    above: tuple[str, ...],
-) -> RequiredBy:
-    found = [] if name in above else sorted(set(users.get(name, ())))
-    shown, version, _ = installed[name]
-    return RequiredBy(
-        name=shown,
-        version=version,
-        requirement=requirement,
-        dependants=tuple(
-            _dependants(user, wants, installed, users, (*above, name)) for user, wants in found if user != name
-        ),
-    )
-
-
-def _parsed(requirement: str) -> Iterator[tuple[str, str]]:
-    """The package that a requirement of a wheel or a conda package is about, and how it is shown."""
+def _parsed(requirement: str) -> tuple[str, str] | None:
+    """The package that a requirement of a wheel or a conda package is about, and how it is shown; None if not here."""
     try:
         parsed = Requirement(requirement)
-    except InvalidRequirement:
-        # conda: `numpy >=1.26,<3`, `libblas 3.9.0 *openblas`
-        name = requirement.split(maxsplit=1)[0] if requirement.split() else ""
-        yield canonicalize_name(name), requirement
-        return
+    except InvalidRequirement:  # conda: `numpy >=1.26,<3`, `libblas 3.9.0 *openblas`
+        return canonicalize_name(requirement.partition(" ")[0]), requirement
     if parsed.marker is None or parsed.marker.evaluate({"extra": ""}):
-        yield canonicalize_name(parsed.name), f"{parsed.name}{parsed.specifier}"
+        return canonicalize_name(parsed.name), f"{parsed.name}{parsed.specifier}"
+    return None
 
 
-def _installed(text: str, root: Path) -> Iterator[tuple[str, str, Iterable[str]]]:
-    """Name, version and requirements of each package."""
+def _installed(text: str, root: Path) -> Iterator[_Package]:
     prefix = _prefix(text, root)
     if prefix is None:
-        yield from _packed(Path(text))
+        for name, content, _ in _members(Path(text)):
+            if content is not None and _METADATA.fullmatch(name):
+                head = BytesHeaderParser().parsebytes(content.read(_LARGEST))
+                if head["Name"]:
+                    yield str(head["Name"]), str(head["Version"]), list(map(str, head.get_all("Requires-Dist", ())))
+            elif content is not None and _RECORD.fullmatch(name):
+                yield from _conda(content.read(_LARGEST))
         return
     for found in importlib.metadata.distributions(path=[str(folder) for folder in site_folders(prefix)]):
         if found.metadata["Name"]:
-            yield found.name, found.version, found.requires or ()
+            yield found.name, found.version, list(found.requires or ())
     for file in sorted((prefix / "conda-meta").glob("*.json")):
         with contextlib.suppress(OSError):
             yield from _conda(file.read_bytes())
 
 
-def _packed(archive: Path) -> Iterator[tuple[str, str, Iterable[str]]]:
-    count = 0
-    try:
-        for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
-            count += 1
-            if member.kind is not MemberKind.FILE or content is None:
-                continue
-            if _METADATA.fullmatch(member.name):
-                head = BytesHeaderParser().parsebytes(content.read(_LARGEST))
-                if head["Name"]:
-                    yield (
-                        str(head["Name"]),
-                        str(head["Version"]),
-                        [str(one) for one in head.get_all("Requires-Dist", ())],
-                    )
-            elif _RECORD.fullmatch(member.name):
-                yield from _conda(content.read(_LARGEST))
-    except ARCHIVE_ERRORS as error:
-        raise damaged_archive_error(archive, count, error) from error
-
-
-def _conda(record: bytes) -> Iterator[tuple[str, str, Iterable[str]]]:
+def _conda(record: bytes) -> Iterator[_Package]:
     with contextlib.suppress(KeyError, TypeError, ValueError):
         value = read_json(record)
         yield str(value["name"]), str(value["version"]), [str(one) for one in value.get("depends") or ()]
@@ -202,13 +181,23 @@ def _conda(record: bytes) -> Iterator[tuple[str, str, Iterable[str]]]:
 def _prefix(text: str, root: Path) -> Path | None:
     """The folder of an environment; None of an archive."""
     path = Path(text)
-    if path.is_dir():
-        return path
     if path.exists():
-        return None
+        return path if path.is_dir() else None
     entry = find_entry(root, text)
     stored = read_record(entry.folder)
     return entry.folder / "env" if stored is None else stored.prefix
+
+
+def _members(archive: Path) -> Iterator[tuple[str, Any, str]]:
+    """Name, content (None without one) and target (of links) of each member."""
+    count = 0
+    try:
+        for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
+            count += 1
+            is_link = member.kind is MemberKind.SYMLINK
+            yield member.name.removeprefix("./"), content, member.target if is_link else ""
+    except ARCHIVE_ERRORS as error:
+        raise damaged_archive_error(archive, count, error) from error
 
 
 def _files(text: str, root: Path) -> Iterator[tuple[str, tuple[int, str]]]:
@@ -217,27 +206,21 @@ def _files(text: str, root: Path) -> Iterator[tuple[str, tuple[int, str]]]:
     if prefix is not None:
         yield from _files_in(prefix)
         return
-    archive, count = Path(text), 0
-    try:
-        for member, content in iterate_members(archive, detect_format(archive), lambda _: None):
-            count += 1
-            name = member.name.removeprefix("./")
-            if member.kind is MemberKind.SYMLINK:
-                yield name, (0, f"-> {member.target}")
-            elif content is not None:
-                digest = hashlib.sha256()
-                while pieces := content.read_pieces(_CHUNK):
-                    for piece in pieces:
-                        digest.update(piece)
-                yield name, (member.size, digest.hexdigest())
-    except ARCHIVE_ERRORS as error:
-        raise damaged_archive_error(archive, count, error) from error
+    for name, content, target in _members(Path(text)):
+        if target:
+            yield name, (0, f"-> {target}")
+        elif content is not None:
+            digest, size = hashlib.sha256(), 0
+            while pieces := content.read_pieces(_CHUNK):
+                for piece in pieces:
+                    digest.update(piece)
+                    size += len(piece)
+            yield name, (size, digest.hexdigest())
 
 
 def _files_in(prefix: Path) -> Iterator[tuple[str, tuple[int, str]]]:
     for parent, folders, names in os.walk(prefix):
-        for name in (*names, *(each for each in folders if Path(parent, each).is_symlink())):
-            path = Path(parent, name)
+        for path in (Path(parent, name) for name in (*names, *folders)):
             shown = path.relative_to(prefix).as_posix()
             try:
                 if path.is_symlink():
@@ -246,7 +229,3 @@ def _files_in(prefix: Path) -> Iterator[tuple[str, tuple[int, str]]]:
                     yield shown, (path.stat().st_size, file_digest(path))
             except OSError as error:
                 raise ExecutionEnvironmentError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _size(found: tuple[int, str] | None) -> int | None:
-    return None if found is None else found[0]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.markers import Marker, default_environment
+from packaging.markers import Marker
 from packaging.utils import canonicalize_name
 
 from naiad.config.server.access import SERVER_SECRETS
@@ -27,14 +27,14 @@ __all__ = [
     "absolute_place",
     "indexes_of_options",
     "indexes_of_uv",
+    "indexes_of_values",
     "parse_options",
 ]
 
 _Table = Mapping[str, Any]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-INDEX_OPTIONS = frozenset(
-    {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "--trusted-host", "--no-index"}
-)
+_SHORT = {"-i": "--index-url", "-f": "--find-links"}
+INDEX_OPTIONS = frozenset({*_SHORT, "--index-url", "--extra-index-url", "--find-links", "--trusted-host", "--no-index"})
 """The options of a requirements file that `indexes_of_options` reads."""
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _COMMENT = re.compile(r"(^|\s)#.*")
@@ -42,12 +42,7 @@ _COMMENT = re.compile(r"(^|\s)#.*")
 
 @dataclass(frozen=True, slots=True)
 class PackageIndex:
-    """One index.
-
-    Attributes:
-        name: Its name; uv reads credentials from variables that have it. Empty for none.
-        is_flat: Whether it is a folder, or a page, that lists files of all packages.
-    """
+    """One index. uv reads credentials from variables that have its name; a flat one lists files of all packages."""
 
     url: str
     name: str = ""
@@ -64,7 +59,6 @@ class PackageIndexes:
 
     Attributes:
         default: Replaces the default index of pip's configuration; None to keep that.
-        extra: Searched beside the default.
         trusted_hosts: Hosts whose certificates are not checked.
         only_links: Whether no index is used, only `find_links`.
         assigned: Packages that come from one index alone, by normalized name.
@@ -90,11 +84,10 @@ class PackageIndexes:
         index = self.assigned.get(canonicalize_name(name))
         if index is None:
             return replace(self, assigned={})
+        alone = PackageIndexes(trusted_hosts=self.trusted_hosts, is_exclusive=True)
         if index.is_flat:
-            return PackageIndexes(
-                find_links=(index.url,), trusted_hosts=self.trusted_hosts, only_links=True, is_exclusive=True
-            )
-        return PackageIndexes(default=index, trusted_hosts=self.trusted_hosts, is_exclusive=True)
+            return replace(alone, find_links=(index.url,), only_links=True)
+        return replace(alone, default=index)
 
     def before(self, others: PackageIndexes) -> PackageIndexes:
         """These indexes, then others, unless these are exclusive: of equal versions, uv takes the one of the first."""
@@ -131,68 +124,50 @@ def indexes_of_uv(table: _Table, folder: Path) -> PackageIndexes:
     Raises:
         AttributeError, InvalidMarker, KeyError, TypeError: If the table is invalid.
     """
-    default: PackageIndex | None = None
-    extra: list[PackageIndex] = []
+    entries: list[_Table] = table.get("index", ())
+    indexes = [
+        PackageIndex(absolute_place(each["url"], folder), each.get("name", ""), each.get("format") == "flat")
+        for each in entries
+    ]
+    named = {index.name: index for index in indexes}
+    used = [index for index, each in zip(indexes, entries, strict=True) if not each.get("explicit", False)]
+    defaults = [index for index, each in zip(indexes, entries, strict=True) if index in used and each.get("default")]
     links = [absolute_place(str(place), folder) for place in table.get("find-links", ())]
-    named: dict[str, PackageIndex] = {}
-    for entry in table.get("index", ()):
-        index = PackageIndex(absolute_place(entry["url"], folder), entry.get("name", ""), entry.get("format") == "flat")
-        named[index.name] = index
-        if entry.get("explicit", False):
-            continue
-        if index.is_flat:
-            links.append(index.url)
-        elif entry.get("default", False):
-            default = index
-        else:
-            extra.append(index)
-    extra += [PackageIndex(absolute_place(url, folder)) for url in table.get("extra-index-url", ())]
-    if default is None and "index-url" in table:
-        default = PackageIndex(absolute_place(table["index-url"], folder))
-    assigned = {
-        str(canonicalize_name(package)): named[name]
-        for package, sources in table.get("sources", {}).items()
-        for name in _index_names(sources)
-        if name in named
-    }
+    extra = [PackageIndex(absolute_place(url, folder)) for url in table.get("extra-index-url", ())]
+    if "index-url" in table:
+        defaults.insert(0, PackageIndex(absolute_place(table["index-url"], folder)))
     return PackageIndexes(
-        default=default,
-        extra=tuple(extra),
-        find_links=tuple(links),
+        default=next((index for index in reversed(defaults) if not index.is_flat), None),
+        extra=(*(index for index in used if not index.is_flat and index not in defaults), *extra),
+        find_links=(*links, *(index.url for index in used if index.is_flat)),
         only_links=bool(table.get("no-index", False)),
-        assigned=assigned,
+        assigned={
+            str(canonicalize_name(package)): named[name]
+            for package, sources in table.get("sources", {}).items()
+            for name in _index_names(sources)
+            if name in named
+        },
     )
 
 
 def indexes_of_options(options: Iterable[tuple[str, str, Path]]) -> PackageIndexes:
     """The indexes in the options of a requirements file: name, value, and the folder of relative paths, of each."""
-    default: PackageIndex | None = None
-    extra: list[PackageIndex] = []
-    links: list[str] = []
-    hosts: list[str] = []
-    only_links = False
+    given: dict[str, list[str]] = {}
     for name, value, folder in options:
         # pip replaces variables in requirements files, so that credentials need not be in them.
         place = absolute_place(_VARIABLE.sub(_variable, value), folder)
-        match name:
-            case "-i" | "--index-url":
-                default = PackageIndex(place)
-            case "--extra-index-url":
-                extra.append(PackageIndex(place))
-            case "-f" | "--find-links":
-                links.append(place)
-            case "--trusted-host":
-                hosts.append(value)
-            case "--no-index":
-                only_links = True
-            case _:
-                pass
+        given.setdefault(_SHORT.get(name, name), []).append(value if name == "--trusted-host" else place)
+    return indexes_of_values(given)
+
+
+def indexes_of_values(given: Mapping[str, Sequence[str]]) -> PackageIndexes:
+    """The indexes in the values of pip's options, by their names."""
     return PackageIndexes(
-        default=default,
-        extra=tuple(extra),
-        find_links=tuple(links),
-        trusted_hosts=tuple(hosts),
-        only_links=only_links,
+        default=PackageIndex(given["--index-url"][-1]) if "--index-url" in given else None,
+        extra=tuple(map(PackageIndex, given.get("--extra-index-url", ()))),
+        find_links=tuple(given.get("--find-links", ())),
+        trusted_hosts=tuple(given.get("--trusted-host", ())),
+        only_links="--no-index" in given,
     )
 
 
@@ -229,15 +204,9 @@ def _index_names(sources: Any) -> list[str]:
     return [
         entry["index"]
         for entry in entries
-        if "index" in entry and "extra" not in entry and "group" not in entry and _applies(entry.get("marker", ""))
+        if "index" in entry and "extra" not in entry and "group" not in entry
+        if not entry.get("marker") or Marker(entry["marker"]).evaluate()
     ]
-
-
-def _applies(marker: str) -> bool:
-    if not marker:
-        return True
-    here = {name: str(value) for name, value in default_environment().items()}
-    return Marker(marker).evaluate(here)
 
 
 def absolute_place(text: str, folder: Path) -> str:

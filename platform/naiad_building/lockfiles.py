@@ -1,15 +1,13 @@
 """Lock files: `pylock.toml` (PEP 751), `uv.lock`, and uv's lock of a script.
 
 They are read for one version of Python on this machine: names, versions, digests and markers. Their URLs are ignored:
-packages come from the indexes of the machine's pip settings, which may be mirrors, and from those that the declaration
-itself names.
+packages come from the indexes of pip's settings, which may be mirrors, and from those that the declaration names.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -24,23 +22,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-from naiad.core.errors import ConfigError
+from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.file_digest import file_digest
-from naiad.core.toml_errors import explain_toml_error
+from naiad.core.toml import explain_toml_error, tomllib
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-__all__ = [
-    "ForeignLock",
-    "Pin",
-    "file_name",
-    "file_rank",
-    "open_foreign_lock",
-    "pin_lines",
-]
+__all__ = ["ForeignLock", "Pin", "file_name", "file_rank", "open_foreign_lock", "pin_lines"]
 
 _log = logging.getLogger("naiad.environments")
 
@@ -52,13 +38,10 @@ _NEWER_MINOR = re.compile(r"1\.0*[1-9][0-9]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One resolved package.
+    """One resolved package, with the names of its files, and the bytes of each, as far as the lock has them, else 0.
 
-    Attributes:
-        digests: SHA-256 of the files that may be installed; of a file without one, another of pip's digests, with its
-            name, such as `sha512:...`.
-        files: Names, as far as the lock has them.
-        sizes: Bytes of each; 0 if the lock does not say.
+    Digests are SHA-256 of the files that may be installed; of a file without one, another of pip's digests, with its
+    name, such as `sha512:...`.
     """
 
     name: str
@@ -104,14 +87,11 @@ def _usable_tags(major: int, minor: int) -> Mapping[Tag, int]:
 
 def pin_lines(pins: Iterable[Pin]) -> str:
     """The pins as a requirements file with digests."""
-    return "".join(
-        f"{pin.name}=={pin.version}"
-        + "".join(
-            f" \\\n    --hash={digest if ':' in digest else f'sha256:{digest}'}" for digest in sorted(pin.digests)
-        )
-        + "\n"
-        for pin in pins
-    )
+    lines = []
+    for pin in pins:
+        digests = (digest if ":" in digest else f"sha256:{digest}" for digest in sorted(pin.digests))
+        lines.append(" \\\n    ".join([f"{pin.name}=={pin.version}", *(f"--hash={digest}" for digest in digests)]))
+    return "".join(f"{line}\n" for line in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +110,7 @@ class ForeignLock:
         try:
             return SpecifierSet(self.table.get("requires-python", ""))
         except (InvalidSpecifier, TypeError, AttributeError) as error:
-            raise ConfigError(f"{self.path} is invalid: requires-python: {error}") from error
+            raise ExecutionEnvironmentError(f"{self.path} is invalid: requires-python: {error}") from error
 
     @property
     def requirements(self) -> tuple[Requirement, ...] | None:
@@ -145,16 +125,15 @@ class ForeignLock:
             entries = _recorded_by_uv(self.table)
             return None if entries is None else tuple(map(_requirement_of_uv, entries))
         except (AttributeError, InvalidRequirement, KeyError, TypeError) as error:
-            raise ConfigError(f"{self.path} is invalid: {error!r}") from error
+            raise ExecutionEnvironmentError(f"{self.path} is invalid: {error!r}") from error
 
     def pins(self, python: str, wheels: tuple[Path, ...] = ()) -> list[Pin]:
         """The packages that it selects for a version of Python, by name.
 
-        Args:
-            wheels: Folders with wheels that the lock names without a digest, because they were in a folder.
+        *wheels* are folders with wheels that the lock names without a digest, because they were in a folder.
 
         Raises:
-            ConfigError: If it is for other machines or versions, or has a package that does not come from an index.
+            ExecutionEnvironmentError: If it is for other machines or versions, or has a package that is of no index.
         """
         try:
             environment = _environment(python)
@@ -166,14 +145,18 @@ class ForeignLock:
             )
             return sorted(pins, key=lambda pin: pin.name)
         except (AttributeError, KeyError, TypeError, ValueError, InvalidMarker) as error:
-            raise ConfigError(f"{self.path} is invalid: {error!r}") from error
+            raise ExecutionEnvironmentError(f"{self.path} is invalid: {error!r}") from error
 
     def _require_environment(self, python: str, environment: dict[str, str]) -> None:
         if not self.requires_python.contains(python, prereleases=True):
-            raise ConfigError(f"{self.path} is for Python {self.requires_python}, not for {python}; lock again for it")
+            raise ExecutionEnvironmentError(
+                f"{self.path} is for Python {self.requires_python}, not for {python}; lock again for it"
+            )
         markers = self.table.get("environments", ())  # in locks of uv, too
         if markers and not any(Marker(marker).evaluate(environment) for marker in markers):
-            raise ConfigError(f"{self.path} is for {' or '.join(markers)}, which this machine is not; lock on it")
+            raise ExecutionEnvironmentError(
+                f"{self.path} is for {' or '.join(markers)}, which this machine is not; lock on it"
+            )
 
 
 def open_foreign_lock(lock: Path) -> ForeignLock:
@@ -181,16 +164,15 @@ def open_foreign_lock(lock: Path) -> ForeignLock:
     try:
         text = lock.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {lock}: {error}") from error
+        raise ExecutionEnvironmentError(f"cannot read {lock}: {error}") from error
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"cannot read {lock}: {explain_toml_error(error, text)}") from error
+        raise ExecutionEnvironmentError(f"cannot read {lock}: {explain_toml_error(error, text)}") from error
     return ForeignLock(lock, table, _checked_pylock(lock, table) if lock.name.endswith(".toml") else None)
 
 
 def _checked_pylock(lock: Path, table: _Table) -> Pylock:
-    """A `pylock.toml` that PEP 751 allows."""
     version = table.get("lock-version")
     if isinstance(version, str) and _NEWER_MINOR.fullmatch(version):
         _log.warning(
@@ -202,13 +184,15 @@ def _checked_pylock(lock: Path, table: _Table) -> Pylock:
     try:
         return Pylock.from_dict(_with_decoded_names(table))
     except PylockUnsupportedVersionError:
-        raise ConfigError(
+        raise ExecutionEnvironmentError(
             f"cannot read {lock}: it has lock-version {version}, and naiad knows 1.0; lock again with a tool that "
             "writes 1.0, for example `uv pip compile --format pylock.toml`"
         ) from None
     except PylockValidationError as error:
         cause = " ".join(str(error).split())  # that of a marker has several lines
-        raise ConfigError(f"cannot read {lock}: {cause}; PEP 751 says what it must have, lock again") from error
+        raise ExecutionEnvironmentError(
+            f"cannot read {lock}: {cause}; PEP 751 says what it must have, lock again"
+        ) from error
 
 
 def _with_decoded_names(table: _Table) -> _Table:
@@ -217,42 +201,36 @@ def _with_decoded_names(table: _Table) -> _Table:
     Locks that naiad once wrote with pip have names as the packages spell them, and `%2B` in names of files. Versions of
     `packaging` before 26.3 do not decode URLs either. The URLs are not needed: files come from the configured indexes.
     """
-    packages = table.get("packages")
-    if not isinstance(packages, list):
+    try:
+        return {**table, "packages": [_decoded(package) for package in table["packages"]]}
+    except (AttributeError, KeyError, TypeError):  # what is wrong with it is said by `packaging`
         return table
-    return {**table, "packages": [_decoded(package) for package in packages]}
 
 
-def _decoded(package: Any) -> Any:
-    if not isinstance(package, dict):
-        return package
-    found = dict(package)
-    if isinstance(found.get("name"), str):
-        found["name"] = str(canonicalize_name(found["name"]))
-    if isinstance(found.get("wheels"), list):
-        found["wheels"] = [_named(file) for file in found["wheels"]]
-    if "sdist" in found:
-        found["sdist"] = _named(found["sdist"])
-    return found
+def _decoded(package: dict[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {"name": str(canonicalize_name(package["name"]))}
+    if "wheels" in package:
+        changed["wheels"] = [_named(file) for file in package["wheels"]]
+    if "sdist" in package:
+        changed["sdist"] = _named(package["sdist"])
+    return {**package, **changed}
 
 
-def _named(file: Any) -> Any:
-    if not isinstance(file, dict):
-        return file
+def _named(file: dict[str, Any]) -> dict[str, Any]:
     name = file.get("name")
-    if name is None and "path" not in file and isinstance(file.get("url"), str):
-        name = urlsplit(file["url"]).path.rpartition("/")[2]
-    return {**file, "name": unquote(name)} if isinstance(name, str) else file
+    if name is None and "path" not in file and "url" in file:
+        name = file_name(file["url"])
+    return file if name is None else {**file, "name": unquote(name)}
 
 
 def _recorded_by_uv(table: _Table) -> Iterable[_Table] | None:
     projects = [package for package in table["package"] if _is_project(package)]
+    own = [package for package in projects if "." in package["source"].values()]
     found: Iterable[_Table] | None = None
-    if not projects:
-        found = table.get("manifest", {}).get("requirements")
-    for package in projects:
-        if "." in package["source"].values():
-            found = package.get("metadata", {}).get("requires-dist")
+    if own or not projects:
+        found = (
+            own[-1].get("metadata", {}).get("requires-dist") if own else table.get("manifest", {}).get("requirements")
+        )
     return found
 
 
@@ -287,16 +265,18 @@ def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str]) -> Ite
             continue
         versions = package.requires_python
         if versions is not None and not versions.contains(python, prereleases=True):
-            raise ConfigError(f"{lock} has '{package.name}' for Python {versions}, not for {python}; lock again for it")
+            raise ExecutionEnvironmentError(
+                f"{lock} has '{package.name}' for Python {versions}, not for {python}; lock again for it"
+            )
         if package.name in selected:
-            raise ConfigError(
+            raise ExecutionEnvironmentError(
                 f"{lock} selects '{package.name}' twice, version {selected[package.name].version} and version "
                 f"{package.version}; lock again, or make the markers of the two exclude each other"
             )
         selected[package.name] = package
     for package in selected.values():
         if place := _place_without_index(package):
-            raise ConfigError(
+            raise ExecutionEnvironmentError(
                 f"{lock} takes '{package.name}' from {place}, and locked packages come from an index; build a wheel of "
                 "it, name the folder of that with --wheels (for a server, --env-wheels), require its version, and lock "
                 "again"
@@ -311,10 +291,9 @@ def _place_without_index(package: Package) -> str:
     """Where a package comes from that does not come from an index; empty for one that does."""
     if package.directory is not None:
         return f"the folder {package.directory.path}"
-    if package.vcs is not None:
-        return f"the repository {package.vcs.url or package.vcs.path}"
-    if package.archive is not None:
-        return f"the archive {package.archive.url or package.archive.path}"
+    for kind, place in (("repository", package.vcs), ("archive", package.archive)):
+        if place is not None:
+            return f"the {kind} {place.url or place.path}"
     return ""
 
 
@@ -331,7 +310,7 @@ def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels
     pinned: set[tuple[str, str]] = set()
     waiting: list[tuple[_Table, str]] = [(package, "") for package in packages if _is_project(package)]
     if not waiting:  # the lock of a script, which has requirements and no project
-        waiting.extend(_follow_dependencies(packages, table.get("manifest", {}).get("requirements", ()), environment))
+        waiting += _follow_dependencies(packages, table.get("manifest", {}).get("requirements", ()), environment)
     while waiting:
         package, extra = waiting.pop()
         key = (package["name"], package.get("version", ""), extra)
@@ -342,13 +321,12 @@ def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels
             pinned.add(key[:2])
             files = [*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ())]
             digests = [_uv_digest(lock, package, file, wheels) for file in files]
-            places = [(file_name(file.get("url") or file.get("path") or ""), file.get("size", 0)) for file in files]
-            names = {name: size for name, size in places if name}
+            names = {file_name(file.get("url") or file.get("path") or ""): file.get("size", 0) for file in files}
+            names.pop("", None)
             yield _pin(lock, package["name"], package.get("version", ""), digests, names)
-        dependencies = (
-            package.get("optional-dependencies", {}).get(extra, ()) if extra else package.get("dependencies", ())
-        )
-        waiting.extend(_follow_dependencies(packages, dependencies, environment))
+        optional: _Table = package.get("optional-dependencies", {})
+        dependencies = optional.get(extra, ()) if extra else package.get("dependencies", ())
+        waiting += _follow_dependencies(packages, dependencies, environment)
 
 
 def _uv_digest(lock: Path, package: _Table, file: _Table, wheels: tuple[Path, ...]) -> str:
@@ -361,7 +339,7 @@ def _uv_digest(lock: Path, package: _Table, file: _Table, wheels: tuple[Path, ..
     for wheel in (recorded, *(folder / recorded.name for folder in wheels)):
         if wheel.is_file():
             return file_digest(wheel)
-    raise ConfigError(
+    raise ExecutionEnvironmentError(
         f"{lock} names {recorded}, which does not exist; name the folder that has {recorded.name} with --env-wheels"
     )
 
@@ -393,7 +371,7 @@ def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str
 
 def _pin(lock: Path, name: str, version: str, digests: list[str], files: Mapping[str, int]) -> Pin:
     if not all(digests) or not digests or not version:
-        raise ConfigError(
+        raise ExecutionEnvironmentError(
             f"{lock} has '{name}' without version or digest (sha256, sha384 or sha512), as from a folder, a "
             "repository, or an index that states no digests; build a wheel of it, and name the folder of that in place "
             "of the index"

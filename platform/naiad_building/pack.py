@@ -1,12 +1,14 @@
 """Packing an environment into a reproducible archive that runs on any machine of the same platform.
 
-The members are those that conda-pack would write (`collecting`), so tools for its archives accept ours. Environments of
-other kinds are first copied into a self-contained one (`self_contained`). The first member is the manifest.
+The members are those that conda-pack would write (`collecting`), so tools for its archives accept ours. The first
+member is the manifest. A venv has packages and a link to an interpreter elsewhere: it is packed from a temporary copy
+that contains that interpreter and the packages, and so is a Python with packages.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,27 +26,29 @@ from naiad.core.foreign_json import read_json
 from naiad.core.real_paths import real_path
 from naiad.environments.archives.archive_writer import FORMATS, OutputMember, write_archive
 from naiad.environments.archives.manifest import MANIFEST_NAME, RECIPE_FOLDER, Manifest, content_digest, host_platform
+from naiad.environments.bytecode import compile_environment
 from naiad.environments.elf import newest_glibc
-from naiad.environments.installed_packages import list_packages
+from naiad.environments.installed_packages import list_packages, site_folders
 from naiad.environments.progress import LogReporter, ProgressMeter, ProgressReporter
 from naiad.environments.store.placement import spread
 from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
 from naiad.sources.interpreters.versions import version_text
-from naiad_building.collecting import collect_members
-from naiad_building.conda_meta import CHANNEL
-from naiad_building.self_contained import make_self_contained
+from naiad_building.base_interpreter import BaseInterpreter, copy_base, inspect_base
+from naiad_building.collecting import CHANNEL, collect_members, record_interpreter, write_history
+from naiad_building.relocation import relocate_binaries, relocate_scripts
 
-__all__ = ["PackedEnvironment", "create_manifest", "default_output", "pack"]
+__all__ = ["PackedEnvironment", "create_manifest", "default_output", "pack", "packages_folder"]
+
+# Parts of the venv itself. `lib` is copied package by package.
+_NOT_COPIED = frozenset({"bin", "lib", "lib64", "include", "pyvenv.cfg", "conda-meta", "info", ".gitignore", ".lock"})
+# Activation scripts, and links to the interpreter.
+_NOT_SCRIPTS = ("activate", "deactivate", "python", "pydoc", "idle", "2to3")
+# virtualenv's patch of setuptools, which belongs to the original venv.
+_NOT_PACKAGES = frozenset({"_virtualenv.py", "_virtualenv.pth", "__pycache__"})
 
 # Longest first: `x.tar.gz` ends with both.
-_SUFFIXES = {
-    ".tar.gz": "tar.gz",
-    ".tgz": "tar.gz",
-    ".tar.zst": "tar.zst",
-    ".tzst": "tar.zst",
-    ".tar": "tar",
-}
+_SUFFIXES = {".tar.gz": "tar.gz", ".tgz": "tar.gz", ".tar.zst": "tar.zst", ".tzst": "tar.zst", ".tar": "tar"}
 
 
 @dataclass(frozen=True)
@@ -60,17 +64,11 @@ class PackedEnvironment:
 
 
 def pack(
-    prefix: Path,
-    output: Path,
-    *,
-    force: bool = False,
-    reporter: ProgressReporter | None = None,
+    prefix: Path, output: Path, *, force: bool = False, reporter: ProgressReporter | None = None
 ) -> PackedEnvironment:
     """Pack an environment: of conda, of `naiad env build`, a venv, or a Python with packages.
 
-    Args:
-        output: The archive to write: `.tar.zst`, `.tar.gz` or `.tar`. It is renamed into place when complete.
-        reporter: Receives progress events; None for the log.
+    The archive, a `.tar.zst`, `.tar.gz` or `.tar`, is renamed into place when it is complete.
     """
     prefix = real_path(prefix)
     chosen = _format(output)
@@ -86,12 +84,12 @@ def pack(
             described = create_manifest(packed, members, made_from=_kind(prefix))
             manifest = replace(described, content=_content_digest(members))
             first = OutputMember(name=MANIFEST_NAME, data=manifest.as_bytes())
-            with ProgressMeter(
-                reporter or LogReporter(), step="packing", label="", path=output, total=manifest.size
-            ) as meter:
+            told = reporter or LogReporter()
+            with ProgressMeter(told, step="packing", label="", path=output, total=manifest.size) as meter:
                 digest = write_archive(unfinished, chosen, [first, *members], meter.advance)
     except conda_pack.CondaPackException as error:
-        raise ExecutionEnvironmentError(f"cannot pack {prefix}: {_advice(str(error))}") from error
+        advice = next((text for words, text in _ADVICE.items() if words in str(error)), "")
+        raise ExecutionEnvironmentError(f"cannot pack {prefix}: {str(error).strip()}{advice}") from error
     except (KeyError, TypeError, ValueError) as error:
         # conda-pack does not validate the records in conda-meta, which other programs write.
         raise ExecutionEnvironmentError(f"cannot pack {prefix}: conda-pack failed on it: {error!r}") from error
@@ -106,12 +104,12 @@ def default_output(prefix: Path) -> Path:
 
 
 def _format(output: Path) -> str:
-    for suffix, name in _SUFFIXES.items():
-        if output.name.endswith(suffix):
-            return name
-    raise ExecutionEnvironmentError(
-        f"cannot infer the format of {output}: its name must end with one of {', '.join(_SUFFIXES)}"
-    )
+    found = next((name for suffix, name in _SUFFIXES.items() if output.name.endswith(suffix)), None)
+    if found is None:
+        raise ExecutionEnvironmentError(
+            f"cannot infer the format of {output}: its name must end with one of {', '.join(_SUFFIXES)}"
+        )
+    return found
 
 
 def _kind(prefix: Path) -> str:
@@ -125,32 +123,28 @@ def _kind(prefix: Path) -> str:
 @contextmanager
 def _self_contained(prefix: Path, scratch: Path) -> Iterator[Path]:
     """The environment itself if conda-pack accepts it, else a self-contained copy."""
-    match _kind(prefix):
-        case "venv":
-            pass
-        case "directory":
-            if (prefix / "conda-meta").exists():
-                raise ExecutionEnvironmentError(
-                    f"cannot pack {prefix}: it has no conda-meta/history, so its build was interrupted; "
-                    "build it again with `naiad env build`"
-                )
-            if find_interpreter_in(prefix) is None:
-                raise ExecutionEnvironmentError(
-                    f"cannot pack {prefix}: it is neither a conda environment nor a venv nor built by "
-                    "`naiad env build`, and has no bin/python; build one with `naiad env build`"
-                )
-        case _:
-            built_at = _built_at(prefix)
-            if built_at not in (None, prefix):
-                raise ExecutionEnvironmentError(
-                    f"cannot pack {prefix}: it was built in {built_at} and moved, so its scripts point there; move it "
-                    "back or build it again"
-                )
-            yield prefix
-            return
+    kind, built_at = _kind(prefix), _built_at(prefix)
+    if kind in {"conda", "recipe"}:
+        if built_at not in (None, prefix):
+            raise ExecutionEnvironmentError(
+                f"cannot pack {prefix}: it was built in {built_at} and moved, so its scripts point there; move it "
+                "back or build it again"
+            )
+        yield prefix
+        return
+    if kind == "directory" and (prefix / "conda-meta").exists():
+        raise ExecutionEnvironmentError(
+            f"cannot pack {prefix}: it has no conda-meta/history, so its build was interrupted; "
+            "build it again with `naiad env build`"
+        )
+    if kind == "directory" and find_interpreter_in(prefix) is None:
+        raise ExecutionEnvironmentError(
+            f"cannot pack {prefix}: it is neither a conda environment nor a venv nor built by "
+            "`naiad env build`, and has no bin/python; build one with `naiad env build`"
+        )
     copy = scratch.resolve() / "whole"
     copy.mkdir()
-    make_self_contained(prefix, copy)
+    _make_self_contained(prefix, copy)
     yield copy
 
 
@@ -178,30 +172,30 @@ def _staged(output: Path) -> Iterator[Path]:
         unfinished.replace(output)
 
 
-def _advice(message: str) -> str:
-    """conda-pack's message, with advice that fits naiad."""
-    if "editable packages" in message:
-        return f"{message.strip()}\nInstall them without --editable: their code is outside the environment"
-    if "deleted/overwritten" in message:
-        return f"{message.strip()}\nOr build the environment again with `naiad env build`"
-    return message.strip()
+_ADVICE = {
+    "editable packages": "\nInstall them without --editable: their code is outside the environment",
+    "deleted/overwritten": "\nOr build the environment again with `naiad env build`",
+}
+"""What fits naiad, after messages of conda-pack that have these words."""
 
 
 def create_manifest(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -> Manifest:
     """The manifest for these members of *prefix*."""
     interpreter = _probe(prefix)
-    recipe = _recipe(prefix)
+    # The folder with the copy of the recipe.
+    recipe = next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
+    files = sorted(path for path in recipe.rglob("*") if path.is_file()) if recipe is not None else ()
     return Manifest(
         name="" if recipe is None else recipe.name,
         made_from=made_from,
         platform=host_platform(),
-        glibc=newest_glibc(_sources(members)),
+        glibc=newest_glibc(member.source for member in members if member.source is not None),
         python=version_text(interpreter.version) if interpreter else "",
         abi=interpreter.abi if interpreter else "",
         packages=list_packages(prefix),
         files=len(members),
         size=sum(member.size for member in members),
-        recipe=_digests(recipe),
+        recipe={path.name: file_digest(path) for path in files},
     )
 
 
@@ -213,9 +207,9 @@ def _content_digest(members: Sequence[OutputMember]) -> str:
 
 
 def _member_digest(member: OutputMember) -> str:
-    return (
-        hashlib.sha256(member.data).hexdigest() if member.data is not None else file_digest(cast("Path", member.source))
-    )
+    if member.data is not None:
+        return hashlib.sha256(member.data).hexdigest()
+    return file_digest(cast("Path", member.source))
 
 
 def _probe(prefix: Path) -> Interpreter | None:
@@ -226,15 +220,84 @@ def _probe(prefix: Path) -> Interpreter | None:
         return None
 
 
-def _sources(members: Sequence[OutputMember]) -> Iterator[Path]:
-    return (member.source for member in members if member.source is not None)
+def _make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
+    """Create a self-contained copy of an environment in the empty folder *prefix*; returns its base interpreter."""
+    python = find_interpreter_in(environment)
+    if python is None or not python.exists():
+        raise ExecutionEnvironmentError(
+            f"cannot pack {environment}: it has no interpreter that runs (looked for {environment}/bin/python); "
+            "an environment is a conda environment, a venv, or a Python with its packages"
+        )
+    base = inspect_base(python)
+    if base.is_system and base.prefix == environment:
+        raise ExecutionEnvironmentError(
+            f"cannot pack {environment}: it is the system's Python; create a venv and pack that"
+        )
+    copy_base(base, prefix)
+    packages = packages_folder(base, prefix / base.stdlib.relative_to(base.prefix))
+    compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
+    record_interpreter(prefix, base.version)
+    for folder in _site_folders(environment, base):
+        _reject_external_code(environment, folder)
+        _copy_packages(folder, packages)
+    _copy_rest(environment, prefix)
+    relocate_scripts(prefix, environment, prefix)
+    relocate_binaries(prefix, (environment, *(() if base.is_system else (base.prefix,)), prefix))
+    compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
+    write_history(prefix, base.version)
+    return base
 
 
-def _recipe(prefix: Path) -> Path | None:
-    """The folder with the copy of the recipe, None without one."""
-    return next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
+def packages_folder(base: BaseInterpreter, stdlib: Path) -> Path:
+    """The folder of packages for an interpreter whose standard library is copied to *stdlib*."""
+    if base.is_system and not base.stdlib.joinpath("site-packages").is_dir():
+        return stdlib.parent / "python3" / "dist-packages"  # Debian's layout
+    return stdlib / "site-packages"
 
 
-def _digests(recipe: Path | None) -> dict[str, str]:
-    files = sorted(path for path in recipe.rglob("*") if path.is_file()) if recipe is not None else ()
-    return {path.name: file_digest(path) for path in files}
+def _site_folders(environment: Path, base: BaseInterpreter) -> Iterator[Path]:
+    """Folders of packages, lowest priority first."""
+    if (environment / "pyvenv.cfg").is_file() and _uses_system_packages(environment):
+        yield from site_folders(base.prefix)
+    yield from site_folders(environment)
+
+
+def _uses_system_packages(venv: Path) -> bool:
+    lines = (venv / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
+    settings = {key.strip(): value.strip().lower() for key, _, value in (line.partition("=") for line in lines)}
+    return settings.get("include-system-site-packages") == "true"
+
+
+def _reject_external_code(environment: Path, folder: Path) -> None:
+    """Reject packages installed with --editable and .pth files with outside folders: their code cannot be packed."""
+    for file in sorted((*folder.glob("*.pth"), *folder.glob("*.egg-link"))):
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+            path = line.strip()
+            if path.startswith("/") and not Path(path).resolve().is_relative_to(environment.resolve()):
+                raise ExecutionEnvironmentError(
+                    f"cannot pack {environment}: {file.name} refers to code in {path}, outside of it; install that "
+                    "package without --editable"
+                )
+    for finder in sorted(folder.glob("__editable__*.py")):
+        raise ExecutionEnvironmentError(
+            f"cannot pack {environment}: {finder.name} refers to code outside of it; install that package without "
+            "--editable"
+        )
+
+
+def _copy_packages(source: Path, target: Path) -> None:
+    def left_out(folder: str, names: list[str]) -> set[str]:
+        top = Path(folder) == source
+        return {name for name in names if name == "__pycache__" or (top and name in _NOT_PACKAGES)}
+
+    shutil.copytree(source, target, symlinks=True, ignore=left_out, dirs_exist_ok=True)
+
+
+def _copy_rest(environment: Path, prefix: Path) -> None:
+    """Copy scripts, and data folders that packages install beside `lib`."""
+    for path in sorted((environment / "bin").iterdir()) if (environment / "bin").is_dir() else ():
+        if not path.name.lower().startswith(_NOT_SCRIPTS) and path.is_file():
+            shutil.copy2(path, prefix / "bin" / path.name)
+    for path in sorted(environment.iterdir()):
+        if path.name not in _NOT_COPIED and path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, prefix / path.name, symlinks=True, dirs_exist_ok=True)

@@ -13,13 +13,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from configparser import Error, RawConfigParser
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
 
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad_building.indexes import PackageIndex, PackageIndexes, absolute_place
+from naiad_building.indexes import PackageIndexes, absolute_place, indexes_of_values
 
 __all__ = ["PipSettings", "read_pip_settings"]
 
@@ -69,13 +69,11 @@ def read_pip_settings(environ: Mapping[str, str]) -> PipSettings:
     found = {name: value for name, (value, _) in settings.items()}
     used = [name for name in (*_INDEXES, *_VARIABLES) if name in found]
     _report(tuple(used), tuple(dict.fromkeys(settings[name][1] for name in used)))
-    lists = {name: tuple(found.get(name, "").split()) for name in _INDEXES}
+    indexes = indexes_of_values({f"--{name}": found[name].split() for name in _INDEXES if name in found})
     return PipSettings(
-        indexes=PackageIndexes(
-            default=PackageIndex(found["index-url"]) if "index-url" in found else None,
-            extra=tuple(map(PackageIndex, lists["extra-index-url"])),
-            find_links=tuple(absolute_place(place, Path()) for place in lists["find-links"]),
-            trusted_hosts=lists["trusted-host"],
+        indexes=replace(
+            indexes,
+            find_links=tuple(absolute_place(place, Path()) for place in indexes.find_links),
             only_links=found.get("no-index", "").lower() in _TRUE,
         ),
         variables={variable: found[name] for name, all_ in _VARIABLES.items() if name in found for variable in all_},

@@ -15,7 +15,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -25,23 +24,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.config.model.declared_environment import is_conda_declaration, lock_candidates
 from naiad.core.errors import ConfigError
-from naiad.core.toml_errors import explain_toml_error
+from naiad.core.toml import explain_toml_error, tomllib
 from naiad.environments.archives.manifest import RECIPE_FOLDER
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-__all__ = [
-    "RECIPE_FILE",
-    "STATE_FILE",
-    "Preference",
-    "Recipe",
-    "copy_recipe",
-    "read_recipe",
-    "set_variables",
-]
+__all__ = ["RECIPE_FILE", "STATE_FILE", "Preference", "Recipe", "copy_recipe", "read_recipe", "set_variables"]
 
 RECIPE_FILE = "env.toml"
 _FORMER_LOCK = "requirements.lock"
@@ -52,7 +38,6 @@ _T = TypeVar("_T", str, list[str], dict[str, str])
 _KEYS = (
     *("name", "description", "python", "prefer", "requirements", "conda", "files", "variables", "platform", "glibc"),
 )
-_PLATFORM = re.compile(r"[a-z0-9]+-[a-z0-9_]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KINDS: Mapping[type, str] = {str: "a string", list: "a list of strings", dict: "a table"}
@@ -131,18 +116,23 @@ class _RecipeReader:
         if "requirements" in self._table and "conda" in self._table:
             raise self._key_error("conda", "conflicts with 'requirements'; a recipe has one of them")
         self._reject_former_lock()
+        conda, files = self._file_named("conda"), self._get("files", list) or []
+        if conda is not None and not is_conda_declaration(conda):
+            raise self._key_error("conda", f"names '{conda.name}'; it is environment.yml or pixi.lock")
+        if not all(isinstance(text, str) for text in files):
+            raise self._key_error("files", "must be a list of strings")
         return Recipe(
             folder=self._file.parent,
             name=self._name(),
             python=self._python(),
             prefer=self._prefer(),
             requirements=self._file_named("requirements"),
-            files=self._files(),
+            files=tuple(self._inside("files", text, "file or folder") for text in files),
             description=self._get("description", str) or "",
-            conda=self._conda(),
+            conda=conda,
             variables=self._variables(),
-            platform=self._matching("platform", _PLATFORM, "linux-x86_64"),
-            glibc=self._matching("glibc", re.compile(r"\d+\.\d+"), "2.28"),
+            platform=self._matching("platform", r"[a-z0-9]+-[a-z0-9_]+", "linux-x86_64"),
+            glibc=self._matching("glibc", r"\d+\.\d+", "2.28"),
         )
 
     def _name(self) -> str:
@@ -158,28 +148,15 @@ class _RecipeReader:
         try:
             return SpecifierSet(text)
         except InvalidSpecifier:
-            raise self._key_error(
-                "python", f"is '{text}', which is not a version specifier; write for example \">=3.9,<3.13\""
-            ) from None
+            what = f"is '{text}', which is not a version specifier; write for example \">=3.9,<3.13\""
+            raise self._key_error("python", what) from None
 
     def _prefer(self) -> Preference:
-        text = self._get("prefer", str)
-        if text is None:
-            return Preference.NEWEST
+        text = self._get("prefer", str) or Preference.NEWEST.value
         choices = [choice.value for choice in Preference]
         if text not in choices:
             raise self._key_error("prefer", f"is '{text}'; choose one of {', '.join(map(repr, choices))}")
         return Preference(text)
-
-    def _file_named(self, key: str) -> Path | None:
-        text = self._get(key, str)
-        return None if text is None else self._inside(key, text, "file")
-
-    def _conda(self) -> Path | None:
-        file = self._file_named("conda")
-        if file is not None and not is_conda_declaration(file):
-            raise self._key_error("conda", f"names '{file.name}'; it is environment.yml or pixi.lock")
-        return file
 
     def _variables(self) -> dict[str, str]:
         variables = self._get("variables", dict) or {}
@@ -188,20 +165,15 @@ class _RecipeReader:
                 raise self._key_error("variables", f"has {name} = {value!r}; it must map names of variables to strings")
         return variables
 
-    def _matching(self, key: str, pattern: re.Pattern[str], example: str) -> str:
+    def _matching(self, key: str, pattern: str, example: str) -> str:
         text = self._get(key, str) or ""
-        if text and not pattern.fullmatch(text):
+        if text and not re.fullmatch(pattern, text):
             raise self._key_error(key, f"is '{text}'; write for example \"{example}\"")
         return text
 
-    def _files(self) -> tuple[Path, ...]:
-        return tuple(self._inside("files", text, "file or folder") for text in self._strings("files"))
-
-    def _strings(self, key: str) -> list[str]:
-        values = self._get(key, list) or []
-        if not all(isinstance(value, str) for value in values):
-            raise self._key_error(key, "must be a list of strings")
-        return values
+    def _file_named(self, key: str) -> Path | None:
+        text = self._get(key, str)
+        return None if text is None else self._inside(key, text, "file")
 
     def _get(self, key: str, kind: type[_T]) -> _T | None:
         value = self._table.get(key)
@@ -227,11 +199,10 @@ class _RecipeReader:
             )
 
     def _reject_unknown_keys(self) -> None:
-        for key in self._table:
-            if key not in _KEYS:
-                near = difflib.get_close_matches(key, _KEYS, n=1)
-                hint = f"did you mean '{near[0]}'?" if near else f"known keys are {', '.join(_KEYS)}"
-                raise self._key_error(key, f"is unknown; {hint}")
+        for key in (each for each in self._table if each not in _KEYS):
+            near = difflib.get_close_matches(key, _KEYS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known keys are {', '.join(_KEYS)}"
+            raise self._key_error(key, f"is unknown; {hint}")
 
     def _key_error(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self._file}: key '{key}' {what}")

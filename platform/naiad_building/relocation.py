@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from naiad.environments.elf import overwrite_search_path, read_dynamic_section
 
-__all__ = ["relative_search_path", "relocate_binaries", "relocate_texts"]
+__all__ = ["relative_search_path", "relocate_binaries", "relocate_scripts", "relocate_texts"]
 
 _LARGEST_TEXT = 4 << 20
 
@@ -44,39 +44,38 @@ def relocate_binaries(prefix: Path, origins: tuple[Path, ...]) -> int:
     return changed
 
 
-def relocate_texts(paths: Iterator[Path], origin: Path, prefix: Path) -> int:
+def relocate_scripts(prefix: Path, origin: Path, final: Path) -> None:
+    """Replace *origin* by *final* in the scripts of an environment, which name their interpreter by its path."""
+    relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), origin, final)
+
+
+def relocate_texts(paths: Iterable[Path], origin: Path, prefix: Path) -> int:
     """Replace *origin* by *prefix* in text files; returns how many changed. Binary files are skipped."""
     changed = 0
     for path in paths:
         if path.is_symlink() or path.stat().st_size > _LARGEST_TEXT:
             continue
         data = path.read_bytes()
-        if b"\0" in data or os.fsencode(origin) not in data:
-            continue
-        _make_writable(path)
-        path.write_bytes(data.replace(os.fsencode(origin), os.fsencode(prefix)))
-        changed += 1
+        if b"\0" not in data and os.fsencode(origin) in data:
+            _make_writable(path)
+            path.write_bytes(data.replace(os.fsencode(origin), os.fsencode(prefix)))
+            changed += 1
     return changed
 
 
 def _relative(entry: str, origins: tuple[Path, ...], folder: Path, prefix: Path) -> str:
+    path = Path(os.path.normpath(entry))
     for origin in origins:
-        if Path(entry).is_absolute() and Path(os.path.normpath(entry)).is_relative_to(origin):
-            inside = prefix / Path(os.path.normpath(entry)).relative_to(origin)
-            steps = os.path.relpath(inside, folder)
+        if path.is_absolute() and path.is_relative_to(origin):
+            steps = os.path.relpath(prefix / path.relative_to(origin), folder)
             return "$ORIGIN" if steps == "." else f"$ORIGIN/{steps}"
     return entry
 
 
 def _files(prefix: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(prefix):
-        for name in names:
-            path = Path(folder, name)
-            if not path.is_symlink():
-                yield path
+    paths = (Path(folder, name) for folder, _, names in os.walk(prefix) for name in names)
+    return (path for path in paths if not path.is_symlink())
 
 
 def _make_writable(path: Path) -> None:
-    mode = path.stat().st_mode
-    if not mode & 0o200:
-        path.chmod(mode | 0o200)
+    path.chmod(path.stat().st_mode | 0o200)

@@ -13,8 +13,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
@@ -27,6 +27,7 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.quantities import parse_size, size_text
 from naiad.core.real_paths import real_path
 from naiad_building.indexes import NO_INDEXES, PackageIndexes
+from naiad_building.lockfiles import Pin, pin_lines
 from naiad_building.pip_settings import read_pip_settings
 
 __all__ = [
@@ -36,7 +37,9 @@ __all__ = [
     "clean_environ",
     "find_failed_requirement",
     "find_uv",
+    "grouped",
     "install",
+    "locked_requirements",
     "run_to_end",
     "run_uv",
     "uv_command",
@@ -69,11 +72,7 @@ _finding_uv = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Requirements to install.
-
-    Attributes:
-        is_locked: Whether they list all dependencies, so that none are added, and each has a digest.
-    """
+    """Requirements to install; locked ones list all dependencies, so that none are added, and have digests."""
 
     text: str
     named_in: Path
@@ -82,16 +81,35 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """Where packages come from: folders of wheels, and unless *offline*, these indexes and those set for pip."""
+    """Where packages come from: folders of wheels, and unless *offline*, these indexes and those set for pip.
+
+    *progress* gets each step, as a line.
+    """
 
     wheels: tuple[Path, ...] = ()
     offline: bool = False
     indexes: PackageIndexes = NO_INDEXES
+    progress: Callable[[str], None] = lambda _: None
 
 
-def install(
-    name: str, requirements: Requirements, python: Path, options: InstallOptions, progress: Callable[[str], None]
-) -> None:
+def grouped(pins: Iterable[Pin], options: InstallOptions) -> list[tuple[InstallOptions, list[Pin]]]:
+    """The packages in groups that come from the same indexes, each with these."""
+    groups: dict[str, tuple[InstallOptions, list[Pin]]] = {}
+    for pin in pins:
+        chosen = options.indexes.for_package(pin.name)
+        groups.setdefault(repr(chosen), (replace(options, indexes=chosen), []))[1].append(pin)
+    return list(groups.values())
+
+
+def locked_requirements(
+    pins: Iterable[Pin], named_in: Path, options: InstallOptions
+) -> list[tuple[Requirements, InstallOptions]]:
+    """What to install for locked packages, each with its sources."""
+    groups = grouped(pins, options)
+    return [(Requirements(pin_lines(group), named_in, is_locked=True), chosen) for chosen, group in groups]
+
+
+def install(name: str, requirements: Requirements, python: Path, options: InstallOptions) -> None:
     """Install requirements into the prefix of an interpreter."""
     with tempfile.TemporaryDirectory(prefix="naiad-install-") as folder:
         file = Path(folder, "requirements.txt")
@@ -99,23 +117,16 @@ def install(
         locked = ["--no-deps", "--require-hashes"] if requirements.is_locked else []
         # Hard-linked files would belong to uv's cache, and rewriting prefixes would change them there.
         arguments = ["pip", "install", "--break-system-packages", "--link-mode=copy", *locked, "-r", str(file)]
-        run_uv(arguments, name, requirements.named_in, python, options, progress)
+        run_uv(arguments, name, requirements.named_in, python, options)
 
 
-def run_uv(
-    arguments: Sequence[str],
-    name: str,
-    named_in: Path,
-    python: Path,
-    options: InstallOptions,
-    progress: Callable[[str], None],
-) -> list[str]:
+def run_uv(arguments: Sequence[str], name: str, named_in: Path, python: Path, options: InstallOptions) -> list[str]:
     """Run a command of uv in the folder of *named_in*; returns the last lines of its output."""
     command, environ = uv_command(arguments, python, options)
     # Lock files that uv leaves in its TMPDIR are removed with that.
     with tempfile.TemporaryDirectory(prefix="naiad-uv-") as folder:
         where = {**environ, "TMPDIR": folder}, real_path(named_in).parent
-        code, lines = _run(command, where, progress)
+        code, lines = _run(command, where, options.progress)
         said = lines
         if code and any(_NOT_FOUND in line for line in lines):
             # Of an index that refuses access, uv tells only with its default strategy.
@@ -129,11 +140,9 @@ def run_uv(
 def uv_command(arguments: Sequence[str], python: Path, options: InstallOptions) -> tuple[list[str], dict[str, str]]:
     """A command of uv with an interpreter and sources of packages, and its environment."""
     settings = read_pip_settings(os.environ)
-    indexes = settings.indexes
+    indexes = options.indexes.before(settings.indexes)
     if options.offline:
-        indexes = PackageIndexes(find_links=indexes.find_links, only_links=True)
-    else:
-        indexes = options.indexes.before(indexes)
+        indexes = PackageIndexes(find_links=settings.indexes.find_links, only_links=True)
     command = [
         *(str(find_uv()), *arguments, "--python", str(python)),
         *("--no-config", "--no-progress", "--color=never", "--no-python-downloads"),
@@ -182,11 +191,8 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 def find_failed_requirement(lines: Sequence[str]) -> str | None:
     """The requirement that caused a failure according to uv's output, None if unknown."""
-    output = "\n".join(lines)
-    for pattern in _FAILURES:
-        if match := pattern.search(output):
-            return match[1].rstrip(",;:")
-    return None
+    found = filter(None, (pattern.search("\n".join(lines)) for pattern in _FAILURES))
+    return next((match[1].rstrip(",;:") for match in found), None)
 
 
 def _failure(name: str, named_in: Path, lines: Sequence[str], said: Sequence[str]) -> ExecutionEnvironmentError:

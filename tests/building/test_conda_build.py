@@ -15,7 +15,7 @@ from naiad.environments.activation import Activations
 from naiad.environments.archives.manifest import read_manifest
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad_building.build import build
-from naiad_building.conda import EnvironmentYml, read_environment_yml
+from naiad_building.declared.conda import CondaDeclaration, read_conda_declaration
 from naiad_building.pack import pack
 from naiad_building.uv_program import InstallOptions
 
@@ -33,7 +33,10 @@ def test_an_environment_yml_is_read_with_all_its_keys(tmp_path: Path) -> None:
         "name: x\nchannels: [conda-forge, nodefaults, ./channel]\nvariables: {A: 1}\n"
         "dependencies:\n- python=3.12\n- pip\n- pip:\n  - numpy>=1\n  - -r more.txt\n"
     )
-    assert read_environment_yml(_yml(tmp_path, text)) == EnvironmentYml(
+    file = _yml(tmp_path, text)
+    assert read_conda_declaration(file) == CondaDeclaration(
+        file=file,
+        text=text,
         channels=("conda-forge", (tmp_path / "channel").as_uri()),
         specs=("python=3.12",),
         requirements=("numpy>=1", f"-r {tmp_path / 'more.txt'}"),
@@ -53,7 +56,7 @@ def test_an_environment_yml_is_read_with_all_its_keys(tmp_path: Path) -> None:
 )
 def test_an_invalid_environment_yml_is_reported_with_its_path(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        read_environment_yml(_yml(tmp_path, text))
+        read_conda_declaration(_yml(tmp_path, text))
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def _wheel(name: str = "adder", version: str = "1.0", more: str = "", file: str 
 @pytest.mark.parametrize("version", ["99.0", "2.0", "0.9"])
 def test_a_pylock_of_another_major_version_is_rejected(tmp_path: Path, version: str) -> None:
     file = _file(tmp_path, "pylock.toml", _pylock(_wheel(), version=f'"{version}"'))
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ExecutionEnvironmentError) as caught:
         open_foreign_lock(file)
     assert caught.value.message == (
         f"cannot read {file}: it has lock-version {version}, and naiad knows 1.0; lock again with a tool that writes "
@@ -126,7 +126,7 @@ def test_a_pylock_without_a_version_is_rejected(tmp_path: Path, version: str, sa
     text = _pylock(_wheel(), version=version) if version else _pylock(_wheel()).partition("\n")[2]
     file = _file(tmp_path, "pylock.toml", text)
     said = said or "Missing required value"
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ExecutionEnvironmentError) as caught:
         open_foreign_lock(file)
     assert caught.value.message == (
         f"cannot read {file}: {said} in 'lock-version'; PEP 751 says what it must have, lock again"
@@ -181,7 +181,7 @@ def test_a_pylock_selects_its_default_groups_and_no_extras(tmp_path: Path, group
 )
 def test_a_pylock_for_another_python_or_with_two_of_a_package_is_rejected(tmp_path: Path, text: str, said: str) -> None:
     file = _file(tmp_path, "pylock.toml", text)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ExecutionEnvironmentError) as caught:
         open_foreign_lock(file).pins("3.12.1")
     assert f"{file} {said}" in caught.value.message
 
@@ -321,7 +321,7 @@ def test_a_uv_lock_is_followed_from_the_project_on_without_its_extras(
     ],
 )
 def test_an_unusable_foreign_lock_is_reported_with_its_path(tmp_path: Path, name: str, text: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ExecutionEnvironmentError, match=said):
         open_foreign_lock(_file(tmp_path, name, text)).pins("3.12.1")
 
 

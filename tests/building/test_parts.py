@@ -11,10 +11,9 @@ import pytest
 
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.archives.archive_writer import MTIME, OutputMember
-from naiad_building import build, collecting, conda_meta, pack, recipe, self_contained
+from naiad_building import build, collecting, pack, recipe
 from naiad_building.base_interpreter import BaseInterpreter, copy_base
-from naiad_building.collecting import HEADER
-from naiad_building.conda_meta import CHANNEL
+from naiad_building.collecting import CHANNEL, HEADER
 from naiad_building.declared.conda import _python_version, _requirement
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.lockfiles import Pin, pin_lines
@@ -136,8 +135,8 @@ def test_packages_scripts_and_data_of_an_environment_are_copied_and_its_own_part
     for name in ("bin", "share", "packages/adder"):
         (prefix / name).mkdir(parents=True)
 
-    self_contained._copy_packages(packages, prefix / "packages")
-    self_contained._copy_rest(environment, prefix)
+    pack._copy_packages(packages, prefix / "packages")
+    pack._copy_rest(environment, prefix)
 
     assert {str(path.relative_to(prefix)) for path in prefix.rglob("*") if path.is_file()} == {
         *("packages/adder/__init__.py", "packages/adder/_virtualenv.py", "bin/tool", "share/data"),
@@ -156,10 +155,10 @@ def test_packages_scripts_and_data_of_an_environment_are_copied_and_its_own_part
 def test_code_outside_of_an_environment_is_refused(tmp_path: Path, name: str, text: str, why: str) -> None:
     (tmp_path / name).write_text(text.replace("{}", str(tmp_path)))
     if not why:
-        self_contained._reject_external_code(tmp_path, tmp_path)
+        pack._reject_external_code(tmp_path, tmp_path)
         return
     with pytest.raises(ExecutionEnvironmentError, match=why):
-        self_contained._reject_external_code(tmp_path, tmp_path)
+        pack._reject_external_code(tmp_path, tmp_path)
 
 
 @pytest.mark.parametrize(("setting", "uses"), [("true", True), ("false", False), (" TRUE ", True), (None, False)])
@@ -167,7 +166,7 @@ def test_a_venv_may_use_the_packages_of_its_python(tmp_path: Path, setting: str 
     line = "" if setting is None else f"include-system-site-packages ={setting}\n"
     (tmp_path / "pyvenv.cfg").write_text(f"home = /opt\n{line}")
 
-    assert self_contained._uses_system_packages(tmp_path) is uses
+    assert pack._uses_system_packages(tmp_path) is uses
 
 
 def test_files_and_folders_of_a_recipe_are_copied_with_its_variables(tmp_path: Path) -> None:
@@ -318,8 +317,8 @@ def test_the_record_of_a_copied_python_has_its_files_and_those_that_name_the_pre
     (tmp_path / "bin" / "link").symlink_to("tool")
     (tmp_path / "bin" / "binary").write_bytes(b"\0" + str(tmp_path).encode())
 
-    count = conda_meta.record_interpreter(tmp_path, "3.12.4")
-    conda_meta.write_history(tmp_path, "3.12.4")
+    count = collecting.record_interpreter(tmp_path, "3.12.4")
+    collecting.write_history(tmp_path, "3.12.4")
 
     record = json.loads((tmp_path / "conda-meta" / "python-3.12.4-0.json").read_text())
     assert count == len(record["files"])
@@ -327,7 +326,7 @@ def test_the_record_of_a_copied_python_has_its_files_and_those_that_name_the_pre
     assert record["link"]["source"] == str(tmp_path)
     assert pack._built_at(tmp_path) == tmp_path
     entries = {
-        entry["_path"]: entry for entry in map(partial(conda_meta._entry, tmp_path), (tmp_path / "bin").iterdir())
+        entry["_path"]: entry for entry in map(partial(collecting._entry, tmp_path), (tmp_path / "bin").iterdir())
     }
     assert entries["bin/link"]["path_type"] == "softlink"
     assert entries["bin/tool"]["prefix_placeholder"] == str(tmp_path)

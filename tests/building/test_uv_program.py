@@ -111,7 +111,7 @@ def test_downloads_are_told_with_bytes_and_rate(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(uv_program, "find_uv", lambda: program)
     told: list[str] = []
 
-    lines = run_uv(["pip"], "m", tmp_path / "model.py", tmp_path / "python", InstallOptions(), told.append)
+    lines = run_uv(["pip"], "m", tmp_path / "model.py", tmp_path / "python", InstallOptions(progress=told.append))
 
     assert lines == [*said, "Prepared 2 packages in 3ms"]
     assert [re.sub(r", [\d.]+ [kMG]?B/s$", ", RATE", line) for line in told] == [

@@ -14,7 +14,6 @@ import contextlib
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,7 @@ from typing import Any
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.extras import install_command
 from naiad.core.foreign_json import read_json
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from naiad.core.toml import tomllib
 
 SIGNATURE_SUFFIX = ".sig"  # suffix of the signature file, appended to the archive's name
 

@@ -156,7 +156,7 @@ def lock_command(
         _print_locked(locked)
     count = None
     if download is not None:
-        count = fetch_locked_wheels(locked, download, progress_printer(json=json))
+        count = fetch_locked_wheels(locked, download)
     if json:
         print_json({**_facts(locked), "download": download, "downloaded": count})
     elif download is not None:
@@ -174,6 +174,8 @@ def _request(
     json: bool,
     is_upgrade: bool = False,
 ) -> LockRequest:
+    from packaging.specifiers import SpecifierSet
+
     from naiad.environments.store.opening import open_store_of
     from naiad_building.base_interpreter import choose_base, inspect_base
     from naiad_building.declared.declaration import read_declaration
@@ -192,10 +194,11 @@ def _request(
         file=file,
         cache=open_store_of("", os.environ) / "interpreters",
         python=python,
-        required=required,
+        required=SpecifierSet() if required is None else required,
         required_by=origin,
-        options=InstallOptions(wheels=tuple(folder.absolute() for folder in wheels), offline=offline),
-        progress=progress_printer(json=json),
+        options=InstallOptions(
+            wheels=tuple(folder.absolute() for folder in wheels), offline=offline, progress=progress_printer(json=json)
+        ),
         is_upgrade=is_upgrade,
     )
 

@@ -1,4 +1,4 @@
-"""Environments that `environment.yml` or `pixi.lock` declares, solved and installed by py-rattler.
+"""Environments that `environment.yml` or `pixi.lock` declares, solved and installed by py-rattler, without conda.
 
 The lock is a `pixi.lock`, the format of pixi and rattler: pixi writes it, and so does `naiad lock` beside an
 `environment.yml`. It has conda packages, and those of PyPI that are installed on top of them.
@@ -6,8 +6,12 @@ The lock is a `pixi.lock`, the format of pixi and rattler: pixi writes it, and s
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,25 +22,19 @@ from packaging.utils import canonicalize_name
 
 from naiad.config.model.declared_environment import lock_candidates
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError, StaleLockError
+from naiad.core.extras import install_command
+from naiad.core.real_paths import real_path
 from naiad.environments.store.package_cache import package_cache
 from naiad.sources.interpreters.prefix import find_interpreter_in
 from naiad.sources.interpreters.versions import matches
 from naiad_building.base_interpreter import inspect_base
-from naiad_building.conda import (
-    install_packages,
-    python_spec,
-    read_environment_yml,
-    require_local,
-    require_rattler,
-    solve_packages,
-)
 from naiad_building.declared.package_files import PackageFile
 from naiad_building.declared.resolving import resolve_into_environment
 from naiad_building.declared.venv import compile_with_fixed_times
 from naiad_building.indexes import INDEX_OPTIONS, PackageIndexes, indexes_of_options, parse_options
 from naiad_building.lockfiles import Pin, pin_lines
 from naiad_building.recipe import set_variables
-from naiad_building.relocation import relocate_texts
+from naiad_building.relocation import relocate_scripts
 from naiad_building.uv_program import InstallOptions, Requirements, install
 
 if TYPE_CHECKING:
@@ -52,14 +50,17 @@ __all__ = [
 ]
 
 _ENVIRONMENT = "default"
+_KEYS = ("name", "prefix", "channels", "dependencies", "variables", "platforms")
+_DEFAULT_CHANNELS = ("conda-forge",)
+_FULL_VERSION_DOTS = 2
+_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CondaDeclaration:
-    """A file that declares an environment of conda packages.
+    """A file that declares an environment of conda packages; a lock has neither channels nor specs here.
 
-    Attributes:
-        channels: Highest priority first; these and *specs* are empty for a lock.
+    Channels are names or URLs, the one of highest priority first.
     """
 
     file: Path
@@ -119,7 +120,8 @@ class CondaPackages:
 
 def read_conda_declaration(file: Path) -> CondaDeclaration:
     """Read a file that declares conda packages."""
-    require_rattler(file)
+    if importlib.util.find_spec("rattler") is None:
+        raise ConfigError(f"using {file} needs packages that naiad lacks: `{install_command('conda')}`")
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -129,17 +131,55 @@ def read_conda_declaration(file: Path) -> CondaDeclaration:
             f"cannot read {file}: pixi alone knows all that it may say; name {file.with_name('pixi.lock')}, which "
             "`pixi lock` writes"
         )
-    if file.name == "pixi.lock":
-        return CondaDeclaration(file=file, text=text)
-    found = read_environment_yml(file)
+    return CondaDeclaration(file=file, text=text) if file.name == "pixi.lock" else _of_environment_yml(file, text)
+
+
+def _of_environment_yml(file: Path, text: str) -> CondaDeclaration:
+    try:
+        import yaml
+    except ImportError:
+        raise ConfigError(f"reading {file} needs packages that naiad lacks: `{install_command('conda')}`") from None
+    try:
+        table = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"cannot read {file}: {error}") from error
+    if not isinstance(table, dict):
+        raise ConfigError(f"{file} is not a valid environment.yml: it has no 'dependencies'")
+    if unknown := [key for key in table if key not in _KEYS]:
+        raise ConfigError(f"{file}: unknown key '{unknown[0]}'; known keys are {', '.join(_KEYS)}")
+    dependencies, channels, variables = (table.get(key) for key in ("dependencies", "channels", "variables"))
+    for key, values in (("dependencies", dependencies), ("channels", channels)):
+        if not isinstance(values or [], list):
+            raise ConfigError(f"{file} is not a valid environment.yml: '{key}' must be a list")
+    if not isinstance(variables or {}, dict):
+        raise ConfigError(f"{file} is not a valid environment.yml: 'variables' must be names with values")
+    lines: list[str] = []
+    for part in (one for one in dependencies or () if isinstance(one, dict)):
+        if list(part) != ["pip"] or not isinstance(part["pip"], list):
+            raise ConfigError(
+                f"{file} is not a valid environment.yml: 'dependencies' has a part that is neither a package nor a list for 'pip'"
+            )
+        lines += map(str, part["pip"])
     return CondaDeclaration(
         file=file,
         text=text,
-        channels=found.channels,
-        specs=found.specs,
-        requirements=found.requirements,
-        variables=found.variables,
+        # "nodefaults" excludes conda's default channels, which are never used here.
+        channels=tuple(_channel(str(one), file) for one in channels or _DEFAULT_CHANNELS if one != "nodefaults"),
+        # uv installs from outside the environment, so pip need not be in it.
+        specs=tuple(spec for spec in dependencies or () if isinstance(spec, str) and spec != "pip"),
+        requirements=tuple(_with_absolute_path(line, file) for line in lines),
+        variables={str(name): str(value) for name, value in (variables or {}).items()},
     )
+
+
+def _channel(channel: str, file: Path) -> str:
+    """A channel as rattler takes it. Paths are relative to the file that names them, which may be beside a channel."""
+    return real_path(file.parent / channel).as_uri() if channel.startswith((".", "/")) else channel
+
+
+def _with_absolute_path(line: str, file: Path) -> str:
+    option, _, path = line.partition(" ")
+    return f"{option} {real_path(file.parent / path.strip())}" if option in _INCLUDES else line
 
 
 def read_conda_lock(path: Path, declaration: CondaDeclaration, python: SpecifierSet | None) -> CondaPackages:
@@ -172,41 +212,27 @@ def read_conda_lock(path: Path, declaration: CondaDeclaration, python: Specifier
 
 
 def resolve_conda(
-    declaration: CondaDeclaration,
-    folder: Path,
-    cache: Path,
-    python: SpecifierSet | None,
-    options: InstallOptions,
-    progress: Callable[[str], None],
+    declaration: CondaDeclaration, folder: Path, cache: Path, python: SpecifierSet | None, options: InstallOptions
 ) -> Path:
-    """Solve a declaration, and write its lock into a folder; returns the path.
-
-    Args:
-        folder: Also has temporary files.
-        cache: Unpacked conda packages.
-    """
+    """Solve a declaration, and write its lock into a folder, which also has temporary files; returns the path."""
     import rattler
 
     if options.offline:
-        require_local(declaration.channels, declaration.file)
-    specs = [*declaration.specs, *([python_spec(python)] if python else [])]
-    progress(f"solving for {len(specs)} conda packages from {', '.join(declaration.channels)}")
+        _require_local(declaration)
+    specs = [*declaration.specs, *([_python_spec(python)] if python else [])]
+    options.progress(f"solving for {len(specs)} conda packages from {', '.join(declaration.channels)}")
     records = solve_packages(declaration.channels, specs, declaration.file)
     wheels: Sequence[PackageFile] = ()
     if declaration.requirements:
         with tempfile.TemporaryDirectory(prefix="naiad-solve-", dir=folder) as scratch:
             prefix = Path(scratch, "env")
             # uv must know what conda brings, and which Python that is.
-            _install_records(records, prefix, cache, declaration, progress)
+            _install_records(records, prefix, cache, declaration, options)
             base = inspect_base(_interpreter(prefix, declaration))
             chosen = replace(options, indexes=declaration.indexes)
             # Their options name indexes, which *chosen* has with absolute paths.
-            lines = [
-                line
-                for line in declaration.requirements
-                if not any(name in INDEX_OPTIONS for name, _ in parse_options(line))
-            ]
-            wheels = resolve_into_environment(declaration.file, lines, base, chosen, progress)
+            lines = [one for one in declaration.requirements if not INDEX_OPTIONS & dict(parse_options(one)).keys()]
+            wheels = resolve_into_environment(declaration.file, lines, base, chosen)
     platform = rattler.LockPlatform(str(rattler.Subdir.current()))
     lock = rattler.LockFile([platform])
     lock.set_channels(_ENVIRONMENT, [rattler.LockChannel(channel) for channel in declaration.channels])
@@ -218,6 +244,87 @@ def resolve_conda(
     lock.to_path(target)
     _add_digests(target, wheels)
     return target
+
+
+def solve_packages(channels: Sequence[str], specs: Sequence[str], file: Path) -> list[RepoDataRecord]:
+    """The conda packages that satisfy *specs*, with those that they depend on; *file* names them, for errors."""
+    import rattler
+
+    async def solve() -> list[RepoDataRecord]:
+        return await rattler.solve(
+            list(channels),
+            list(specs),
+            platforms=[rattler.Subdir.current(), "noarch"],
+            virtual_packages=list(rattler.VirtualPackage.detect()),
+            # By default it neither tries again nor logs in.
+            gateway=rattler.Gateway(client=rattler.Client.default_client()),
+        )
+
+    with _errors(file):
+        return asyncio.run(solve())
+
+
+def _install_records(
+    records: Sequence[RepoDataRecord],
+    prefix: Path,
+    cache: Path,
+    declaration: CondaDeclaration,
+    options: InstallOptions,
+    final: Path | None = None,
+) -> None:
+    """Install conda packages into a new folder, which will be moved to *final*, if that is not None.
+
+    The cache has unpacked packages, whose files are shared by hard links. conda-pack reads files from it.
+    """
+    options.progress(f"installing {len(records)} conda packages")
+    with package_cache(cache), _errors(declaration.file):
+        install_packages(records, prefix, cache=cache, final=final)
+
+
+def install_packages(records: Sequence[RepoDataRecord], prefix: Path, *, cache: Path, final: Path | None) -> None:
+    """Let rattler install packages."""
+    import rattler
+
+    async def install() -> None:
+        await rattler.install(
+            list(records),
+            prefix,
+            cache_dir=cache,
+            show_progress=sys.stderr.isatty(),
+            alternative_target_prefix=final,
+            client=rattler.Client.default_client(),
+        )
+
+    asyncio.run(install())
+
+
+@contextmanager
+def _errors(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # rattler's errors have no common base class
+        why = str(error).strip()
+        raise ExecutionEnvironmentError(f"cannot install the conda packages named in {file}: {why}") from error
+
+
+def _require_local(declaration: CondaDeclaration) -> None:
+    for channel in declaration.channels:
+        if not channel.startswith("file:"):
+            raise ExecutionEnvironmentError(
+                f"cannot use {declaration.file} offline: it names the channel {channel}, which is not on this machine; "
+                "name a folder with a channel"
+            )
+
+
+def _python_spec(required: SpecifierSet) -> str:
+    """The match spec for versions of Python. A version without operator matches its prefix; conda's `==` does not."""
+    versions = [
+        f"{one.version.removesuffix('.*')}.*"
+        if one.operator == "==" and one.version.removesuffix(".*").count(".") < _FULL_VERSION_DOTS
+        else str(one)
+        for one in required
+    ]
+    return f"python {','.join(sorted(versions))}"
 
 
 def _add_digests(lock: Path, wheels: Sequence[PackageFile]) -> None:
@@ -240,36 +347,20 @@ def build_conda_environment(
     cache: Path,
     label: str,
     options: InstallOptions,
-    progress: Callable[[str], None],
 ) -> None:
     """Build an environment of locked packages in the empty folder *prefix*, which will be moved to *final*."""
     if options.offline:
         _require_present(packages.records, cache, declaration)
-    _install_records(packages.records, prefix, cache, declaration, progress, final)
+    _install_records(packages.records, prefix, cache, declaration, options, final)
     python = _interpreter(prefix, declaration)
     base = inspect_base(python)
     if packages.pins:
         requirements = Requirements(pin_lines(packages.pins), declaration.file, is_locked=True)
-        progress(f"installing {len(packages.pins)} packages of PyPI for Python {base.version}")
-        chosen = replace(options, indexes=declaration.indexes)
-        install(label, requirements, python, chosen, progress)
-        # Scripts name their interpreter by its path.
-        relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
-    compile_with_fixed_times(python, prefix, base, progress)
+        options.progress(f"installing {len(packages.pins)} packages of PyPI for Python {base.version}")
+        install(label, requirements, python, replace(options, indexes=declaration.indexes))
+        relocate_scripts(prefix, prefix, final)
+    compile_with_fixed_times(python, prefix, base, options)
     set_variables(declaration.variables, prefix)
-
-
-def _install_records(
-    records: Sequence[RepoDataRecord],
-    prefix: Path,
-    cache: Path,
-    declaration: CondaDeclaration,
-    progress: Callable[[str], None],
-    final: Path | None = None,
-) -> None:
-    progress(f"installing {len(records)} conda packages")
-    with package_cache(cache):
-        install_packages(records, prefix, cache=cache, file=declaration.file, final=final)
 
 
 def _interpreter(prefix: Path, declaration: CondaDeclaration) -> Path:
@@ -297,25 +388,25 @@ def _require_current(
     """Reject a lock that lacks a required package, or has another version of it."""
     import rattler
 
-    versions = packages.versions
+    versions, records = packages.versions, {record.name.normalized: record for record in packages.records}
     update = f"update it with `{declaration.lock_command}`" if not declaration.is_lock else "update it with pixi"
-    records = {record.name.normalized: record for record in packages.records}
+
+    def require(name: str, spec: object, found: str | None, *, is_met: bool) -> None:
+        if not is_met:
+            has = f"it has {name} {found}" if found else f"it has no {name}"
+            raise StaleLockError(f"{path} does not match {declaration.file}, which requires '{spec}': {has}; {update}")
+
     for spec in declaration.specs:
         try:
             wanted = rattler.MatchSpec(spec)
         except Exception as error:  # rattler's errors have no common base class
             raise ConfigError(f"{declaration.file}: '{spec}' is not a conda package: {error}") from error
         name = str(wanted.name.normalized)
-        if name not in records or not wanted.matches(records[name]):
-            has = f"it has {name} {versions[name]}" if name in records else f"it has no {name}"
-            raise StaleLockError(f"{path} does not match {declaration.file}, which requires '{spec}': {has}; {update}")
+        require(name, spec, versions.get(name), is_met=name in records and wanted.matches(records[name]))
     for requirement in filter(None, map(_requirement, declaration.requirements)):
         found = versions.get(canonicalize_name(requirement.name))
-        if found is None or not requirement.specifier.contains(found, prereleases=True):
-            has = f"it has {requirement.name} {found}" if found else f"it has no {requirement.name}"
-            raise StaleLockError(
-                f"{path} does not match {declaration.file}, which requires '{requirement}': {has}; {update}"
-            )
+        is_met = found is not None and requirement.specifier.contains(found, prereleases=True)
+        require(requirement.name, requirement, found, is_met=is_met)
     found = versions.get("python")
     if found is not None and python and not matches(python, _python_version(found)):
         raise StaleLockError(f"{path} has Python {found}, and the model asks for Python {python}; {update}")

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.markers import InvalidMarker
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from naiad.config.model.declared_environment import (
-    PYTHON_ENV,
-    is_conda_declaration,
-    lock_candidates,
-    read_script_block,
-)
+from naiad.config.model.declared_environment import PYTHON_ENV, is_conda_declaration, lock_candidates, read_script_block
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError, StaleLockError
-from naiad.core.toml_errors import explain_toml_error
+from naiad.core.toml import explain_toml_error, tomllib
 from naiad.sources.interpreters.versions import PythonVersion, version_text
 from naiad_building.indexes import (
     INDEX_OPTIONS,
@@ -32,11 +27,6 @@ from naiad_building.indexes import (
     parse_options,
 )
 from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["Declaration", "find_lock", "is_locked", "locked_pins", "read_declaration"]
 
@@ -107,10 +97,8 @@ def read_declaration(file: Path, text: str | None = None) -> Declaration:
 
 def find_lock(declaration: Declaration) -> ForeignLock | None:
     """The lock beside a declaration; None without one."""
-    for path in lock_candidates(declaration.file):
-        if path.is_file():
-            return _opened(path)
-    return None
+    found = (path for path in lock_candidates(declaration.file) if path.is_file())
+    return next(map(open_foreign_lock, found), None)
 
 
 def is_locked(file: Path, python: PythonVersion) -> bool:
@@ -134,19 +122,9 @@ def locked_pins(
     """
     if lock is None:
         return _pinned_requirements(declaration, python)
-    try:
-        pins = lock.pins(python, wheels=wheels)
-    except ConfigError as error:
-        raise ExecutionEnvironmentError(error.message) from error
+    pins = lock.pins(python, wheels=wheels)
     _require_current(declaration, lock, pins, python)
     return pins
-
-
-def _opened(path: Path) -> ForeignLock:
-    try:
-        return open_foreign_lock(path)
-    except ConfigError as error:
-        raise ExecutionEnvironmentError(error.message) from error
 
 
 def _of_script(file: Path, text: str) -> Declaration:
@@ -155,78 +133,57 @@ def _of_script(file: Path, text: str) -> Declaration:
         raise ExecutionEnvironmentError(
             f"{file} has no script block with dependencies; `naiad add {file} numpy` writes one"
         )
+    requirements = tuple(map(Requirement, block.dependencies))
     try:
-        settings = _UvSettings(tomllib.loads(block.content).get("tool", {}).get("uv", {}), file)
+        table = tomllib.loads(block.content)
+        return _declared(file, block.content, requirements, block.requires_python, table)
     except _INVALID as error:
         raise ConfigError(f"the script block of {file}: [tool.uv] is invalid: {error!r}") from error
-    requirements = tuple(map(Requirement, block.dependencies))
-    return Declaration(
-        file=file,
-        text=block.content,
-        requirements=requirements,
-        requires_python=block.requires_python,
-        constraints=settings.constraints,
-        overrides=settings.overrides,
-        indexes=settings.indexes,
-        unlockable=settings.unlockable or _direct_reference(requirements),
-    )
 
 
 def _of_project(file: Path, text: str) -> Declaration:
     try:
         table: dict[str, Any] = tomllib.loads(text)
         project = table["project"]
-        settings = _UvSettings(table.get("tool", {}).get("uv", {}), file)
         requirements = tuple(map(Requirement, project.get("dependencies", ())))
-        return Declaration(
-            file=file,
-            text=text,
-            requirements=requirements,
-            requires_python=SpecifierSet(project.get("requires-python", "")),
-            constraints=settings.constraints,
-            overrides=settings.overrides,
-            indexes=settings.indexes,
-            unlockable=_dynamic(project) or settings.unlockable or _direct_reference(requirements),
-        )
+        declared = _declared(file, text, requirements, SpecifierSet(project.get("requires-python", "")), table)
+        return replace(declared, unlockable=_DYNAMIC) if "dependencies" in project.get("dynamic", ()) else declared
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {explain_toml_error(error, text)}") from error
     except _INVALID as error:
         raise ConfigError(f"{file} is invalid: {error!r}") from error
 
 
-class _UvSettings:
-    """What the table `[tool.uv]` of a script or a project says about its environment."""
-
-    def __init__(self, table: Mapping[str, Any], file: Path) -> None:
-        self.indexes = indexes_of_uv(table, file.parent)
-        self.constraints = tuple(map(Requirement, table.get("constraint-dependencies", ())))
-        self.overrides = tuple(map(Requirement, table.get("override-dependencies", ())))
-        self.unlockable = ""
-        for package, sources in table.get("sources", {}).items():
-            entries: list[Mapping[str, Any]] = sources if isinstance(sources, list) else [sources]
-            other = sorted(key for entry in entries for key in entry if key in _OTHER_SOURCES)
-            if other:
-                self.unlockable = f"[tool.uv.sources] takes '{package}' from a {_OTHER_SOURCES[other[0]]}; {_WHEEL}"
+def _declared(
+    file: Path, text: str, requirements: tuple[Requirement, ...], requires_python: SpecifierSet, table: dict[str, Any]
+) -> Declaration:
+    """A declaration with what the table `[tool.uv]` of a script or a project says about its environment."""
+    settings = table.get("tool", {}).get("uv", {})
+    unlockable = _direct_reference(requirements)
+    for package, sources in settings.get("sources", {}).items():
+        entries: list[Mapping[str, Any]] = sources if isinstance(sources, list) else [sources]
+        if other := sorted(key for entry in entries for key in entry if key in _OTHER_SOURCES):
+            unlockable = f"[tool.uv.sources] takes '{package}' from a {_OTHER_SOURCES[other[0]]}; {_WHEEL}"
+    return Declaration(
+        file=file,
+        text=text,
+        requirements=requirements,
+        requires_python=requires_python,
+        constraints=tuple(map(Requirement, settings.get("constraint-dependencies", ()))),
+        overrides=tuple(map(Requirement, settings.get("override-dependencies", ()))),
+        indexes=indexes_of_uv(settings, file.parent),
+        unlockable=unlockable,
+    )
 
 
 _WHEEL = (
     "build a wheel of it, name the folder of that with --wheels (for a server, --env-wheels), and require its version"
 )
-_OTHER_SOURCES = {
-    "git": "repository of git",
-    "path": "path",
-    "url": "URL",
-    "workspace": "workspace",
-}
-
-
-def _dynamic(project: Mapping[str, Any]) -> str:
-    if "dependencies" not in project.get("dynamic", ()):
-        return ""
-    return (
-        "its dependencies are dynamic, so only its build backend knows them; list them under 'dependencies' in "
-        "[project], or in a requirements.txt, and name that"
-    )
+_OTHER_SOURCES = {"git": "repository of git", "path": "path", "url": "URL", "workspace": "workspace"}
+_DYNAMIC = (
+    "its dependencies are dynamic, so only its build backend knows them; list them under 'dependencies' in "
+    "[project], or in a requirements.txt, and name that"
+)
 
 
 def _direct_reference(requirements: Iterable[Requirement]) -> str:
@@ -243,17 +200,17 @@ def _of_requirements(file: Path, text: str) -> Declaration:
     for line in lines:
         given = parse_options(line.text)
         options += [(name, value, line.file.parent) for name, value in given]
-        try:
-            requirement = None if given else Requirement(line.text.partition(" --")[0])
-        except InvalidRequirement:
-            requirement = None
-        if requirement is None:
-            if not given or any(name in _EDITABLE for name, _ in given):
-                unlockable = unlockable or f"'{line.text}' in {line.file} is not a version of a package; {_WHEEL}"
+        if given:
             has_options |= not any(name in INDEX_OPTIONS | _INCLUDED | _CONSTRAINTS for name, _ in given)
-            continue
-        has_options |= " --" in line.text
-        (constraints if line.is_constraint else found).append(requirement)
+        else:
+            has_options |= " --" in line.text
+            with suppress(InvalidRequirement):
+                requirement = Requirement(line.text.partition(" --")[0])
+                (constraints if line.is_constraint else found).append(requirement)
+                continue
+            has_options = True
+        if not given or any(name in _EDITABLE for name, _ in given):
+            unlockable = unlockable or f"'{line.text}' in {line.file} is not a version of a package; {_WHEEL}"
     return Declaration(
         file=file,
         text="\n".join([text, *(line.text for line in lines if line.file != file)]),
@@ -268,8 +225,6 @@ def _of_requirements(file: Path, text: str) -> Declaration:
 _PYTHON_ENV_LINE = re.compile(
     r"(?P<key>python|build_dependencies|dependencies)\s*:\s*(?P<value>.*)|\s*-\s+(?P<item>.+)"
 )
-
-
 _VERSION_TO_BUILD_WITH = re.compile(r"(?!pip\b)[A-Za-z0-9._-]+\s*[=<>!~].*")
 
 
@@ -314,8 +269,7 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if quote in {"'", '"'} and value.endswith(quote) and len(value) > 1 else value
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """A line of a requirements file; a constraint limits a version without requiring the package."""
 
     text: str
@@ -360,8 +314,7 @@ def _pinned_requirements(declaration: Declaration, python: str) -> list[Pin] | N
 
 
 def _applies(requirement: Requirement, python: str) -> bool:
-    minor = ".".join(python.split(".")[:2])
-    values = {"python_version": minor, "python_full_version": python, "extra": ""}
+    values = {"python_version": ".".join(python.split(".")[:2]), "python_full_version": python, "extra": ""}
     return requirement.marker is None or requirement.marker.evaluate(values)
 
 
@@ -369,14 +322,12 @@ def _require_current(declaration: Declaration, lock: ForeignLock, pins: list[Pin
     """Reject a lock that lacks a required package, has another version of it, or was written for other packages."""
     versions = {str(canonicalize_name(pin.name)): pin.version for pin in pins}
     overridden = {canonicalize_name(one.name) for one in declaration.overrides if _applies(one, python)}
+    limits = (*declaration.overrides, *declaration.constraints)
     required = [
         *(one for one in declaration.requirements if canonicalize_name(one.name) not in overridden),
-        *(one for one in declaration.overrides if canonicalize_name(one.name) in versions),
-        *(one for one in declaration.constraints if canonicalize_name(one.name) in versions),
+        *(one for one in limits if canonicalize_name(one.name) in versions),
     ]
-    for requirement in required:
-        if not _applies(requirement, python):
-            continue
+    for requirement in (one for one in required if _applies(one, python)):
         version = versions.get(canonicalize_name(requirement.name))
         if version is not None and requirement.specifier.contains(version, prereleases=True):
             continue

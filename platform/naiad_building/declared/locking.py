@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -24,14 +25,13 @@ from naiad.core.errors import ConfigError, ExecutionEnvironmentError, NaiadError
 from naiad.core.real_paths import real_path
 from naiad.environments.store.package_cache import conda_packages
 from naiad_building.base_interpreter import BaseInterpreter, inspect_base
-from naiad_building.comparison import PackageChange
+from naiad_building.comparison import PackageChange, package_changes
 from naiad_building.declared.declaration import read_declaration
 from naiad_building.declared.interpreter import choose_or_fetch_python, choose_python, require_agreement
 from naiad_building.declared.package_files import download_files
-from naiad_building.declared.resolving import place_lock, resolved_lock
-from naiad_building.declared.venv import by_indexes
+from naiad_building.declared.resolving import resolved_lock
 from naiad_building.lockfiles import Pin, open_foreign_lock
-from naiad_building.uv_program import InstallOptions
+from naiad_building.uv_program import InstallOptions, grouped
 
 __all__ = [
     "Edit",
@@ -50,7 +50,7 @@ _NUMPY = "numpy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedDeclaration:
-    """A declaration that was locked just now."""
+    """A declaration that was locked just now; *base* is None for conda packages."""
 
     file: Path
     lock: Path
@@ -72,11 +72,15 @@ class LockRequest:
     file: Path
     cache: Path
     python: str | None = None
-    required: SpecifierSet | None = None
+    required: SpecifierSet = field(default_factory=SpecifierSet)
     required_by: str = "the model"
     options: InstallOptions
-    progress: Callable[[str], None]
     is_upgrade: bool = False
+
+    @property
+    def flag(self) -> SpecifierSet:
+        """The versions that `--python` asks for."""
+        return SpecifierSet(f"=={self.python}.*" if self.python else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +101,8 @@ def lock_declaration(request: LockRequest, edit: Edit | None = None) -> LockedDe
         ConfigError: If the declaration is a lock itself.
         ExecutionEnvironmentError: If nothing satisfies the requirements; an existing lock stays unchanged.
     """
-    with _resolved(request, edit) as (path, locked, text), _replacement(request.file, text):
-        place_lock(path, request.file)
+    with _resolved(request, edit) as (path, locked, text):
+        _write({locked.lock: path.read_bytes(), **({} if text is None else {request.file: text.encode()})})
     return locked
 
 
@@ -107,13 +111,8 @@ def check_lock(request: LockRequest) -> LockCheck:
     lock = next((each for each in lock_candidates(request.file) if each.is_file()), None)
     with _resolved(request, None) as (path, locked, _):
         is_current = lock == locked.lock and lock.read_bytes() == path.read_bytes()
-    before = {} if lock is None or is_current else _versions_in(lock, request, locked)
-    after = before if is_current else locked.versions
-    changes = tuple(
-        PackageChange(name=name, before=before.get(name, ""), after=after.get(name, ""))
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    )
+    before = {} if lock is None else _versions_in(lock, request, locked)
+    changes = () if is_current else package_changes(before, locked.versions)
     return LockCheck(file=request.file, lock=lock, is_current=is_current, resolved=locked, changes=changes)
 
 
@@ -123,25 +122,17 @@ def _versions_in(lock: Path, request: LockRequest, locked: LockedDeclaration) ->
         if locked.base is None:
             from naiad_building.declared.conda import read_conda_declaration, read_conda_lock
 
-            return read_conda_lock(lock, read_conda_declaration(request.file), _asked(request)).versions
+            return read_conda_lock(lock, read_conda_declaration(request.file), request.flag & request.required).versions
         pins = open_foreign_lock(lock).pins(locked.base.version, wheels=request.options.wheels)
         return {pin.name: pin.version for pin in pins}
     except NaiadError:
         return {}
 
 
-def _asked(request: LockRequest) -> SpecifierSet:
-    return _exactly(request.python) & (request.required or SpecifierSet())
-
-
-def _exactly(python: str | None) -> SpecifierSet:
-    return SpecifierSet(f"=={python}.*" if python else "")
-
-
 @contextmanager
 def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, LockedDeclaration, str | None]]:
     """A new lock in a temporary folder, what it has, and the new text of the script, if it is edited."""
-    file, options, progress = request.file, request.options, request.progress
+    file, options, cache = request.file, request.options, request.cache
     if lock_candidates(file) == (file,):
         raise ConfigError(f"{file} is a lock itself; update it with the tool that wrote it")
     if is_conda_declaration(file):
@@ -150,17 +141,17 @@ def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, L
         return
     declaration = read_declaration(file, None if edit is None else edit(""))
     asked = {
-        f"{'its block' if declaration.is_script else 'it'}": declaration.requires_python,
-        request.required_by: request.required or SpecifierSet(),
-        "--python": _exactly(request.python),
+        "its block" if declaration.is_script else "it": declaration.requires_python,
+        request.required_by: request.required,
+        "--python": request.flag,
     }
-    wanted, cache = require_agreement(file, asked), request.cache
-    chosen = choose_python(wanted, cache) if options.offline else choose_or_fetch_python(wanted, cache, progress)
-    base = inspect_base(chosen.executable)
+    wanted = require_agreement(file, asked)
+    choose = choose_python if options.offline else partial(choose_or_fetch_python, progress=options.progress)
+    base = inspect_base(choose(wanted, cache).executable)
     text = None if edit is None else edit(base.minor)
     declaration = read_declaration(file, text)
-    versions = declaration.requires_python & (request.required or SpecifierSet())
-    with resolved_lock(declaration, versions, base, options, progress, is_upgrade=request.is_upgrade) as path:
+    versions = declaration.requires_python & request.required
+    with resolved_lock(declaration, versions, base, options, is_upgrade=request.is_upgrade) as path:
         # Read before it is written: no lock is better than one from which nothing can be installed.
         pins = tuple(open_foreign_lock(path).pins(base.version, wheels=options.wheels))
         locked = LockedDeclaration(
@@ -179,18 +170,17 @@ def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, L
 def _resolved_conda(request: LockRequest) -> Iterator[tuple[Path, LockedDeclaration]]:
     from naiad_building.declared.conda import read_conda_declaration, read_conda_lock, resolve_conda
 
-    file, python = request.file, _asked(request)
+    file, python = request.file, request.flag & request.required
     declaration = read_conda_declaration(file)
-    cache = conda_packages(request.cache.parent)
     with tempfile.TemporaryDirectory(prefix="naiad-lock-") as scratch:
-        path = resolve_conda(declaration, Path(scratch), cache, python, request.options, request.progress)
+        cache = conda_packages(request.cache.parent)
+        path = resolve_conda(declaration, Path(scratch), cache, python, request.options)
         packages = read_conda_lock(path, declaration, python)
-        versions = packages.versions
         locked = LockedDeclaration(
             file=file,
             lock=file.with_name(path.name),
-            python=versions.get("python", "none"),
-            versions=versions,
+            python=packages.versions.get("python", "none"),
+            versions=packages.versions,
             pins=packages.pins,
             base=None,
         )
@@ -207,10 +197,9 @@ def adding(file: Path, packages: Sequence[str]) -> Edit:
         ConfigError: If a package is not a requirement, or the file is not a script.
     """
     before = _script_text(file, "add packages to")
-    wanted = [*packages]
     block = read_script_block(before, str(file))
-    if _NUMPY not in {*_names(packages), *_names(block.dependencies if block else ())}:
-        wanted.append(_NUMPY)
+    names = set(map(_name, (*packages, *(block.dependencies if block else ()))))
+    wanted = [*packages, *({_NUMPY} - names)]
     return lambda minor: add_dependencies(before, wanted, str(file), requires_python=f">={minor}" if minor else "")
 
 
@@ -233,7 +222,14 @@ def _script_text(file: Path, action: str) -> str:
         raise ConfigError(f"cannot read {file}: {error}") from error
 
 
-def fetch_locked_wheels(locked: LockedDeclaration, folder: Path, progress: Callable[[str], None]) -> int:
+def _name(line: str) -> str:
+    try:
+        return canonicalize_name(Requirement(line).name)
+    except InvalidRequirement as error:
+        raise ConfigError(f"'{line}' is not a requirement; write for example 'scikit-learn==1.5.*'") from error
+
+
+def fetch_locked_wheels(locked: LockedDeclaration, folder: Path) -> int:
     """Download the wheels that a lock selects into a folder, for `--offline`; returns how many files it has."""
     if locked.base is None:
         raise ConfigError(
@@ -241,39 +237,32 @@ def fetch_locked_wheels(locked: LockedDeclaration, folder: Path, progress: Calla
             "channel, or `naiad push` the repository where the network is"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    for indexes, group in by_indexes(locked.pins, locked.options.indexes):
-        options = replace(locked.options, indexes=indexes)
-        download_files(group, real_path(folder), locked.file, locked.base, options, progress)
+    for options, group in grouped(locked.pins, locked.options):
+        download_files(group, real_path(folder), locked.file, locked.base, options)
     return len(list(folder.iterdir()))
 
 
-def _names(lines: Sequence[str]) -> set[str]:
-    return {_name(line) for line in lines}
+def _write(texts: Mapping[Path, bytes]) -> None:
+    """Replace files in this order when all are written: a process that is killed before leaves them as they were.
 
-
-def _name(line: str) -> str:
-    try:
-        return str(canonicalize_name(Requirement(line).name))
-    except InvalidRequirement as error:
-        raise ConfigError(f"'{line}' is not a requirement; write for example 'scikit-learn==1.5.*'") from error
-
-
-@contextmanager
-def _replacement(file: Path, text: str | None) -> Iterator[None]:
-    """Replace a file at the end of the context, in one step and with its permissions; the text is written before.
-
-    The lock is placed in the context: a process that is killed before leaves both as they were.
+    Raises:
+        ExecutionEnvironmentError: If one cannot be written; it stays as it was.
     """
-    if text is None:
-        yield
-        return
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    unfinished = {file: file.with_name(f".{file.name}.{os.getpid()}") for file in texts}
+    file = next(iter(texts))
     try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.chmod(file.stat().st_mode)
-        yield
-        unfinished.replace(file)
+        for file, written in unfinished.items():
+            written.write_bytes(texts[file])
+            if file.exists():
+                written.chmod(file.stat().st_mode)
+        for file, written in unfinished.items():
+            _place(written, file)
     except OSError as error:
         raise ExecutionEnvironmentError(f"cannot write {file}: {error.strerror or error}") from error
     finally:
-        unfinished.unlink(missing_ok=True)
+        for written in unfinished.values():
+            written.unlink(missing_ok=True)
+
+
+def _place(written: Path, file: Path) -> None:
+    written.replace(file)  # in one step, so that no server ever reads half a lock

@@ -5,9 +5,8 @@ from __future__ import annotations
 import netrc
 import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
@@ -16,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.file_digest import file_digest
+from naiad.core.toml import tomllib
 from naiad.environments.fetching.download import download
 from naiad.environments.progress import LogReporter
 from naiad_building.base_interpreter import BaseInterpreter
@@ -23,11 +23,6 @@ from naiad_building.indexes import PackageIndexes
 from naiad_building.lockfiles import Pin, file_name, file_rank
 from naiad_building.pip_settings import read_pip_settings
 from naiad_building.uv_program import PYLOCK_COMMAND, InstallOptions, run_uv
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 __all__ = ["PackageFile", "download_files", "locate_files"]
 
@@ -51,14 +46,11 @@ def locate_files(
     file: Path,
     base: BaseInterpreter,
     options: InstallOptions,
-    progress: Callable[[str], None],
-    *,
     accepted: Mapping[str, Iterable[str]] | None = None,
 ) -> list[PackageFile]:
     """The file of each package (versions by name) that would be installed for a Python of this machine.
 
-    Args:
-        accepted: Digests of the files that may be taken, by package; None for any.
+    *accepted* has the digests of the files that may be taken, by package; None for any.
     """
     if not versions:
         return []
@@ -66,7 +58,7 @@ def locate_files(
         listed, target = Path(folder, "requirements.in"), Path(folder, "pylock.toml")
         listed.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()), encoding="utf-8")
         arguments = [*PYLOCK_COMMAND, "--no-deps", "-o", str(target), str(listed)]
-        run_uv(arguments, file.name, file, base.executable, options, progress)
+        run_uv(arguments, file.name, file, base.executable, options)
         packages = tomllib.loads(target.read_text(encoding="utf-8"))["packages"]
     found: list[PackageFile] = []
     for package in packages:
@@ -91,24 +83,18 @@ def locate_files(
 
 
 def download_files(
-    pins: Iterable[Pin],
-    folder: Path,
-    file: Path,
-    base: BaseInterpreter,
-    options: InstallOptions,
-    progress: Callable[[str], None],
+    pins: Iterable[Pin], folder: Path, file: Path, base: BaseInterpreter, options: InstallOptions
 ) -> None:
     """Download a file of each locked package into a folder, unless it is there."""
-    versions = {pin.name: pin.version for pin in pins}
-    accepted = {pin.name: pin.digests for pin in pins}
+    versions, accepted = {pin.name: pin.version for pin in pins}, {pin.name: pin.digests for pin in pins}
     settings = read_pip_settings(os.environ)
     os.environ.update(settings.variables)  # for the standard library: the proxy, and the certificates
     indexes = options.indexes.before(settings.indexes)
-    for each in locate_files(versions, file, base, options, progress, accepted=accepted):
+    for each in locate_files(versions, file, base, options, accepted):
         target = folder / each.name
         if target.is_file() and file_digest(target) == each.digest:
             continue
-        progress(f"downloading {each.name}")
+        options.progress(f"downloading {each.name}")
         with tempfile.TemporaryDirectory(prefix=".downloading-", dir=folder) as scratch:
             received = Path(scratch, each.name)
             if each.url.startswith("file:"):

@@ -101,16 +101,8 @@ class DeclaredEnvironments:
             # Here: a start whose environments are all built installs nothing.
             from naiad_building.declared.venv import build_venv
 
-            build_venv(
-                prefix,
-                final,
-                _inspect(chosen),
-                pins,
-                file,
-                label or file.name,
-                replace(self._options(), indexes=declaration.indexes),
-                self._progress(label),
-            )
+            options = replace(self._options(label), indexes=declaration.indexes)
+            build_venv(prefix, final, _inspect(chosen), pins, file, label or file.name, options)
 
         return _Plan(file=file, digest=venv_key(chosen, pins), build=build)
 
@@ -120,22 +112,11 @@ class DeclaredEnvironments:
         declaration = read_conda_declaration(file)
         packages = self._select_conda(declaration, python, label)
         if _NUMPY not in packages.versions:
-            raise ExecutionEnvironmentError(
-                f"the environment of {file} has no numpy, which every model needs; add it there, and run "
-                f"`{declaration.lock_command}`"
-            )
+            raise _without_numpy(declaration)
 
         def build(prefix: Path, final: Path) -> None:
-            build_conda_environment(
-                prefix,
-                final,
-                declaration,
-                packages,
-                conda_packages(self._root),
-                label or file.name,
-                self._options(),
-                self._progress(label),
-            )
+            cache, name = conda_packages(self._root), label or file.name
+            build_conda_environment(prefix, final, declaration, packages, cache, name, self._options(label))
 
         return _Plan(file=file, digest=conda_key(declaration, packages), build=build)
 
@@ -152,9 +133,7 @@ class DeclaredEnvironments:
         known = self._root / "resolved" / conda_resolution_key(declaration, python)
 
         def resolve(folder: Path) -> Path:
-            cache = conda_packages(self._root)
-            progress = self._progress(label)
-            return resolve_conda(declaration, folder, cache, python, self._options(), progress)
+            return resolve_conda(declaration, folder, conda_packages(self._root), python, self._options(label))
 
         path = self._resolved(declaration, known, resolve, label)
         return read_conda_lock(path, declaration, python)
@@ -170,7 +149,7 @@ class DeclaredEnvironments:
         }
         required = require_agreement(declaration.file, asked)
         try:
-            of_lock = {} if lock is None else {f"its lock {lock.path.name}": _versions(lock)}
+            of_lock = {} if lock is None else {f"its lock {lock.path.name}": lock.requires_python}
             chosen = self._choose(declaration, require_agreement(declaration.file, {**asked, **of_lock}), label)
             pins = locked_pins(declaration, lock, chosen.version, self._policy.wheels)
             chosen, pins = self._with_files(declaration, lock, required, chosen, pins)
@@ -182,10 +161,8 @@ class DeclaredEnvironments:
         if pins is None:
             pins = self._resolve(declaration, chosen, label)
         if not any(pin.name.lower() == _NUMPY for pin in pins):
-            raise ExecutionEnvironmentError(
-                f"the environment of {declaration.file} has no numpy, which every model needs; "
-                f"{_addition(declaration, _NUMPY)}"
-            )
+            add = f"it with `naiad add {declaration.file} {_NUMPY}`"
+            raise _without_numpy(declaration, add if declaration.is_script else "")
         return chosen, pins
 
     def _with_files(
@@ -197,8 +174,7 @@ class DeclaredEnvironments:
         pins: list[Pin] | None,
     ) -> tuple[ChosenPython, list[Pin] | None]:
         """Another interpreter of this machine, if the lock has a file of each package for that one alone."""
-        first = chosen, pins
-        accepted = required & _versions(lock)
+        first, accepted = (chosen, pins), required if lock is None else required & lock.requires_python
         while lacking := [pin.name for pin in pins or () if not pin.has_file_for(chosen.version)]:
             minor = ".".join(chosen.version.split(".")[:2])
             accepted &= SpecifierSet(f"!={minor}.*")
@@ -220,20 +196,20 @@ class DeclaredEnvironments:
                 return choose_or_fetch_python(required, cache, self._progress(label))
             return choose_python(required, cache)
         except InterpreterNotFoundError as error:
-            raise InterpreterNotFoundError(
-                f"cannot build the environment of {declaration.file}: {error.message}"
-            ) from error
+            why = f"cannot build the environment of {declaration.file}: {error.message}"
+            raise InterpreterNotFoundError(why) from error
 
     def _resolve(self, declaration: Declaration, chosen: ChosenPython, label: str) -> list[Pin]:
         """The packages of a declaration without a usable lock."""
 
         def resolve(folder: Path) -> Path:
-            from naiad_building.declared.resolving import resolve_for_one
+            from naiad_building.declared.resolving import Resolver
 
-            return resolve_for_one(declaration, folder, _inspect(chosen), self._options(), self._progress(label))
+            return Resolver(declaration, folder, _inspect(chosen), self._options(label)).resolve_for_one()
 
         known = self._root / "resolved" / resolution_key(declaration, chosen)
-        return self._pins_of(self._resolved(declaration, known, resolve, label), chosen)
+        path = self._resolved(declaration, known, resolve, label)
+        return open_foreign_lock(path).pins(chosen.version, wheels=self._policy.wheels)
 
     def _resolved(
         self, declaration: Declaration | CondaDeclaration, known: Path, resolve: Callable[[Path], Path], label: str
@@ -262,12 +238,6 @@ class DeclaredEnvironments:
         )
         return known / resolved.name
 
-    def _pins_of(self, path: Path, chosen: ChosenPython) -> list[Pin]:
-        try:
-            return open_foreign_lock(path).pins(chosen.version, wheels=self._policy.wheels)
-        except ConfigError as error:
-            raise ExecutionEnvironmentError(error.message) from error
-
     def _get_or_build(self, plan: _Plan, label: str) -> tuple[ReadyEntry, Lease]:
         # The lease comes before the lookup, so that no process can remove the entry between the two.
         lease = self._leases.acquire(plan.digest)
@@ -289,10 +259,11 @@ class DeclaredEnvironments:
             self._leases.record_model(plan.digest, label, str(plan.file))
         return stored, lease
 
-    def _options(self) -> InstallOptions:
+    def _options(self, label: str) -> InstallOptions:
         from naiad_building.uv_program import InstallOptions
 
-        return InstallOptions(wheels=self._policy.wheels, offline=self._policy.offline)
+        wheels, offline = self._policy.wheels, self._policy.offline
+        return InstallOptions(wheels=wheels, offline=offline, progress=self._progress(label))
 
     def _progress(self, label: str) -> Callable[[str], None]:
         def report(line: str) -> None:
@@ -309,15 +280,6 @@ def _inspect(chosen: ChosenPython) -> BaseInterpreter:
     return inspect_base(chosen.executable)
 
 
-def _versions(lock: ForeignLock | None) -> SpecifierSet:
-    if lock is None:
-        return SpecifierSet()
-    try:
-        return lock.requires_python
-    except ConfigError as error:
-        raise ExecutionEnvironmentError(error.message) from error
-
-
 def _first_file(folder: Path, names: Iterable[str]) -> Path | None:
     try:
         present = {path.name for path in folder.iterdir()}  # Path.is_file may be False where the folder is closed
@@ -326,10 +288,11 @@ def _first_file(folder: Path, names: Iterable[str]) -> Path | None:
     return next((folder / name for name in names if name in present), None)
 
 
-def _addition(declaration: Declaration, package: str) -> str:
-    if declaration.is_script:
-        return f"add it with `naiad add {declaration.file} {package}`"
-    return f"add it there, and run `{declaration.lock_command}`"
+def _without_numpy(declaration: Declaration | CondaDeclaration, how: str = "") -> ExecutionEnvironmentError:
+    return ExecutionEnvironmentError(
+        f"the environment of {declaration.file} has no numpy, which every model needs; add "
+        f"{how or f'it there, and run `{declaration.lock_command}`'}"
+    )
 
 
 # What environments and resolutions in a store are named by: digests of everything that determines them. Indexes are not

@@ -9,19 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.bytecode import compile_environment
 from naiad_building.base_interpreter import BaseInterpreter
-from naiad_building.indexes import PackageIndexes
-from naiad_building.lockfiles import Pin, pin_lines
-from naiad_building.relocation import relocate_texts
-from naiad_building.uv_program import InstallOptions, Requirements, install, run_to_end
+from naiad_building.lockfiles import Pin
+from naiad_building.relocation import relocate_scripts
+from naiad_building.uv_program import InstallOptions, install, locked_requirements, run_to_end
 
-__all__ = ["build_venv", "by_indexes", "compile_with_fixed_times"]
+__all__ = ["build_venv", "compile_with_fixed_times"]
 
 # 1 January 1980 in UTC, the earliest time that a zip archive can express.
 _FIXED_TIME = 315_532_800
@@ -30,34 +27,16 @@ _LEFT_OUT = frozenset({"test", "tests"})
 
 
 def build_venv(
-    prefix: Path,
-    final: Path,
-    base: BaseInterpreter,
-    pins: list[Pin],
-    file: Path,
-    label: str,
-    options: InstallOptions,
-    progress: Callable[[str], None],
+    prefix: Path, final: Path, base: BaseInterpreter, pins: list[Pin], file: Path, label: str, options: InstallOptions
 ) -> None:
     """Build a virtual environment of *base* in the empty folder *prefix*, which will be moved to *final*."""
     _create(prefix, base)
     python = prefix / "bin" / "python"
-    progress(f"installing {len(pins)} packages for Python {base.version}")
-    for indexes, group in by_indexes(pins, options.indexes):
-        requirements = Requirements(pin_lines(group), file, is_locked=True)
-        install(label, requirements, python, replace(options, indexes=indexes), progress)
-    # Scripts name their interpreter by its path.
-    relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), prefix, final)
-    compile_with_fixed_times(python, prefix, base, progress)
-
-
-def by_indexes(pins: Iterable[Pin], indexes: PackageIndexes) -> list[tuple[PackageIndexes, list[Pin]]]:
-    """The packages in groups that come from the same indexes, each with these."""
-    groups: dict[str, tuple[PackageIndexes, list[Pin]]] = {}
-    for pin in pins:
-        chosen = indexes.for_package(pin.name)
-        groups.setdefault(repr(chosen), (chosen, []))[1].append(pin)
-    return list(groups.values())
+    options.progress(f"installing {len(pins)} packages for Python {base.version}")
+    for requirements, chosen in locked_requirements(pins, file, options):
+        install(label, requirements, python, chosen)
+    relocate_scripts(prefix, prefix, final)
+    compile_with_fixed_times(python, prefix, base, options)
 
 
 def _create(prefix: Path, base: BaseInterpreter) -> None:
@@ -70,11 +49,9 @@ def _create(prefix: Path, base: BaseInterpreter) -> None:
         )
 
 
-def compile_with_fixed_times(
-    python: Path, prefix: Path, base: BaseInterpreter, progress: Callable[[str], None]
-) -> None:
+def compile_with_fixed_times(python: Path, prefix: Path, base: BaseInterpreter, options: InstallOptions) -> None:
     """Compile the modules of an environment so that equal files give equal bytecode."""
-    progress("compiling")
+    options.progress("compiling")
     _fix_times(prefix)
     compile_environment(python, prefix, base.cache_tag, left_out=_LEFT_OUT)
     _fix_times(prefix)  # of the bytecode; that it has in itself is its source's

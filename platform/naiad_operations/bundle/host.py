@@ -20,20 +20,13 @@ from packaging.utils import canonicalize_name
 import naiad
 from naiad.core.errors import BundleError
 from naiad.core.extensions import EXTENSIONS
+from naiad.core.toml import tomllib
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.archives.manifest import Manifest
 from naiad.environments.bytecode import compile_environment
 from naiad_building.base_interpreter import copy_base, inspect_base
-from naiad_building.collecting import collect_members
-from naiad_building.conda_meta import record_interpreter, write_history
-from naiad_building.pack import create_manifest
-from naiad_building.self_contained import packages_folder
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
+from naiad_building.collecting import collect_members, record_interpreter, write_history
+from naiad_building.pack import create_manifest, packages_folder
 
 HOST_FOLDER = "python"
 _NAIAD = "naiad"

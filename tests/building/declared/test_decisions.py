@@ -156,7 +156,7 @@ def test_an_environment_of_conda_packages_is_built_in_order(
         (prefix / "bin" / "python").touch()
         (prefix / "bin" / "tool").write_text(f"#!{prefix}/bin/python\n")
 
-    def wheels(label: str, requirements: Requirements, python: Path, options: InstallOptions, _: object) -> None:
+    def wheels(label: str, requirements: Requirements, python: Path, options: InstallOptions) -> None:
         steps.append((label, requirements.text, requirements.is_locked, python.name, options.offline))
 
     monkeypatch.setattr(conda, "install_packages", installed)
@@ -166,7 +166,9 @@ def test_an_environment_of_conda_packages_is_built_in_order(
     monkeypatch.setattr(conda, "compile_with_fixed_times", lambda *given: steps.append(("compile", given[1])))
     told: list[str] = []
 
-    build_conda_environment(prefix, final, DECLARED, PACKAGES, cache, "m", InstallOptions(offline=offline), told.append)
+    build_conda_environment(
+        prefix, final, DECLARED, PACKAGES, cache, "m", InstallOptions(offline=offline, progress=told.append)
+    )
 
     assert steps == [
         ("conda", final),
@@ -178,7 +180,7 @@ def test_an_environment_of_conda_packages_is_built_in_order(
     assert told == ["installing 2 conda packages", "installing 1 packages of PyPI for Python 3.12.4"]
     if offline:
         (cache / "zlib-1.2.13-0").rmdir()
-        given = (prefix, final, DECLARED, PACKAGES, cache, "m", InstallOptions(offline=True), told.append)
+        given = (prefix, final, DECLARED, PACKAGES, cache, "m", InstallOptions(offline=True))
         assert "zlib-1.2.13-0" in refusal(lambda: build_conda_environment(*given))
 
 
@@ -192,9 +194,7 @@ def test_conda_packages_are_solved_for_the_python_that_the_model_asks_for(
         asked.append(specs)
         return [*PACKAGES.records]
 
-    def uv(
-        file: Path, lines: list[str], base: BaseInterpreter, options: InstallOptions, _: object
-    ) -> list[PackageFile]:
+    def uv(file: Path, lines: list[str], base: BaseInterpreter, options: InstallOptions) -> list[PackageFile]:
         asked.append((lines, [index.url for index in options.indexes.extra]))
         return [wheel]
 
@@ -207,7 +207,7 @@ def test_conda_packages_are_solved_for_the_python_that_the_model_asks_for(
     told: list[str] = []
     given = (tmp_path, tmp_path / "cache")
 
-    lock = conda.resolve_conda(declared, *given, SpecifierSet("==3.12.*"), InstallOptions(), told.append)
+    lock = conda.resolve_conda(declared, *given, SpecifierSet("==3.12.*"), InstallOptions(progress=told.append))
 
     assert asked == [
         ["python>=3.10", "zlib=1.2.*", "python 3.12.*"],
@@ -219,10 +219,10 @@ def test_conda_packages_are_solved_for_the_python_that_the_model_asks_for(
     assert found.versions == PACKAGES.versions
     assert found.pins == (Pin("six", "1.1", (wheel.digest,)),)
     asked.clear()
-    conda.resolve_conda(replace(DECLARED, requirements=()), *given, None, InstallOptions(), told.append)
+    conda.resolve_conda(replace(DECLARED, requirements=()), *given, None, InstallOptions())
     assert asked == [["python>=3.10", "zlib=1.2.*"]]
     offline = InstallOptions(offline=True)
-    assert "https://channel" in refusal(lambda: conda.resolve_conda(DECLARED, *given, None, offline, print))
+    assert "https://channel" in refusal(lambda: conda.resolve_conda(DECLARED, *given, None, offline))
 
 
 @pytest.mark.parametrize("python", [None, "3.12"])
@@ -256,7 +256,7 @@ def test_a_recipe_of_conda_packages_is_built_beside_its_place(
     prefix = tmp_path / "out" / "env"
     prefix.parent.mkdir()
 
-    executable, base = build._build_conda(recipe, prefix, python, InstallOptions(), print)
+    executable, base = build._build_conda(recipe, prefix, python, InstallOptions())
 
     wanted = {*SpecifierSet(">=3.10" + (",==3.12.*" if python else ""))}
     assert asked == [wanted, (prefix.parent, prefix)]
@@ -266,11 +266,11 @@ def test_a_recipe_of_conda_packages_is_built_beside_its_place(
     described = build._describe_build(prefix, executable, BASE)
     assert (described.prefix, described.python, described.packages) == (prefix, executable, ())
     assert "give a version instead of /usr/bin/python3" in refusal(
-        lambda: build._build_conda(recipe, prefix, "/usr/bin/python3", InstallOptions(), print), ConfigError
+        lambda: build._build_conda(recipe, prefix, "/usr/bin/python3", InstallOptions()), ConfigError
     )
     shutil.rmtree(prefix)
     monkeypatch.setattr(build, "run_post_link_scripts", fail)
-    assert refusal(lambda: build._build_conda(recipe, prefix, python, InstallOptions(), print), OSError)
+    assert refusal(lambda: build._build_conda(recipe, prefix, python, InstallOptions()), OSError)
     assert list(prefix.parent.iterdir()) == []
 
 
@@ -293,7 +293,7 @@ def test_a_virtual_environment_gets_packages_by_their_indexes_and_times_that_are
         steps.append([str(part) for part in command][1:])
         return subprocess.CompletedProcess(command, 0, "")
 
-    def wheels(label: str, requirements: Requirements, python: Path, options: InstallOptions, _: object) -> None:
+    def wheels(label: str, requirements: Requirements, python: Path, options: InstallOptions) -> None:
         default = options.indexes.default
         steps.append(
             (label, requirements.text.split()[0], requirements.is_locked, None if default is None else default.url)
@@ -306,9 +306,9 @@ def test_a_virtual_environment_gets_packages_by_their_indexes_and_times_that_are
         venv, "compile_environment", lambda python, *_, left_out: steps.append(("compile", sorted(left_out)))
     )
     told: list[str] = []
-    options = InstallOptions(indexes=PackageIndexes(assigned={"adder": local}))
+    options = InstallOptions(indexes=PackageIndexes(assigned={"adder": local}), progress=told.append)
 
-    venv.build_venv(prefix, final, BASE, [ADDER, NUMPY], Path("/m/model.py"), "m", options, told.append)
+    venv.build_venv(prefix, final, BASE, [ADDER, NUMPY], Path("/m/model.py"), "m", options)
 
     assert steps[0][-4:] == ["--without-pip", "--python", str(BASE.executable), str(prefix)]
     assert steps[1:] == [
@@ -321,7 +321,7 @@ def test_a_virtual_environment_gets_packages_by_their_indexes_and_times_that_are
     assert (prefix / "lib" / "p" / "own.py").stat().st_mtime != 315_532_800
     assert told == ["installing 2 packages for Python 3.12.4", "compiling"]
     monkeypatch.setattr(venv, "run_to_end", lambda command: subprocess.CompletedProcess(command, 1, "no room"))
-    given = (prefix, final, BASE, [ADDER], Path("/m/model.py"), "m", options, told.append)
+    given = (prefix, final, BASE, [ADDER], Path("/m/model.py"), "m", options)
     assert refusal(lambda: venv.build_venv(*given)).endswith(f"in {prefix}: no room")
 
 
@@ -334,7 +334,7 @@ def test_uv_installs_what_is_locked_without_further_packages(monkeypatch: pytest
 
     monkeypatch.setattr(uv_program, "run_uv", run)
 
-    install("m", Requirements("adder==1\n", Path("/m/r.txt"), is_locked), Path("/p"), InstallOptions(), print)
+    install("m", Requirements("adder==1\n", Path("/m/r.txt"), is_locked), Path("/p"), InstallOptions())
 
     locked = ["--no-deps", "--require-hashes"] if is_locked else []
     command = ["pip", "install", "--break-system-packages", "--link-mode=copy", *locked, "-r"]
@@ -351,7 +351,7 @@ def test_wheels_for_an_environment_are_those_that_uv_would_add(monkeypatch: pyte
     monkeypatch.setattr(resolving, "run_uv", run)
     monkeypatch.setattr(resolving, "locate_files", lambda added, *_: [added])
 
-    found = resolving.resolve_into_environment(Path("/m/e.yml"), ["six", "adder>1"], BASE, InstallOptions(), print)
+    found = resolving.resolve_into_environment(Path("/m/e.yml"), ["six", "adder>1"], BASE, InstallOptions())
 
     assert found == [{"six": "1.0", "adder": "2"}]
     assert seen == {
@@ -530,7 +530,7 @@ def test_files_of_locked_packages_are_downloaded_once_and_checked(
     folder, told = tmp_path / "wheels", []
     folder.mkdir()
     pins = [Pin(name, "1.0", ("0", digest)) for name, digest in digests.items()]
-    given = (folder, Path("/m/model.py"), BASE, InstallOptions(), told.append)
+    given = (folder, Path("/m/model.py"), BASE, InstallOptions(progress=told.append))
 
     package_files.download_files(pins, *given)
     package_files.download_files(pins, *given)
@@ -548,7 +548,7 @@ def test_files_of_locked_packages_are_downloaded_once_and_checked(
     assert "cannot find a file of adder 1.0 for Python 3.12.4 with a digest of the lock" in refusal(
         lambda: package_files.download_files(strangers, *given)
     )
-    assert package_files.locate_files({}, Path("/m"), BASE, InstallOptions(), print) == []
+    assert package_files.locate_files({}, Path("/m"), BASE, InstallOptions()) == []
 
 
 def test_addresses_get_the_login_of_their_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -605,12 +605,15 @@ def test_a_lock_of_conda_packages_that_is_stale_is_resolved_again_where_that_is_
 
 
 def test_packages_of_a_remembered_lock_are_read_for_the_chosen_python(tmp_path: Path) -> None:
-    lock = requirements(tmp_path, "adder", "numpy").with_name("pylock.toml")
-    made = environments(tmp_path)
+    file, made = requirements(tmp_path, "adder", "numpy"), environments(tmp_path)
+    declaration, lock = read_declaration(file), file.with_name("pylock.toml")
+    known = tmp_path / "store" / "resolved" / provider.resolution_key(declaration, CHOSEN)
+    known.mkdir(parents=True)
+    remembered = lock.rename(known / lock.name)
 
-    assert [pin.name for pin in made._pins_of(lock, CHOSEN)] == ["adder", "numpy"]
-    lock.write_text("broken")
-    assert "cannot read" in refusal(lambda: made._pins_of(lock, CHOSEN))
+    assert [pin.name for pin in made._resolve(declaration, CHOSEN, "m")] == ["adder", "numpy"]
+    remembered.write_text("broken")
+    assert "cannot read" in refusal(lambda: made._resolve(declaration, CHOSEN, "m"))
 
 
 @pytest.mark.parametrize("limit", [0, 5])

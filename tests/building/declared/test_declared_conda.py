@@ -24,8 +24,7 @@ from naiad.environments.progress import LogReporter
 from naiad.environments.store.package_cache import conda_packages
 from naiad.environments.store.verification import verify_entries
 from naiad.models.artifacts.garbage import collect_garbage
-from naiad_building.conda import solve_packages
-from naiad_building.declared.conda import read_conda_declaration
+from naiad_building.declared.conda import read_conda_declaration, solve_packages
 from naiad_building.pack import pack
 
 pytest.importorskip("yaml")

@@ -48,7 +48,7 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def lock(file: Path, edit: Edit | None = None, **options: object) -> LockedDeclaration:
     given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
-    request = LockRequest(file=file, progress=print, **given)  # type: ignore[arg-type] - as given
+    request = LockRequest(file=file, **given)  # type: ignore[arg-type] - as given
     return lock_declaration(request, edit)
 
 
@@ -249,7 +249,7 @@ def test_an_offline_server_uses_the_lock_and_a_folder_of_wheels(
 ) -> None:
     file = script(tmp_path / "m", "counter", "numpy")
     locked = lock(file)
-    assert fetch_locked_wheels(locked, tmp_path / "carried", print) == 3
+    assert fetch_locked_wheels(locked, tmp_path / "carried") == 3
     shutil.rmtree(wheels)
     monkeypatch.delenv("PIP_FIND_LINKS")  # the other variable stays: with it, uv would be told `--no-index` twice
 
@@ -394,7 +394,7 @@ def test_an_environment_that_names_one_python_is_resolved_for_that_alone(
     locked = lock(file)
 
     assert {pin.name for pin in locked.pins} == {"numpy", "picky"}
-    assert check_lock(LockRequest(file=file, cache=tmp_path, options=InstallOptions(), progress=print)).is_current
+    assert check_lock(LockRequest(file=file, cache=tmp_path, options=InstallOptions())).is_current
     versions = open_foreign_lock(locked.lock).requires_python
     assert [minor for minor in range(8, 16) if f"3.{minor}.7" in versions] == [int(MINOR.split(".")[1])]
     assert managed(tmp_path).prepare(file).numpy_version == "0.1"
@@ -421,7 +421,7 @@ def test_packages_that_suit_no_other_python_are_locked_for_this_one(tmp_path: Pa
     needs_other_packages_elsewhere(wheels)
     file = script(tmp_path, "picky", "numpy", python=">=3.8")
     told: list[str] = []
-    request = LockRequest(file=file, cache=tmp_path / "cache", options=InstallOptions(), progress=told.append)
+    request = LockRequest(file=file, cache=tmp_path / "cache", options=InstallOptions(progress=told.append))
 
     locked = lock_declaration(request)
 

@@ -60,7 +60,7 @@ def assigned(web: Indexes) -> str:
 
 def lock(file: Path, **options: object) -> LockedDeclaration:
     given = {"options": InstallOptions(), "cache": file.parent / "cache", **options}
-    return lock_declaration(LockRequest(file=file, progress=print, **given))  # type: ignore[arg-type] - as given
+    return lock_declaration(LockRequest(file=file, **given))  # type: ignore[arg-type] - as given
 
 
 def imported(tmp_path: Path, file: Path) -> str:
@@ -81,7 +81,7 @@ def test_a_package_assigned_to_an_index_is_installed_from_it_alone(tmp_path: Pat
 
     # The other index has the same version, with other content.
     assert imported(tmp_path, file) == "2.0 of local"
-    assert fetch_locked_wheels(locked, tmp_path / "wheels", print) == 2
+    assert fetch_locked_wheels(locked, tmp_path / "wheels") == 2
 
 
 @pytest.mark.parametrize("python", [">=3.10", f"=={sys.version_info[0]}.{sys.version_info[1]}.*"])
@@ -160,7 +160,7 @@ def test_an_additional_index_is_used_for_resolving_and_installing(tmp_path: Path
     locked = lock(file)
 
     assert imported(tmp_path, file) == "1.0+cpu of local"
-    assert fetch_locked_wheels(locked, tmp_path / "wheels", print) == 2
+    assert fetch_locked_wheels(locked, tmp_path / "wheels") == 2
 
 
 def test_an_index_that_replaces_the_default_is_used_in_place_of_pips(
@@ -268,8 +268,9 @@ def test_the_files_of_a_lock_are_downloaded_with_the_password_of_their_index(
     file.write_text("adder==1.0\nnumpy\n")
     told: list[str] = []
 
-    locked = lock(file)
-    assert fetch_locked_wheels(locked, tmp_path / "wheels", told.append) == 2
+    locked = lock(file, options=InstallOptions(progress=told.append))
+    told.clear()
+    assert fetch_locked_wheels(locked, tmp_path / "wheels") == 2
 
     assert {path.name for path in (tmp_path / "wheels").iterdir()} == {
         "adder-1.0-py3-none-any.whl",
@@ -278,13 +279,13 @@ def test_the_files_of_a_lock_are_downloaded_with_the_password_of_their_index(
     assert told == ["downloading adder-1.0-py3-none-any.whl", "downloading numpy-0.1-py3-none-any.whl"]
     # What is there is not downloaded again; and a login in ~/.netrc is used, too.
     told.clear()
-    assert fetch_locked_wheels(locked, tmp_path / "wheels", told.append) == 2
+    assert fetch_locked_wheels(locked, tmp_path / "wheels") == 2
     assert told == []
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login us@er password pa\\ ss\n")
     (tmp_path / "netrc").chmod(0o600)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("PIP_INDEX_URL", f"{web.address}/main")
-    assert fetch_locked_wheels(locked, tmp_path / "again", told.append) == 2
+    assert fetch_locked_wheels(locked, tmp_path / "again") == 2
 
 
 def test_a_file_that_is_not_the_locked_one_is_not_downloaded(
@@ -298,13 +299,13 @@ def test_a_file_that_is_not_the_locked_one_is_not_downloaded(
     (page / changed.name).write_bytes(changed.read_bytes())
 
     # The index still has the old digest in its page.
-    message = refusal(lambda: fetch_locked_wheels(locked, tmp_path / "wheels", print))
+    message = refusal(lambda: fetch_locked_wheels(locked, tmp_path / "wheels"))
     assert message.startswith(f"cannot use {web.address}/main/adder/adder-1.0-py3-none-any.whl: its digest is ")
     assert not list((tmp_path / "wheels").glob("*adder*"))
 
     add_to_index(web.folder / "main", changed)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "new-cache"))  # uv keeps pages for minutes
-    message = refusal(lambda: fetch_locked_wheels(locked, tmp_path / "wheels", print))
+    message = refusal(lambda: fetch_locked_wheels(locked, tmp_path / "wheels"))
     assert message.startswith("cannot find a file of adder 1.0 for Python ")
     assert "the indexes have adder-1.0-py3-none-any.whl; lock again" in message
 

@@ -30,7 +30,7 @@ STEPS = [
     (f"{DECLARED}.venv._create", "before", 1),
     (f"{DECLARED}.venv._create", "after", 1),
     (f"{DECLARED}.venv.install", "after", 1),
-    (f"{DECLARED}.venv.relocate_texts", "after", 1),
+    (f"{DECLARED}.venv.relocate_scripts", "after", 1),
     (f"{DECLARED}.venv.compile_environment", "after", 1),
     (f"{STORE}.finishing.probe_with_libraries", "before", 1),
     (f"{STORE}.finishing.record_files", "after", 1),
@@ -44,14 +44,14 @@ SHARING_STEPS = [
 ]
 LOCK_STEPS = [
     (f"{DECLARED}.resolving.run_uv", "after", 1),
-    (f"{DECLARED}.resolving.shutil.copyfile", "before", 1),
-    (f"{DECLARED}.resolving.shutil.copyfile", "after", 1),
+    (f"{DECLARED}.locking._write", "before", 1),
+    (f"{DECLARED}.locking._place", "before", 1),
 ]
 ADDITION_STEPS = [
     (f"{DECLARED}.resolving.run_uv", "before", 1),
     (f"{DECLARED}.resolving.run_uv", "after", 1),
-    (f"{DECLARED}.locking.place_lock", "before", 1),
-    (f"{DECLARED}.resolving.shutil.copyfile", "after", 1),
+    (f"{DECLARED}.locking._write", "before", 1),
+    (f"{DECLARED}.locking._place", "before", 1),
 ]
 
 
@@ -109,7 +109,7 @@ def require_recovery(store: Path, *files: Path) -> None:
     assert not list((store / "resolved").glob(".*"))
 
 
-@at_steps(LOCK_STEPS, always=(f"{DECLARED}.resolving.shutil.copyfile", "after", 1))
+@at_steps(LOCK_STEPS, always=(f"{DECLARED}.locking._place", "before", 1))
 def test_a_killed_lock_leaves_the_old_one(tmp_path: Path, killed: Killer, step: Step) -> None:
     file = script(tmp_path / "m", "adder==1.0", "numpy")
     assert not killed.command(NEVER, "lock", file)
@@ -123,7 +123,7 @@ def test_a_killed_lock_leaves_the_old_one(tmp_path: Path, killed: Killer, step: 
     assert "2.0" in file.with_name("model.py.lock").read_text()
 
 
-@at_steps(ADDITION_STEPS, always=(f"{DECLARED}.locking.place_lock", "before", 1))
+@at_steps(ADDITION_STEPS, always=(f"{DECLARED}.locking._place", "before", 1))
 def test_a_killed_addition_leaves_the_script_and_its_lock(tmp_path: Path, killed: Killer, step: Step) -> None:
     file = script(tmp_path / "m", "adder==1.0", "numpy")
     assert not killed.command(NEVER, "lock", file)
@@ -145,7 +145,7 @@ def test_an_addition_that_is_killed_between_its_two_files_is_refused_until_it_is
     file = script(tmp_path / "m", "adder==1.0", "numpy")
     assert not killed.command(NEVER, "lock", file)
 
-    assert killed.command((f"{DECLARED}.locking.place_lock", "after", 1), "add", file, "counter")
+    assert killed.command((f"{DECLARED}.locking._place", "after", 1), "add", file, "counter")
 
     manager = EnvironmentManager(tmp_path / "store", reporter=LogReporter(), policy=StorePolicy())
     with pytest.raises(StaleLockError, match=r"does not require 'counter'.*update it with `naiad lock"):

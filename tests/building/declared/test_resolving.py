@@ -16,7 +16,7 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared import resolving
 from naiad_building.declared.declaration import read_declaration
-from naiad_building.declared.resolving import resolve_for_one, resolve_into, resolved_lock
+from naiad_building.declared.resolving import Resolver, resolved_lock
 from naiad_building.uv_program import InstallOptions
 
 BASE = BaseInterpreter(
@@ -82,9 +82,8 @@ class RecordedUv:
         named_in: Path,
         python: Path,
         options: InstallOptions,
-        progress: Callable[[str], None],
     ) -> list[str]:
-        del name, named_in, python, options, progress
+        del name, named_in, python, options
         self.calls.append(arguments)
         if self.fails(arguments):
             raise ExecutionEnvironmentError("error: No solution found when resolving dependencies")
@@ -115,16 +114,15 @@ def script(folder: Path, *lines: str) -> Path:
     return file
 
 
-def resolve(function: Callable[..., Path], file: Path, folder: Path, told: list[str] | None = None) -> Path:
+def resolve(how: Callable[[Resolver], Path], file: Path, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
-    progress = ([] if told is None else told).append
-    return function(read_declaration(file), folder, BASE, InstallOptions(), progress)
+    return how(Resolver(read_declaration(file), folder, BASE, InstallOptions()))
 
 
 def test_the_lock_of_a_script_names_files_and_keeps_entries_of_pypi(tmp_path: Path, uv: RecordedUv) -> None:
     file = script(tmp_path / "m", 'requires-python = ">=3.10"', 'dependencies = ["adder"]')
 
-    lock = resolve(resolve_into, file, tmp_path / "locks")
+    lock = resolve(Resolver.resolve, file, tmp_path / "locks")
 
     text = lock.read_text()
     assert lock.name == "model.py.lock"
@@ -140,7 +138,7 @@ def test_the_lock_of_a_script_names_files_and_keeps_entries_of_pypi(tmp_path: Pa
 def test_paths_of_indexes_are_absolute_for_uv(tmp_path: Path, uv: RecordedUv) -> None:
     lines = ('dependencies = ["adder"]', "[tool.uv]", "find-links = ['files', \"https://a/b\"]", 'index-url = "idx"')
 
-    resolve(resolve_into, script(tmp_path / "m", *lines), tmp_path / "locks")
+    resolve(Resolver.resolve, script(tmp_path / "m", *lines), tmp_path / "locks")
 
     assert f'# find-links = ["{tmp_path}/m/files", "https://a/b"]\n' in uv.texts[0]
     assert f'# index-url = "{tmp_path}/m/idx"\n' in uv.texts[0]
@@ -151,7 +149,7 @@ def test_a_script_is_resolved_for_one_python_alone(tmp_path: Path, uv: RecordedU
     unbounded = script(tmp_path / "n", 'dependencies = ["adder"]')
 
     for file in (bounded, unbounded):
-        resolve(resolve_for_one, file, tmp_path / "locks")
+        resolve(Resolver.resolve_for_one, file, tmp_path / "locks")
 
     assert [text.count('requires-python = "==3.12.*"') for text in uv.texts] == [1, 1]
     assert ">=3.10" not in uv.texts[0]
@@ -165,7 +163,7 @@ def test_requirements_are_resolved_for_all_pythons_with_their_limits(tmp_path: P
         'constraint-dependencies = ["numpy<2"]\noverride-dependencies = ["six==1"]\n'
     )
 
-    lock = resolve(resolve_into, project, tmp_path / "locks")
+    lock = resolve(Resolver.resolve, project, tmp_path / "locks")
 
     assert "--universal" in uv.calls[0]
     limits = {argument.partition("=")[0]: Path(argument.partition("=")[2]).read_text() for argument in uv.calls[0] if argument.startswith(("--constraint", "--override"))}  # fmt: skip
@@ -175,7 +173,7 @@ def test_requirements_are_resolved_for_all_pythons_with_their_limits(tmp_path: P
     assert json.loads(lock.read_text().partition("requirements = ")[2].replace(",\n]", "]")) == ["adder"]
     uv.calls.clear()
     project.write_text(project.read_text().partition("[tool.uv]")[0])
-    resolve(resolve_into, project, tmp_path / "others")
+    resolve(Resolver.resolve, project, tmp_path / "others")
     assert not [argument for argument in uv.calls[0] if argument.startswith(("--constraint", "--override"))]
 
 
@@ -188,13 +186,13 @@ def test_requirements_for_one_python_keep_the_versions_of_a_lock_as_long_as_they
     file.write_text("adder\n")
     known.write_text(PYLOCK)
 
-    lock = resolve(resolve_for_one, file, tmp_path / "locks")
+    lock = resolve(Resolver.resolve_for_one, file, tmp_path / "locks")
 
     assert '# constraint-dependencies = ["adder==1.0"]\n' in uv.texts[0]
     assert [call[0] for call in uv.calls] == ["lock", "export"]
     known.write_text(PYLOCK)
     uv.fails = lambda arguments: arguments[0] == "lock" and "adder==1.0" in Path(arguments[-1]).read_text()
-    assert resolve(resolve_for_one, file, tmp_path / "locks") == lock
+    assert resolve(Resolver.resolve_for_one, file, tmp_path / "locks") == lock
     assert "# constraint-dependencies = []\n" in uv.texts[-1]
     assert "[tool.naiad]" in lock.read_text()
 
@@ -206,7 +204,8 @@ def test_a_lock_that_suits_all_pythons_is_tried_first(tmp_path: Path, uv: Record
     uv.fails = lambda arguments: ">=3.10" in Path(arguments[-1]).read_text()
     told: list[str] = []
     declaration = read_declaration(file)
-    given = (declaration, declaration.requires_python, BASE, InstallOptions(), told.append)
+    options = InstallOptions(progress=told.append)
+    given = (declaration, declaration.requires_python, BASE, options)
 
     with resolved_lock(*given, is_upgrade=is_upgrade) as lock:
         assert "adder" in lock.read_text()
@@ -214,7 +213,7 @@ def test_a_lock_that_suits_all_pythons_is_tried_first(tmp_path: Path, uv: Record
     assert told[-1] == "the lock is for Python 3.12 alone: nothing suits all of >=3.10"
     assert file.with_name("model.py.lock").read_text() == "old"
     assert len(uv.calls) == 2
-    with resolved_lock(declaration, SpecifierSet("==3.12.*"), BASE, InstallOptions(), told.append):
+    with resolved_lock(declaration, SpecifierSet("==3.12.*"), BASE, options):
         assert len(uv.calls) == 3
     uv.fails = lambda _: True
     with pytest.raises(ExecutionEnvironmentError), resolved_lock(*given):
@@ -228,6 +227,6 @@ def test_a_declaration_that_cannot_be_locked_is_not_given_to_uv(tmp_path: Path, 
     with pytest.raises(
         ExecutionEnvironmentError, match=r"cannot lock .*: it takes 'adder' from file:///tmp/adder\.whl"
     ):
-        resolve(resolve_into, file, tmp_path / "locks")
+        resolve(Resolver.resolve, file, tmp_path / "locks")
 
     assert not uv.calls

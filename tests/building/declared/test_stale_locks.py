@@ -43,7 +43,7 @@ def _these_wheels_alone(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lock(file: Path) -> Path:
     cache = file.parent / "cache"
-    return lock_declaration(LockRequest(file=file, cache=cache, options=InstallOptions(), progress=print)).lock
+    return lock_declaration(LockRequest(file=file, cache=cache, options=InstallOptions())).lock
 
 
 def prepare(store: Path, file: Path) -> None:

@@ -11,7 +11,6 @@ The functions here only parse and edit texts; `environments.declared` locks and 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +21,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from naiad.core.errors import ConfigError
-from naiad.core.toml_errors import explain_toml_error
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from naiad.core.toml import explain_toml_error, tomllib
 
 # PEP 723 has this expression.
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,9 @@ from pathlib import Path
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from naiad.core.errors import ResolutionError
-from naiad.core.toml_errors import explain_toml_error
+from naiad.core.toml import explain_toml_error, tomllib
 from naiad.models.resolution.files import Files
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 BACKEND_MANIFEST = "backend.toml"
 # Folder of a model repository with the repository's own backends; `naiad push` writes it.

@@ -85,9 +85,8 @@ def _build(
     from naiad_building.build import build
     from naiad_building.uv_program import InstallOptions
 
-    options = InstallOptions(wheels=wheels, offline=offline)
-    progress = progress_printer(json=json)
-    built = build(recipe, output, python=python, options=options, progress=progress)
+    options = InstallOptions(wheels=wheels, offline=offline, progress=progress_printer(json=json))
+    built = build(recipe, output, python=python, options=options)
     if json:
         packages = [{"name": name, "version": version} for name, version in built.packages]
         facts = {"prefix": built.prefix, "python": built.python, "version": built.version, "base": built.base}

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from naiad.core.toml_errors import explain_toml_error
+from naiad.core.toml import explain_toml_error
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -1,8 +1,14 @@
-"""Errors of TOML files with the line that is malformed, and a caret below the place, as compilers print them."""
+"""The reader of TOML, and its errors with the line that is malformed and a caret, as compilers print them."""
 
 from __future__ import annotations
 
 import re
+import sys
+
+if sys.version_info >= (3, 11):
+    import tomllib as tomllib  # noqa: PLC0414 - others import it from here
+else:
+    import tomli as tomllib
 
 _PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 _WIDEST = 160
