@@ -24,14 +24,11 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from naiad.config.server.store_location import find_store
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError, OptionError, without_frames
 from naiad.core.foreign_json import read_json
-from naiad.environments.bytecode import bytecode_path, is_fresh
 from naiad.environments.elf import read_dynamic_section
 from naiad.environments.store.opening import open_store
 from naiad.sources.interpreters.discovery import find_interpreter
 from naiad_building.recipe import Preference, Recipe
 from naiad_building.relocation import relocate_binaries, relocate_texts
-
-__all__ = ["BaseInterpreter", "choose_base", "copy_base", "inspect_base", "version_preferences"]
 
 # Run by the interpreter itself, because distributions put their standard library in different places. In a venv it
 # reports the paths of the interpreter that the venv was created from.
@@ -105,10 +102,9 @@ def inspect_base(python: Path) -> BaseInterpreter:
 
 
 def copy_base(base: BaseInterpreter, prefix: Path) -> None:
-    """Copy an interpreter into the existing folder *prefix*; the copy runs without the original.
+    """Copy an interpreter into the existing folder *prefix*; the copy runs without the original, and has no bytecode.
 
-    Raises:
-        ExecutionEnvironmentError: If the library path in a file has no room for a relative one.
+    Raises ExecutionEnvironmentError if the library path in a file has no room for a relative one.
     """
     executables = prefix / "bin"
     executables.mkdir()
@@ -147,7 +143,6 @@ def _copy_stdlib(base: BaseInterpreter, target: Path) -> None:
 
     # Links are followed: a distribution's links into /etc or /usr/share would dangle on another machine.
     shutil.copytree(base.stdlib, target, ignore=left_out, ignore_dangling_symlinks=True)
-    _copy_bytecode(base, target)
 
 
 def _is_left_out(folder: Path, name: str, *, top: bool) -> bool:
@@ -158,29 +153,6 @@ def _is_left_out(folder: Path, name: str, *, top: bool) -> bool:
     if folder.name.startswith("config-"):
         return name.endswith((".a", ".o"))  # 60 MB of static library
     return name == "__pycache__" or (name in _NESTED_TESTS and (folder / name).is_dir())
-
-
-def _copy_bytecode(base: BaseInterpreter, target: Path) -> None:
-    """Copy the bytecode of the standard library if all its modules have it; without it, all are compiled.
-
-    A module that is imported where its interpreter may write gets bytecode there. It differs from bytecode that is
-    compiled for the copy, in the path of its source at least. If it were copied, archives of equal environments would
-    differ by what was imported before.
-
-    Copies keep their mtimes, so bytecode stays valid. Optimised variants (-O, -OO) are left out: guests never use them.
-    """
-    found: list[tuple[Path, Path]] = []
-    for copy in target.rglob("*.py"):  # of the copy, because the original may contain thousands of packages
-        if not copy.stem.isidentifier():
-            continue  # a program, such as python-config.py: installers do not compile it
-        source = base.stdlib / copy.relative_to(target)
-        bytecode = bytecode_path(source, base.cache_tag)
-        if not is_fresh(source, bytecode):
-            return
-        found.append((bytecode, bytecode_path(copy, base.cache_tag)))
-    for bytecode, copied in found:
-        copied.parent.mkdir(exist_ok=True)
-        shutil.copy2(bytecode, copied)
 
 
 def _copy_libraries(base: BaseInterpreter, prefix: Path) -> None:
@@ -228,17 +200,13 @@ def version_preferences(
 ) -> list[SpecifierSet]:
     """Sets of versions to search for, most preferred first."""
     if python is not None:
-        return [_exactly(python)]
+        try:
+            return [SpecifierSet(f"=={python}" if re.fullmatch(r"\d+\.\d+\.\d+.*", python) else f"=={python}.*")]
+        except InvalidSpecifier:
+            raise OptionError(
+                f"'{python}' is not a version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
+            ) from None
     if prefer is Preference.NEWEST:
         return [accepted]
     sign = "==" if prefer is Preference.HOST else "!="
     return [accepted & SpecifierSet(f"{sign}{host[0]}.{host[1]}.*"), accepted]
-
-
-def _exactly(version: str) -> SpecifierSet:
-    try:
-        return SpecifierSet(f"=={version}" if re.fullmatch(r"\d+\.\d+\.\d+.*", version) else f"=={version}.*")
-    except InvalidSpecifier:
-        raise OptionError(
-            f"'{version}' is not a version of Python; give one such as 3.12 or 3.12.1, or the path of an interpreter"
-        ) from None

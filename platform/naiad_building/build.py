@@ -15,7 +15,6 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -37,15 +36,9 @@ from naiad.sources.interpreters.probe import probe_interpreter
 from naiad_building.base_interpreter import BaseInterpreter, choose_base, copy_base, inspect_base
 from naiad_building.collecting import record_interpreter, write_history
 from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
-from naiad_building.indexes import parse_options
 from naiad_building.recipe import Recipe, copy_recipe, read_recipe
 from naiad_building.relocation import relocate_binaries
 from naiad_building.uv_program import InstallOptions, Requirements, install, locked_requirements
-
-__all__ = ["BuiltEnvironment", "build", "requirements_to_install"]
-
-_EDITABLE = ("-e", "--editable")
-_INCLUDED = ("-r", "--requirement")
 
 
 @dataclass(frozen=True)
@@ -68,14 +61,27 @@ def build(
         output_prefix: Folder to build in; must be missing or empty. It can be packed, or copied to another machine.
         python: Overrides the recipe: a version (`3.12`, `3.12.1`), or the path of an interpreter.
 
-    Raises:
-        ExecutionEnvironmentError: If the build fails; all created files are removed.
+    Raises ExecutionEnvironmentError if the build fails; all created files are removed.
     """
     recipe = read_recipe(recipe_dir)
     prefix = output_prefix.resolve()
-    _require_free(prefix)
-    _require_platform(recipe)
-    make = _prepared(recipe, prefix, python, options or InstallOptions())
+    if prefix.exists() and not (prefix.is_dir() and not any(prefix.iterdir())):
+        raise ExecutionEnvironmentError(
+            f"cannot build in {prefix}: it exists already; remove it or name another folder"
+        )
+    if recipe.platform not in ("", host_platform()):
+        raise ExecutionEnvironmentError(
+            f"cannot build '{recipe.name}' of {recipe.folder}: it is for {recipe.platform}, this machine is "
+            f"{host_platform()}; build it on a machine of that kind"
+        )
+    options = options or InstallOptions()
+    if recipe.conda is None:
+        base = inspect_base(choose_base(recipe, _accepted_versions(recipe), python))
+        # Raises if the lock is for another version, before a file is created.
+        installed = requirements_to_install(recipe, base.version, options)
+        make = partial(_build_in, recipe, base, prefix, installed, options)
+    else:
+        make = partial(_build_conda, recipe, prefix, python, options)
     created = _missing_folders(prefix)
     try:
         prefix.mkdir(parents=True, exist_ok=True)
@@ -86,17 +92,6 @@ def build(
     except BaseException:
         _remove(prefix, created)
         raise
-
-
-def _prepared(
-    recipe: Recipe, prefix: Path, python: str | None, options: InstallOptions
-) -> Callable[[], tuple[Path, BaseInterpreter]]:
-    """Check everything that needs no files, and return the function that builds."""
-    if recipe.conda is not None:
-        return partial(_build_conda, recipe, prefix, python, options)
-    base = inspect_base(choose_base(recipe, _accepted_versions(recipe), python))
-    # Raises if the lock is for another version.
-    return partial(_build_in, recipe, base, prefix, requirements_to_install(recipe, base.version, options), options)
 
 
 def _accepted_versions(recipe: Recipe) -> SpecifierSet:
@@ -130,24 +125,14 @@ def _unlocked(declaration: Declaration) -> Requirements:
             f"{declaration.file} has no lock; write it with `{declaration.lock_command}`, or list its dependencies in "
             "a requirements.txt"
         )
-    _reject_editable(declaration.file, set())
+    if declaration.editable is not None:
+        place, line, path = declaration.editable
+        raise ConfigError(
+            f"{place} requires '{line}': the code of an editable package stays outside the environment, so that it "
+            f"cannot be packed; write {path} without --editable, which copies it"
+        )
     # By path, because included files are relative to it.
     return Requirements(f"-r {real_path(declaration.file)}\n", declaration.file, is_locked=False)
-
-
-def _reject_editable(file: Path, seen: set[Path]) -> None:
-    """Reject requirements with `--editable`, also in included files: their code would stay outside the environment."""
-    seen.add(file)
-    for number, line in enumerate(file.read_text(encoding="utf-8-sig").splitlines(), 1):
-        for name, value in parse_options(line):
-            if name in _EDITABLE:
-                raise ConfigError(
-                    f"{file}:{number} requires '{line.strip()}': the code of an editable package stays outside the "
-                    f"environment, so that it cannot be packed; write {value} without --editable, which copies it"
-                )
-            included = file.parent / value
-            if name in _INCLUDED and "://" not in value and included not in seen:
-                _reject_editable(included, seen)
 
 
 def _build_conda(
@@ -217,14 +202,6 @@ def _build_in(
     return python, base
 
 
-def _require_platform(recipe: Recipe) -> None:
-    if recipe.platform not in ("", host_platform()):
-        raise ExecutionEnvironmentError(
-            f"cannot build '{recipe.name}' of {recipe.folder}: it is for {recipe.platform}, this machine is "
-            f"{host_platform()}; build it on a machine of that kind"
-        )
-
-
 def _require_glibc(recipe: Recipe, prefix: Path) -> None:
     """Reject compiled files that need a newer glibc than the recipe allows."""
     if not recipe.glibc:
@@ -259,15 +236,6 @@ def _reason(error: OSError) -> str:
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         return str(error.args[0][0][-1])
     return str(error)
-
-
-def _require_free(prefix: Path) -> None:
-    if prefix.is_dir() and not any(prefix.iterdir()):
-        return
-    if prefix.exists() or prefix.is_symlink():
-        raise ExecutionEnvironmentError(
-            f"cannot build in {prefix}: it exists already; remove it or name another folder"
-        )
 
 
 def _remove(prefix: Path, created: list[Path]) -> None:

@@ -36,8 +36,6 @@ from naiad.environments.archives.archive_writer import MTIME, OutputMember
 from naiad.environments.bytecode import HEADER, CompileJob, compile_files
 from naiad.environments.installed_packages import normalize_record
 
-__all__ = ["CHANNEL", "PLACEHOLDER", "collect_members", "record_interpreter", "write_history"]
-
 CHANNEL = "naiad"
 """Of the recorded interpreter."""
 
@@ -47,7 +45,6 @@ PLACEHOLDER = "/opt/naiad/the-folder-of-this-environment"
 # Files that conda-pack writes itself. They are temporary, so their content must be read at once.
 _WRITTEN = frozenset({"bin/conda-unpack", "bin/conda_unpack_progress.py"})
 _HISTORY = "conda-meta/history"
-_SUBDIRS = {"x86_64": "linux-64"}
 _MADE_HERE = frozenset({"unix_python_entry_point", "pyc_file"})
 _LARGEST_SCRIPT = 1 << 20
 # First lines of scripts. The third form is written by pip, uv and rattler if the path is long or contains a space: the
@@ -173,8 +170,8 @@ def _without_results(record: bytes) -> bytes:
 def _history(collector: _MemberCollector) -> bytes:
     """Conda's history reduced to the installed packages, without dates and commands."""
     records = sorted(Path(name).stem for name in collector.members if Path(name).match("conda-meta/*.json"))
-    lines = ["==> 1980-01-01 00:00:00 <==", "# cmd: naiad env pack", *(f"+{record}" for record in records)]
-    return ("\n".join(lines) + "\n").encode()
+    lines = ["==> 1980-01-01 00:00:00 <==", "# cmd: naiad env pack", *(f"+{record}" for record in records), ""]
+    return "\n".join(lines).encode()
 
 
 def _normalize_bytecode(collector: _MemberCollector, prefix: Path, python: Path) -> None:
@@ -215,8 +212,8 @@ def _with_time(data: bytes, source: Path) -> bytes:
     return HEADER.pack(magic, flags, MTIME, size) + data[HEADER.size :]
 
 
-def record_interpreter(prefix: Path, version: str) -> int:
-    """Record every file in *prefix* as conda's package `python`; returns the number of files.
+def record_interpreter(prefix: Path, version: str) -> None:
+    """Record every file in *prefix* as conda's package `python`.
 
     Files added later, such as those of installed packages, stay unrecorded, as in any conda environment.
     """
@@ -232,7 +229,7 @@ def record_interpreter(prefix: Path, version: str) -> int:
         "build": "0",
         "build_number": 0,
         "channel": CHANNEL,
-        "subdir": _SUBDIRS.get(platform.machine(), f"linux-{platform.machine()}"),
+        "subdir": f"linux-{platform.machine()}".replace("x86_64", "64"),
         "fn": f"{build}.tar.bz2",
         "url": f"{CHANNEL}://local/{build}.tar.bz2",
         "depends": [],
@@ -242,7 +239,6 @@ def record_interpreter(prefix: Path, version: str) -> int:
         "link": {"source": str(prefix), "type": 1},
     }
     _write(prefix / "conda-meta" / f"{build}.json", record)
-    return len(entries)
 
 
 def write_history(prefix: Path, version: str) -> None:

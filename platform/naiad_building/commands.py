@@ -10,8 +10,6 @@ from naiad.cli.flag_commands import FlagCommand
 if TYPE_CHECKING:
     import click
 
-__all__ = ["FLAG_COMMANDS", "click_commands"]
-
 FLAG_COMMANDS: dict[str, FlagCommand] = {}
 
 

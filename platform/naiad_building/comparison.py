@@ -29,16 +29,6 @@ from naiad.environments.store.entries import find_entry
 from naiad.environments.store.inspection import inspect_environment
 from naiad.environments.store.record import read_record
 
-__all__ = [
-    "Difference",
-    "FileChange",
-    "PackageChange",
-    "RequiredBy",
-    "compare_environments",
-    "find_dependants",
-    "package_changes",
-]
-
 _CHUNK = 1 << 20
 _METADATA = re.compile(r".*/(?:site|dist)-packages/[^/]+\.dist-info/METADATA")
 _RECORD = re.compile(r"(?:[^/]+/)*conda-meta/[^/]+\.json")
@@ -183,9 +173,9 @@ def _prefix(text: str, root: Path) -> Path | None:
     path = Path(text)
     if path.exists():
         return path if path.is_dir() else None
-    entry = find_entry(root, text)
-    stored = read_record(entry.folder)
-    return entry.folder / "env" if stored is None else stored.prefix
+    folder = find_entry(root, text).folder
+    stored = read_record(folder)
+    return folder / "env" if stored is None else stored.prefix
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Any, str]]:

@@ -19,18 +19,6 @@ from packaging.utils import canonicalize_name
 
 from naiad.config.server.access import SERVER_SECRETS
 
-__all__ = [
-    "INDEX_OPTIONS",
-    "NO_INDEXES",
-    "PackageIndex",
-    "PackageIndexes",
-    "absolute_place",
-    "indexes_of_options",
-    "indexes_of_uv",
-    "indexes_of_values",
-    "parse_options",
-]
-
 _Table = Mapping[str, Any]
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SHORT = {"-i": "--index-url", "-f": "--find-links"}
@@ -55,23 +43,15 @@ class PackageIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageIndexes:
-    """The indexes of a declaration.
+    """The indexes of a declaration."""
 
-    Attributes:
-        default: Replaces the default index of pip's configuration; None to keep that.
-        trusted_hosts: Hosts whose certificates are not checked.
-        only_links: Whether no index is used, only `find_links`.
-        assigned: Packages that come from one index alone, by normalized name.
-        is_exclusive: Whether no index of pip's configuration is used beside these.
-    """
-
-    default: PackageIndex | None = None
+    default: PackageIndex | None = None  # replaces the default one of pip's configuration; None to keep that
     extra: tuple[PackageIndex, ...] = ()
     find_links: tuple[str, ...] = ()
-    trusted_hosts: tuple[str, ...] = ()
-    only_links: bool = False
-    assigned: Mapping[str, PackageIndex] = field(default_factory=dict)
-    is_exclusive: bool = False
+    trusted_hosts: tuple[str, ...] = ()  # hosts whose certificates are not checked
+    only_links: bool = False  # whether no index is used, only `find_links`
+    assigned: Mapping[str, PackageIndex] = field(default_factory=dict)  # of packages that come from one index alone
+    is_exclusive: bool = False  # whether no index of pip's configuration is used beside these
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -114,15 +94,10 @@ class PackageIndexes:
         ]
 
 
-NO_INDEXES = PackageIndexes()
-"""Of a declaration that names none."""
-
-
 def indexes_of_uv(table: _Table, folder: Path) -> PackageIndexes:
     """The indexes in the table `[tool.uv]` of a script or a project.
 
-    Raises:
-        AttributeError, InvalidMarker, KeyError, TypeError: If the table is invalid.
+    Raises AttributeError, InvalidMarker, KeyError, TypeError if the table is invalid.
     """
     entries: list[_Table] = table.get("index", ())
     indexes = [

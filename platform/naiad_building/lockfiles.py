@@ -26,8 +26,6 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.file_digest import file_digest
 from naiad.core.toml import explain_toml_error, tomllib
 
-__all__ = ["ForeignLock", "Pin", "file_name", "file_rank", "open_foreign_lock", "pin_lines"]
-
 _log = logging.getLogger("naiad.environments")
 
 _Table = Mapping[str, Any]
@@ -132,17 +130,14 @@ class ForeignLock:
 
         *wheels* are folders with wheels that the lock names without a digest, because they were in a folder.
 
-        Raises:
-            ExecutionEnvironmentError: If it is for other machines or versions, or has a package that is of no index.
+        Raises ExecutionEnvironmentError if it is for other machines or versions, or has a package that is of no index.
         """
         try:
             environment = _environment(python)
             self._require_environment(python, environment)
-            pins = (
-                _read_pylock(self.path, self.pylock, environment)
-                if self.pylock is not None
-                else _read_uv_lock(self.path, self.table, environment, wheels)
-            )
+            pins = _read_uv_lock(self.path, self.table, environment, wheels)
+            if self.pylock is not None:
+                pins = _read_pylock(self.path, self.pylock, environment)
             return sorted(pins, key=lambda pin: pin.name)
         except (AttributeError, KeyError, TypeError, ValueError, InvalidMarker) as error:
             raise ExecutionEnvironmentError(f"{self.path} is invalid: {error!r}") from error
@@ -225,12 +220,10 @@ def _named(file: dict[str, Any]) -> dict[str, Any]:
 
 def _recorded_by_uv(table: _Table) -> Iterable[_Table] | None:
     projects = [package for package in table["package"] if _is_project(package)]
-    own = [package for package in projects if "." in package["source"].values()]
-    found: Iterable[_Table] | None = None
-    if own or not projects:
-        found = (
-            own[-1].get("metadata", {}).get("requires-dist") if own else table.get("manifest", {}).get("requirements")
-        )
+    found: Iterable[_Table] | None = None if projects else table.get("manifest", {}).get("requirements")
+    for package in projects:
+        if "." in package["source"].values():
+            found = package.get("metadata", {}).get("requires-dist")
     return found
 
 
@@ -253,11 +246,8 @@ def _read_pylock(lock: Path, pylock: Pylock, environment: dict[str, str]) -> Ite
     Not `Pylock.select`, which chooses one file by the tags of this Python, needs one for another Python, and rejects
     Pythons before their first release.
     """
-    values: dict[str, Any] = {
-        **environment,
-        "extras": frozenset(),
-        "dependency_groups": frozenset(pylock.default_groups or ()),
-    }
+    groups = frozenset(pylock.default_groups or ())
+    values: dict[str, Any] = {**environment, "extras": frozenset(), "dependency_groups": groups}
     selected: dict[str, Package] = {}
     python = environment["python_full_version"]
     for package in pylock.packages:
@@ -299,9 +289,8 @@ def _place_without_index(package: Package) -> str:
 
 def _digest(hashes: Mapping[str, str]) -> str:
     """The digest of a file as in `Pin.digests`; empty without one that pip takes."""
-    return hashes.get("sha256") or next(
-        (f"{name}:{hashes[name]}" for name in ("sha384", "sha512") if name in hashes), ""
-    )
+    others = (f"{name}:{hashes[name]}" for name in ("sha384", "sha512") if name in hashes)
+    return hashes.get("sha256") or next(others, "")
 
 
 def _read_uv_lock(lock: Path, table: _Table, environment: dict[str, str], wheels: tuple[Path, ...]) -> Iterator[Pin]:
@@ -355,18 +344,16 @@ def _follow_dependencies(
         if "marker" in dependency and not Marker(dependency["marker"]).evaluate(environment):
             continue
         for package in packages:
-            if package["name"] == dependency["name"] and _is_selected(package, dependency, environment):
+            # A lock may have a version of a package for each range of Pythons.
+            markers = package.get("resolution-markers", ())
+            if (
+                package["name"] == dependency["name"]
+                and dependency.get("version") in (None, package.get("version"))
+                and (not markers or any(Marker(marker).evaluate(environment) for marker in markers))
+            ):
                 # uv writes `extra` for dependencies of packages, and `extras` for requirements of scripts.
                 extras = (*dependency.get("extra", ()), *dependency.get("extras", ()))
                 yield from ((package, extra) for extra in ("", *extras))
-
-
-def _is_selected(package: _Table, dependency: _Table, environment: dict[str, str]) -> bool:
-    """Whether a dependency means this version of a package; a lock may have one for each range of Pythons."""
-    if dependency.get("version") not in (None, package.get("version")):
-        return False
-    markers = package.get("resolution-markers", ())
-    return not markers or any(Marker(marker).evaluate(environment) for marker in markers)
 
 
 def _pin(lock: Path, name: str, version: str, digests: list[str], files: Mapping[str, int]) -> Pin:

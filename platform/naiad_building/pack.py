@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -32,13 +32,11 @@ from naiad.environments.installed_packages import list_packages, site_folders
 from naiad.environments.progress import LogReporter, ProgressMeter, ProgressReporter
 from naiad.environments.store.placement import spread
 from naiad.sources.interpreters.prefix import find_interpreter_in
-from naiad.sources.interpreters.probe import Interpreter, probe_interpreter
+from naiad.sources.interpreters.probe import probe_interpreter
 from naiad.sources.interpreters.versions import version_text
 from naiad_building.base_interpreter import BaseInterpreter, copy_base, inspect_base
 from naiad_building.collecting import CHANNEL, collect_members, record_interpreter, write_history
 from naiad_building.relocation import relocate_binaries, relocate_scripts
-
-__all__ = ["PackedEnvironment", "create_manifest", "default_output", "pack", "packages_folder"]
 
 # Parts of the venv itself. `lib` is copied package by package.
 _NOT_COPIED = frozenset({"bin", "lib", "lib64", "include", "pyvenv.cfg", "conda-meta", "info", ".gitignore", ".lock"})
@@ -181,7 +179,9 @@ _ADVICE = {
 
 def create_manifest(prefix: Path, members: Sequence[OutputMember], *, made_from: str) -> Manifest:
     """The manifest for these members of *prefix*."""
-    interpreter = _probe(prefix)
+    interpreter = None
+    with suppress(ExecutionEnvironmentError):  # conda allows environments without one
+        interpreter = probe_interpreter(prefix / "bin" / "python")
     # The folder with the copy of the recipe.
     recipe = next(iter(sorted((prefix / RECIPE_FOLDER).glob("*"))), None)
     files = sorted(path for path in recipe.rglob("*") if path.is_file()) if recipe is not None else ()
@@ -212,16 +212,8 @@ def _member_digest(member: OutputMember) -> str:
     return file_digest(cast("Path", member.source))
 
 
-def _probe(prefix: Path) -> Interpreter | None:
-    """Facts about the interpreter; None without one, which conda allows."""
-    try:
-        return probe_interpreter(prefix / "bin" / "python")
-    except ExecutionEnvironmentError:
-        return None
-
-
-def _make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
-    """Create a self-contained copy of an environment in the empty folder *prefix*; returns its base interpreter."""
+def _make_self_contained(environment: Path, prefix: Path) -> None:
+    """Create a self-contained copy of an environment in the empty folder *prefix*."""
     python = find_interpreter_in(environment)
     if python is None or not python.exists():
         raise ExecutionEnvironmentError(
@@ -237,7 +229,8 @@ def _make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
     packages = packages_folder(base, prefix / base.stdlib.relative_to(base.prefix))
     compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
     record_interpreter(prefix, base.version)
-    for folder in _site_folders(environment, base):
+    inherited = site_folders(base.prefix) if _uses_system_packages(environment) else ()
+    for folder in (*inherited, *site_folders(environment)):  # lowest priority first
         _reject_external_code(environment, folder)
         _copy_packages(folder, packages)
     _copy_rest(environment, prefix)
@@ -245,7 +238,6 @@ def _make_self_contained(environment: Path, prefix: Path) -> BaseInterpreter:
     relocate_binaries(prefix, (environment, *(() if base.is_system else (base.prefix,)), prefix))
     compile_environment(prefix / "bin" / "python", prefix, base.cache_tag)
     write_history(prefix, base.version)
-    return base
 
 
 def packages_folder(base: BaseInterpreter, stdlib: Path) -> Path:
@@ -255,34 +247,24 @@ def packages_folder(base: BaseInterpreter, stdlib: Path) -> Path:
     return stdlib / "site-packages"
 
 
-def _site_folders(environment: Path, base: BaseInterpreter) -> Iterator[Path]:
-    """Folders of packages, lowest priority first."""
-    if (environment / "pyvenv.cfg").is_file() and _uses_system_packages(environment):
-        yield from site_folders(base.prefix)
-    yield from site_folders(environment)
-
-
 def _uses_system_packages(venv: Path) -> bool:
-    lines = (venv / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
+    file = venv / "pyvenv.cfg"
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines() if file.is_file() else ()
     settings = {key.strip(): value.strip().lower() for key, _, value in (line.partition("=") for line in lines)}
     return settings.get("include-system-site-packages") == "true"
 
 
 def _reject_external_code(environment: Path, folder: Path) -> None:
     """Reject packages installed with --editable and .pth files with outside folders: their code cannot be packed."""
-    for file in sorted((*folder.glob("*.pth"), *folder.glob("*.egg-link"))):
-        for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
-            path = line.strip()
-            if path.startswith("/") and not Path(path).resolve().is_relative_to(environment.resolve()):
+    for file in sorted((*folder.glob("*.pth"), *folder.glob("*.egg-link"), *folder.glob("__editable__*.py"))):
+        places = [""] if file.suffix == ".py" else file.read_text(encoding="utf-8", errors="replace").splitlines()
+        for place in map(str.strip, places):
+            is_inside = not place.startswith("/") or Path(place).resolve().is_relative_to(environment.resolve())
+            if file.suffix == ".py" or not is_inside:
                 raise ExecutionEnvironmentError(
-                    f"cannot pack {environment}: {file.name} refers to code in {path}, outside of it; install that "
-                    "package without --editable"
+                    f"cannot pack {environment}: {file.name} refers to code{place and f' in {place},'} outside of it; "
+                    "install that package without --editable"
                 )
-    for finder in sorted(folder.glob("__editable__*.py")):
-        raise ExecutionEnvironmentError(
-            f"cannot pack {environment}: {finder.name} refers to code outside of it; install that package without "
-            "--editable"
-        )
 
 
 def _copy_packages(source: Path, target: Path) -> None:

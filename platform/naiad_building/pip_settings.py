@@ -21,8 +21,6 @@ import platformdirs
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad_building.indexes import PackageIndexes, absolute_place, indexes_of_values
 
-__all__ = ["PipSettings", "read_pip_settings"]
-
 _log = logging.getLogger("naiad.environments")
 _INDEXES = ("index-url", "extra-index-url", "find-links", "trusted-host", "no-index")
 _PROXIES = "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"
@@ -50,8 +48,7 @@ class PipSettings:
 def read_pip_settings(environ: Mapping[str, str]) -> PipSettings:
     """The settings of pip's configuration. The log names those that there are, once, without their values.
 
-    Raises:
-        ExecutionEnvironmentError: If a file is invalid. Without it, other indexes than the user's would be used.
+    Raises ExecutionEnvironmentError if a file is invalid. Without it, other indexes than the user's would be used.
     """
     sections: dict[str, dict[str, tuple[str, str]]] = {"global": {}, "install": {}}
     for file in _files(environ):

@@ -27,17 +27,13 @@ from naiad.core.errors import ConfigError
 from naiad.core.toml import explain_toml_error, tomllib
 from naiad.environments.archives.manifest import RECIPE_FOLDER
 
-__all__ = ["RECIPE_FILE", "STATE_FILE", "Preference", "Recipe", "copy_recipe", "read_recipe", "set_variables"]
-
 RECIPE_FILE = "env.toml"
 _FORMER_LOCK = "requirements.lock"
 """What naiad 0.2 locked a recipe with."""
 
 _T = TypeVar("_T", str, list[str], dict[str, str])
 
-_KEYS = (
-    *("name", "description", "python", "prefer", "requirements", "conda", "files", "variables", "platform", "glibc"),
-)
+_KEYS = ("name", "description", "python", "prefer", "requirements", "conda", "files", "variables", "platform", "glibc")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _KINDS: Mapping[type, str] = {str: "a string", list: "a list of strings", dict: "a table"}
@@ -53,27 +49,19 @@ class Preference(enum.Enum):
 
 @dataclass(frozen=True)
 class Recipe:
-    """A validated recipe.
-
-    Attributes:
-        name: Name of the environment; its files are copied to `share/<name>/`.
-        prefer: Which of these is used if the machine has several.
-        requirements: A requirements file for pip, a `pyproject.toml`, or a `pylock.toml`.
-        platform: Required platform, `linux-x86_64`; empty for any.
-        glibc: Oldest glibc that the environment must run with; empty for any.
-    """
+    """A validated recipe."""
 
     folder: Path
-    name: str
+    name: str  # of the environment; its files are copied to `share/<name>/`
     python: SpecifierSet
     prefer: Preference = Preference.NEWEST
-    requirements: Path | None = None
+    requirements: Path | None = None  # a requirements file, a `pyproject.toml`, or a `pylock.toml`
     files: tuple[Path, ...] = ()
     description: str = ""
     conda: Path | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
-    platform: str = ""
-    glibc: str = ""
+    platform: str = ""  # required, `linux-x86_64`; empty for any
+    glibc: str = ""  # the oldest that the environment must run with; empty for any
 
     @property
     def declaration(self) -> Path | None:
@@ -104,18 +92,26 @@ def read_recipe(folder: Path) -> Recipe:
     return _RecipeReader(file, table).read()
 
 
+@dataclass(frozen=True)
 class _RecipeReader:
     """Validates the keys of one recipe."""
 
-    def __init__(self, file: Path, table: Mapping[str, object]) -> None:
-        self._file = file
-        self._table = table
+    _file: Path
+    _table: Mapping[str, object]
 
     def read(self) -> Recipe:
-        self._reject_unknown_keys()
+        for key in (each for each in self._table if each not in _KEYS):
+            near = difflib.get_close_matches(key, _KEYS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"known keys are {', '.join(_KEYS)}"
+            raise self._key_error(key, f"is unknown; {hint}")
         if "requirements" in self._table and "conda" in self._table:
             raise self._key_error("conda", "conflicts with 'requirements'; a recipe has one of them")
-        self._reject_former_lock()
+        former = self._file.with_name(_FORMER_LOCK)
+        if former.is_file():
+            raise ConfigError(
+                f"cannot use {former}: a recipe is locked by a pylock.toml now; remove it and run `naiad lock "
+                f"{self._file.parent}`, or rename it to requirements.txt, which is then its own lock"
+            )
         conda, files = self._file_named("conda"), self._get("files", list) or []
         if conda is not None and not is_conda_declaration(conda):
             raise self._key_error("conda", f"names '{conda.name}'; it is environment.yml or pixi.lock")
@@ -189,20 +185,6 @@ class _RecipeReader:
         if not (path.is_file() or (kind != "file" and path.is_dir())):
             raise self._key_error(key, f"names '{text}', but there is no such {kind} in {self._file.parent}")
         return path
-
-    def _reject_former_lock(self) -> None:
-        former = self._file.with_name(_FORMER_LOCK)
-        if former.is_file():
-            raise ConfigError(
-                f"cannot use {former}: a recipe is locked by a pylock.toml now; remove it and run `naiad lock "
-                f"{self._file.parent}`, or rename it to requirements.txt, which is then its own lock"
-            )
-
-    def _reject_unknown_keys(self) -> None:
-        for key in (each for each in self._table if each not in _KEYS):
-            near = difflib.get_close_matches(key, _KEYS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"known keys are {', '.join(_KEYS)}"
-            raise self._key_error(key, f"is unknown; {hint}")
 
     def _key_error(self, key: str, what: str) -> ConfigError:
         return ConfigError(f"{self._file}: key '{key}' {what}")

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from naiad.environments.elf import overwrite_search_path, read_dynamic_section
 
-__all__ = ["relative_search_path", "relocate_binaries", "relocate_scripts", "relocate_texts"]
-
 _LARGEST_TEXT = 4 << 20
 
 
@@ -23,25 +21,21 @@ def relative_search_path(search_path: str, prefixes: tuple[Path, ...], *, folder
     return ":".join(dict.fromkeys(entries))
 
 
-def relocate_binaries(prefix: Path, origins: tuple[Path, ...]) -> int:
-    """Make the library search paths of all ELF files below *prefix* relative; returns how many changed.
+def relocate_binaries(prefix: Path, origins: tuple[Path, ...]) -> None:
+    """Make the library search paths of all ELF files below *prefix* relative.
 
     Changed are entries inside *origins*. *prefix* may be one of them: packages compiled during the build refer to it.
 
-    Raises:
-        ExecutionEnvironmentError: If a file has no room for the new path.
+    Raises ExecutionEnvironmentError if a file has no room for the new path.
     """
-    changed = 0
     for path in _files(prefix):
         section = read_dynamic_section(path)
         if section is None or not section.search_path:
             continue
         new = relative_search_path(section.search_path, origins, folder=path.parent, prefix=prefix)
         if new != section.search_path:
-            _make_writable(path)
+            path.chmod(path.stat().st_mode | 0o200)
             overwrite_search_path(path, section, new)
-            changed += 1
-    return changed
 
 
 def relocate_scripts(prefix: Path, origin: Path, final: Path) -> None:
@@ -49,18 +43,15 @@ def relocate_scripts(prefix: Path, origin: Path, final: Path) -> None:
     relocate_texts((path for path in (prefix / "bin").iterdir() if path.is_file()), origin, final)
 
 
-def relocate_texts(paths: Iterable[Path], origin: Path, prefix: Path) -> int:
-    """Replace *origin* by *prefix* in text files; returns how many changed. Binary files are skipped."""
-    changed = 0
+def relocate_texts(paths: Iterable[Path], origin: Path, prefix: Path) -> None:
+    """Replace *origin* by *prefix* in text files. Binary files are skipped."""
     for path in paths:
         if path.is_symlink() or path.stat().st_size > _LARGEST_TEXT:
             continue
         data = path.read_bytes()
         if b"\0" not in data and os.fsencode(origin) in data:
-            _make_writable(path)
+            path.chmod(path.stat().st_mode | 0o200)
             path.write_bytes(data.replace(os.fsencode(origin), os.fsencode(prefix)))
-            changed += 1
-    return changed
 
 
 def _relative(entry: str, origins: tuple[Path, ...], folder: Path, prefix: Path) -> str:
@@ -75,7 +66,3 @@ def _relative(entry: str, origins: tuple[Path, ...], folder: Path, prefix: Path)
 def _files(prefix: Path) -> Iterator[Path]:
     paths = (Path(folder, name) for folder, _, names in os.walk(prefix) for name in names)
     return (path for path in paths if not path.is_symlink())
-
-
-def _make_writable(path: Path) -> None:
-    path.chmod(path.stat().st_mode | 0o200)

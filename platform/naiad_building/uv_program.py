@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from io import BufferedReader, FileIO, TextIOWrapper
 from pathlib import Path
@@ -26,24 +26,9 @@ from naiad.core.child_processes import start_kept
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.quantities import parse_size, size_text
 from naiad.core.real_paths import real_path
-from naiad_building.indexes import NO_INDEXES, PackageIndexes
+from naiad_building.indexes import PackageIndexes
 from naiad_building.lockfiles import Pin, pin_lines
 from naiad_building.pip_settings import read_pip_settings
-
-__all__ = [
-    "PYLOCK_COMMAND",
-    "InstallOptions",
-    "Requirements",
-    "clean_environ",
-    "find_failed_requirement",
-    "find_uv",
-    "grouped",
-    "install",
-    "locked_requirements",
-    "run_to_end",
-    "run_uv",
-    "uv_command",
-]
 
 PYLOCK_COMMAND = ("pip", "compile", "--format=pylock.toml", "--generate-hashes", "--no-header", "--quiet")
 """Writes a `pylock.toml`: to be followed by options, `-o` and both files."""
@@ -81,15 +66,12 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallOptions:
-    """Where packages come from: folders of wheels, and unless *offline*, these indexes and those set for pip.
-
-    *progress* gets each step, as a line.
-    """
+    """Where packages come from: folders of wheels, and unless *offline*, these indexes and those set for pip."""
 
     wheels: tuple[Path, ...] = ()
     offline: bool = False
-    indexes: PackageIndexes = NO_INDEXES
-    progress: Callable[[str], None] = lambda _: None
+    indexes: PackageIndexes = field(default_factory=PackageIndexes)
+    progress: Callable[[str], None] = lambda _: None  # gets each step, as a line
 
 
 def grouped(pins: Iterable[Pin], options: InstallOptions) -> list[tuple[InstallOptions, list[Pin]]]:
@@ -180,11 +162,8 @@ def find_uv() -> Path:
 
 def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment for an installer: the user's, without variables that redirect Python, and without secrets."""
-    kept = {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith("PYTHON") and name not in SERVER_SECRETS  # a build runs code of packages
-    }
+    secret = SERVER_SECRETS  # a build runs code of packages
+    kept = {name: environ[name] for name in environ if not name.startswith("PYTHON") and name not in secret}
     # Debian's Python would install packages and scripts under <prefix>/local.
     return {**kept, "DEB_PYTHON_INSTALL_LAYOUT": "deb"}
 

@@ -258,9 +258,9 @@ def test_editable_requirements_are_found_in_included_files(tmp_path: Path) -> No
     (tmp_path / "more.txt").write_text("-r requirements.txt\n\n-e ../pkg\n")
 
     with pytest.raises(ConfigError, match=r"more.txt:3 requires '-e ../pkg': .*; write ../pkg without --editable"):
-        build._reject_editable(tmp_path / "requirements.txt", set())
+        build._unlocked(read_declaration(tmp_path / "requirements.txt"))
     (tmp_path / "more.txt").write_text("seven\n")
-    build._reject_editable(tmp_path / "requirements.txt", set())
+    assert not build._unlocked(read_declaration(tmp_path / "requirements.txt")).is_locked
 
 
 def test_a_failed_build_removes_what_it_has_created(tmp_path: Path) -> None:
@@ -317,11 +317,10 @@ def test_the_record_of_a_copied_python_has_its_files_and_those_that_name_the_pre
     (tmp_path / "bin" / "link").symlink_to("tool")
     (tmp_path / "bin" / "binary").write_bytes(b"\0" + str(tmp_path).encode())
 
-    count = collecting.record_interpreter(tmp_path, "3.12.4")
+    collecting.record_interpreter(tmp_path, "3.12.4")
     collecting.write_history(tmp_path, "3.12.4")
 
     record = json.loads((tmp_path / "conda-meta" / "python-3.12.4-0.json").read_text())
-    assert count == len(record["files"])
     assert sorted(file for file in record["files"] if file.startswith("bin/")) == ["bin/binary", "bin/link", "bin/tool"]
     assert record["link"]["source"] == str(tmp_path)
     assert pack._built_at(tmp_path) == tmp_path

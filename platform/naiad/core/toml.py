@@ -6,9 +6,11 @@ import re
 import sys
 
 if sys.version_info >= (3, 11):
-    import tomllib as tomllib  # noqa: PLC0414 - others import it from here
+    import tomllib
 else:
     import tomli as tomllib
+
+__all__ = ["explain_toml_error", "tomllib"]  # others import the reader from here
 
 _PLACE = re.compile(r"\s*\(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$")
 _WIDEST = 160

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from naiad_building.declared.locking import LockCheck, LockedDeclaration, LockRequest
     from naiad_building.recipe import Recipe
 
-__all__ = ["add_command", "lock_command", "remove_command"]
-
 _MODEL = click.argument("model", type=click.Path(exists=True, path_type=Path))
 _PYTHON = click.option("--python", metavar="VERSION", help="Resolve with this version of Python, such as 3.12.")
 _WHEELS = click.option(
@@ -233,7 +231,7 @@ def _print_check(checked: LockCheck, model: Path) -> None:
     if checked.is_current:
         click.echo(f"{checked.lock} is up to date")
         return
-    what = f"{checked.file} has no lock" if checked.lock is None else f"{checked.lock} is not up to date"
+    what = f"{checked.resolved.file} has no lock" if checked.lock is None else f"{checked.lock} is not up to date"
     click.echo(f"{what}: `naiad lock {model}` would write, for Python {_minor(checked.resolved)}:")
     for change in checked.changes:
         if change.before and change.after:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,20 +41,11 @@ from naiad_building.uv_program import InstallOptions, Requirements, install
 if TYPE_CHECKING:
     from rattler import RepoDataRecord
 
-__all__ = [
-    "CondaDeclaration",
-    "CondaPackages",
-    "build_conda_environment",
-    "read_conda_declaration",
-    "read_conda_lock",
-    "resolve_conda",
-]
-
 _ENVIRONMENT = "default"
 _KEYS = ("name", "prefix", "channels", "dependencies", "variables", "platforms")
 _DEFAULT_CHANNELS = ("conda-forge",)
 _FULL_VERSION_DOTS = 2
-_INCLUDES = ("-r", "--requirement", "-c", "--constraint")
+_INCLUDING = re.compile(r"(-r|--requirement|-c|--constraint) +(.*\S)\s*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,9 +149,12 @@ def _of_environment_yml(file: Path, text: str) -> CondaDeclaration:
     for part in (one for one in dependencies or () if isinstance(one, dict)):
         if list(part) != ["pip"] or not isinstance(part["pip"], list):
             raise ConfigError(
-                f"{file} is not a valid environment.yml: 'dependencies' has a part that is neither a package nor a list for 'pip'"
+                f"{file} is not a valid environment.yml: 'dependencies' has a part that is neither a package nor a "
+                "list for 'pip'"
             )
-        lines += map(str, part["pip"])
+        for line in map(str, part["pip"]):
+            included = _INCLUDING.fullmatch(line)
+            lines.append(line if included is None else f"{included[1]} {real_path(file.parent / included[2])}")
     return CondaDeclaration(
         file=file,
         text=text,
@@ -167,7 +162,7 @@ def _of_environment_yml(file: Path, text: str) -> CondaDeclaration:
         channels=tuple(_channel(str(one), file) for one in channels or _DEFAULT_CHANNELS if one != "nodefaults"),
         # uv installs from outside the environment, so pip need not be in it.
         specs=tuple(spec for spec in dependencies or () if isinstance(spec, str) and spec != "pip"),
-        requirements=tuple(_with_absolute_path(line, file) for line in lines),
+        requirements=tuple(lines),
         variables={str(name): str(value) for name, value in (variables or {}).items()},
     )
 
@@ -177,16 +172,10 @@ def _channel(channel: str, file: Path) -> str:
     return real_path(file.parent / channel).as_uri() if channel.startswith((".", "/")) else channel
 
 
-def _with_absolute_path(line: str, file: Path) -> str:
-    option, _, path = line.partition(" ")
-    return f"{option} {real_path(file.parent / path.strip())}" if option in _INCLUDES else line
-
-
 def read_conda_lock(path: Path, declaration: CondaDeclaration, python: SpecifierSet | None) -> CondaPackages:
     """What a lock selects for this platform.
 
-    Raises:
-        StaleLockError: If it does not match the declaration or the versions of Python.
+    Raises StaleLockError if it does not match the declaration or the versions of Python.
     """
     import rattler
 
@@ -217,8 +206,12 @@ def resolve_conda(
     """Solve a declaration, and write its lock into a folder, which also has temporary files; returns the path."""
     import rattler
 
-    if options.offline:
-        _require_local(declaration)
+    distant = [channel for channel in declaration.channels if not channel.startswith("file:")]
+    if distant and options.offline:
+        raise ExecutionEnvironmentError(
+            f"cannot use {declaration.file} offline: it names the channel {distant[0]}, which is not on this machine; "
+            "name a folder with a channel"
+        )
     specs = [*declaration.specs, *([_python_spec(python)] if python else [])]
     options.progress(f"solving for {len(specs)} conda packages from {', '.join(declaration.channels)}")
     records = solve_packages(declaration.channels, specs, declaration.file)
@@ -305,15 +298,6 @@ def _errors(file: Path) -> Iterator[None]:
     except Exception as error:  # rattler's errors have no common base class
         why = str(error).strip()
         raise ExecutionEnvironmentError(f"cannot install the conda packages named in {file}: {why}") from error
-
-
-def _require_local(declaration: CondaDeclaration) -> None:
-    for channel in declaration.channels:
-        if not channel.startswith("file:"):
-            raise ExecutionEnvironmentError(
-                f"cannot use {declaration.file} offline: it names the channel {channel}, which is not on this machine; "
-                "name a folder with a channel"
-            )
 
 
 def _python_spec(required: SpecifierSet) -> str:

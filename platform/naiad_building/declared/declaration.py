@@ -20,15 +20,12 @@ from naiad.core.toml import explain_toml_error, tomllib
 from naiad.sources.interpreters.versions import PythonVersion, version_text
 from naiad_building.indexes import (
     INDEX_OPTIONS,
-    NO_INDEXES,
     PackageIndexes,
     indexes_of_options,
     indexes_of_uv,
     parse_options,
 )
 from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
-
-__all__ = ["Declaration", "find_lock", "is_locked", "locked_pins", "read_declaration"]
 
 _PINNED = re.compile(r"(?P<requirement>[^\s;]+==[^\s;]+(\s*;[^\\]*?)?)(?P<hashes>(\s+--hash=sha256:[0-9a-f]{64})+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
@@ -40,26 +37,18 @@ _INVALID = (AttributeError, InvalidMarker, InvalidRequirement, InvalidSpecifier,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """A file that declares an environment.
-
-    Attributes:
-        text: Everything in it, and in files that it includes, that determines the environment.
-        requirements: The requirements in it that are names with versions; empty for a lock.
-        constraints: Versions that packages must have if something requires them.
-        overrides: Requirements that replace all others of the same package.
-        has_options: Whether it is a requirements file with options that are not about indexes and other files.
-        unlockable: Why no lock can be written from it; empty if one can.
-    """
+    """A file that declares an environment."""
 
     file: Path
-    text: str
-    requirements: tuple[Requirement, ...] = ()
+    text: str  # all in it, and in files that it includes, that determines the environment
+    requirements: tuple[Requirement, ...] = ()  # that are names with versions; empty for a lock
     requires_python: SpecifierSet = field(default_factory=SpecifierSet)
-    constraints: tuple[Requirement, ...] = ()
-    overrides: tuple[Requirement, ...] = ()
-    indexes: PackageIndexes = NO_INDEXES
-    has_options: bool = False
-    unlockable: str = ""
+    constraints: tuple[Requirement, ...] = ()  # versions that packages must have if something requires them
+    overrides: tuple[Requirement, ...] = ()  # that replace all others of the same package
+    indexes: PackageIndexes = field(default_factory=PackageIndexes)
+    has_options: bool = False  # whether it has options that are not about indexes and other files
+    unlockable: str = ""  # why no lock can be written from it; empty if one can
+    editable: tuple[str, str, str] | None = None  # place, line and path of an editable package; None without one
 
     @property
     def is_script(self) -> bool:
@@ -117,8 +106,7 @@ def locked_pins(
 
     A requirements file in which every line has a version and a digest is its own lock.
 
-    Raises:
-        StaleLockError: If the lock does not fit the declaration.
+    Raises StaleLockError if the lock does not fit the declaration.
     """
     if lock is None:
         return _pinned_requirements(declaration, python)
@@ -197,6 +185,7 @@ def _of_requirements(file: Path, text: str) -> Declaration:
     constraints: list[Requirement] = []
     options: list[tuple[str, str, Path]] = []
     unlockable, has_options = "", False
+    editable: tuple[str, str, str] | None = None
     for line in lines:
         given = parse_options(line.text)
         options += [(name, value, line.file.parent) for name, value in given]
@@ -209,8 +198,11 @@ def _of_requirements(file: Path, text: str) -> Declaration:
                 (constraints if line.is_constraint else found).append(requirement)
                 continue
             has_options = True
-        if not given or any(name in _EDITABLE for name, _ in given):
+        edited = [value for name, value in given if name in _EDITABLE]
+        if edited or not given:
             unlockable = unlockable or f"'{line.text}' in {line.file} is not a version of a package; {_WHEEL}"
+        if edited:
+            editable = editable or (line.place, line.raw, edited[0])
     return Declaration(
         file=file,
         text="\n".join([text, *(line.text for line in lines if line.file != file)]),
@@ -219,11 +211,13 @@ def _of_requirements(file: Path, text: str) -> Declaration:
         indexes=indexes_of_options(options),
         has_options=has_options,
         unlockable=unlockable or _direct_reference(found),
+        editable=editable,
     )
 
 
 _PYTHON_ENV_LINE = re.compile(
-    r"(?P<key>python|build_dependencies|dependencies)\s*:\s*(?P<value>.*)|\s*-\s+(?P<item>.+)"
+    r"(?P<key>python|build_dependencies|dependencies)\s*:\s*(?P<quote>['\"]?)(?P<value>.*)(?P=quote)"
+    r"|\s*-\s+(?P<mark>['\"]?)(?P<item>.+)(?P=mark)"
 )
 _VERSION_TO_BUILD_WITH = re.compile(r"(?!pip\b)[A-Za-z0-9._-]+\s*[=<>!~].*")
 
@@ -246,11 +240,10 @@ def _of_python_env(file: Path, text: str) -> Declaration:
                 "an item of one of these lists; correct it, or name a requirements.txt in its place"
             )
         if match["item"]:
-            item = _unquoted(match["item"])
-            if key == "dependencies" or _VERSION_TO_BUILD_WITH.fullmatch(item):
-                dependencies.append(item)
+            if key == "dependencies" or _VERSION_TO_BUILD_WITH.fullmatch(match["item"]):
+                dependencies.append(match["item"])
         elif match["key"] == "python":
-            python, key = _unquoted(match["value"]), ""
+            python, key = match["value"], ""
         elif match["value"]:
             raise ConfigError(f"{file} is invalid: '{line.strip()}' is not a list with an item a line")
         else:
@@ -264,24 +257,21 @@ def _of_python_env(file: Path, text: str) -> Declaration:
     return replace(declaration, text=f"{text}\n{declaration.text}", requires_python=required)
 
 
-def _unquoted(value: str) -> str:
-    quote = value[:1]
-    return value[1:-1] if quote in {"'", '"'} and value.endswith(quote) and len(value) > 1 else value
-
-
 class _Line(NamedTuple):
     """A line of a requirements file; a constraint limits a version without requiring the package."""
 
     text: str
     file: Path
+    place: str
+    raw: str
     is_constraint: bool
 
 
 def _included_lines(file: Path, text: str, seen: set[Path], *, is_constraint: bool = False) -> Iterator[_Line]:
     """The lines of a requirements file with those of the files that it includes, which are relative to it."""
     seen.add(file)
-    for line in _logical_lines(text):
-        yield _Line(line, file, is_constraint)
+    for number, raw, line in _logical_lines(text):
+        yield _Line(line, file, f"{file}:{number}", raw, is_constraint)
         for name, value in parse_options(line):
             included = file.parent / value
             if name in _INCLUDED | _CONSTRAINTS and "://" not in value and included not in seen:
@@ -290,16 +280,24 @@ def _included_lines(file: Path, text: str, seen: set[Path], *, is_constraint: bo
                 yield from _included_lines(included, content, seen, is_constraint=constrains)
 
 
-def _logical_lines(text: str) -> list[str]:
-    joined = text.replace("\\\n", " ")
-    return [line for line in (re.sub(r"(^|\s)#.*", "", raw).strip() for raw in joined.splitlines()) if line]
+def _logical_lines(text: str) -> Iterator[tuple[int, str, str]]:
+    """Lines that end where no backslash is: number of the first one, as it is written, and without a comment."""
+    raw, first = "", 1
+    for number, line in enumerate((*text.splitlines(), ""), 1):
+        first, raw = (number if not raw else first), raw + line
+        if line.endswith("\\"):
+            raw = f"{raw[:-1]} "
+            continue
+        if found := re.sub(r"(^|\s)#.*", "", raw).strip():
+            yield first, raw.strip(), found
+        raw = ""
 
 
 def _pinned_requirements(declaration: Declaration, python: str) -> list[Pin] | None:
     if not declaration.is_requirements:
         return None
     pins = []
-    for line in _logical_lines(declaration.text):
+    for _, _, line in _logical_lines(declaration.text):
         options = parse_options(line)
         if options and all(name in INDEX_OPTIONS for name, _ in options):
             continue  # pip-compile writes them into its output

@@ -16,29 +16,21 @@ from naiad.core.errors import InterpreterNotFoundError
 from naiad.sources.interpreters.discovery import find_interpreter, first_minor
 from naiad.sources.interpreters.versions import OWN_ABI, matches, version_text
 
-__all__ = ["ChosenPython", "choose_or_fetch_python", "choose_python", "require_agreement"]
-
 
 @dataclass(frozen=True, slots=True)
 class ChosenPython:
-    """The interpreter that an environment is built on.
+    """The interpreter that an environment is built on."""
 
-    Attributes:
-        executable: Not that of a virtual environment.
-        abi: Tag in names of its extension modules, which names the machine and the C library as well.
-    """
-
-    executable: Path
+    executable: Path  # not that of a virtual environment
     prefix: Path
     version: str
-    abi: str
+    abi: str  # tag in names of its extension modules, which names the machine and the C library as well
 
 
 def require_agreement(file: Path, asked: Mapping[str, SpecifierSet]) -> SpecifierSet:
     """The versions of Python that all places accept; *asked* has them by the subject of a sentence, for the error.
 
-    Raises:
-        InterpreterNotFoundError: If no version is in two of them; names these two.
+    Raises InterpreterNotFoundError if no version is in two of them; names these two.
     """
     for (place, versions), (other, others) in combinations(asked.items(), 2):
         if (versions & others).is_unsatisfiable() and not first_minor(versions & others):
@@ -49,8 +41,20 @@ def require_agreement(file: Path, asked: Mapping[str, SpecifierSet]) -> Specifie
     return functools.reduce(SpecifierSet.__and__, asked.values(), SpecifierSet())
 
 
-def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
-    """The interpreter of a required version: the server's own, else the newest on this machine."""
+def choose_python(required: SpecifierSet, cache: Path, fetch: Callable[[str], None] | None = None) -> ChosenPython:
+    """The interpreter of a required version: the server's own, else the newest on this machine.
+
+    uv downloads one if the machine has none, and *fetch* gets the steps; None to download nothing.
+    """
+    try:
+        return _installed_python(required, cache)
+    except InterpreterNotFoundError:
+        if fetch is None or not _fetch_python(required, fetch):
+            raise
+        return _installed_python(required, cache)
+
+
+def _installed_python(required: SpecifierSet, cache: Path) -> ChosenPython:
     own = sys.version_info[:3]
     if matches(required, own):
         # Of a virtual environment, the interpreter that it was made from.
@@ -58,16 +62,6 @@ def choose_python(required: SpecifierSet, cache: Path) -> ChosenPython:
         return ChosenPython(Path(os.path.realpath(executable)), Path(sys.base_prefix), version_text(own), OWN_ABI)
     found = find_interpreter(required, cache, need_numpy=False)
     return ChosenPython(found.python, found.base_prefix, version_text(found.version), found.abi)
-
-
-def choose_or_fetch_python(required: SpecifierSet, cache: Path, progress: Callable[[str], None]) -> ChosenPython:
-    """The interpreter of a required version, which uv downloads if the machine has none."""
-    try:
-        return choose_python(required, cache)
-    except InterpreterNotFoundError:
-        if not _fetch_python(required, progress):
-            raise
-        return choose_python(required, cache)
 
 
 def _fetch_python(required: SpecifierSet, progress: Callable[[str], None]) -> bool:

@@ -7,7 +7,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -27,23 +26,11 @@ from naiad.environments.store.package_cache import conda_packages
 from naiad_building.base_interpreter import BaseInterpreter, inspect_base
 from naiad_building.comparison import PackageChange, package_changes
 from naiad_building.declared.declaration import read_declaration
-from naiad_building.declared.interpreter import choose_or_fetch_python, choose_python, require_agreement
+from naiad_building.declared.interpreter import choose_python, require_agreement
 from naiad_building.declared.package_files import download_files
 from naiad_building.declared.resolving import resolved_lock
 from naiad_building.lockfiles import Pin, open_foreign_lock
 from naiad_building.uv_program import InstallOptions, grouped
-
-__all__ = [
-    "Edit",
-    "LockCheck",
-    "LockRequest",
-    "LockedDeclaration",
-    "adding",
-    "check_lock",
-    "fetch_locked_wheels",
-    "lock_declaration",
-    "removing",
-]
 
 _NUMPY = "numpy"
 
@@ -87,7 +74,6 @@ class LockRequest:
 class LockCheck:
     """How a lock (None without one) differs from what its declaration resolves to now."""
 
-    file: Path
     lock: Path | None
     is_current: bool
     resolved: LockedDeclaration
@@ -97,9 +83,7 @@ class LockCheck:
 def lock_declaration(request: LockRequest, edit: Edit | None = None) -> LockedDeclaration:
     """Resolve a declaration, and write its lock beside it, and the script that *edit* makes of it.
 
-    Raises:
-        ConfigError: If the declaration is a lock itself.
-        ExecutionEnvironmentError: If nothing satisfies the requirements; an existing lock stays unchanged.
+    Nothing is written if nothing satisfies the requirements.
     """
     with _resolved(request, edit) as (path, locked, text):
         _write({locked.lock: path.read_bytes(), **({} if text is None else {request.file: text.encode()})})
@@ -113,7 +97,7 @@ def check_lock(request: LockRequest) -> LockCheck:
         is_current = lock == locked.lock and lock.read_bytes() == path.read_bytes()
     before = {} if lock is None else _versions_in(lock, request, locked)
     changes = () if is_current else package_changes(before, locked.versions)
-    return LockCheck(file=request.file, lock=lock, is_current=is_current, resolved=locked, changes=changes)
+    return LockCheck(lock=lock, is_current=is_current, resolved=locked, changes=changes)
 
 
 def _versions_in(lock: Path, request: LockRequest, locked: LockedDeclaration) -> Mapping[str, str]:
@@ -132,7 +116,7 @@ def _versions_in(lock: Path, request: LockRequest, locked: LockedDeclaration) ->
 @contextmanager
 def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, LockedDeclaration, str | None]]:
     """A new lock in a temporary folder, what it has, and the new text of the script, if it is edited."""
-    file, options, cache = request.file, request.options, request.cache
+    file, options = request.file, request.options
     if lock_candidates(file) == (file,):
         raise ConfigError(f"{file} is a lock itself; update it with the tool that wrote it")
     if is_conda_declaration(file):
@@ -146,8 +130,8 @@ def _resolved(request: LockRequest, edit: Edit | None) -> Iterator[tuple[Path, L
         "--python": request.flag,
     }
     wanted = require_agreement(file, asked)
-    choose = choose_python if options.offline else partial(choose_or_fetch_python, progress=options.progress)
-    base = inspect_base(choose(wanted, cache).executable)
+    chosen = choose_python(wanted, request.cache, None if options.offline else options.progress)
+    base = inspect_base(chosen.executable)
     text = None if edit is None else edit(base.minor)
     declaration = read_declaration(file, text)
     versions = declaration.requires_python & request.required
@@ -193,8 +177,7 @@ def adding(file: Path, packages: Sequence[str]) -> Edit:
     numpy is added, too, unless the script requires it: the server passes tensors as its arrays. A block without
     `requires-python` gets one: its lock is for the Python that it was resolved with, and newer ones.
 
-    Raises:
-        ConfigError: If a package is not a requirement, or the file is not a script.
+    Raises ConfigError if a package is not a requirement, or the file is not a script.
     """
     before = _script_text(file, "add packages to")
     block = read_script_block(before, str(file))
@@ -206,8 +189,7 @@ def adding(file: Path, packages: Sequence[str]) -> Edit:
 def removing(file: Path, packages: Sequence[str]) -> Edit:
     """Removes packages from the block of a script, for `lock_declaration`. If that fails, the script stays as it was.
 
-    Raises:
-        ConfigError: If the block does not require one of them, or the file is not a script.
+    Raises ConfigError if the block does not require one of them, or the file is not a script.
     """
     after = remove_dependencies(_script_text(file, "remove packages from"), packages, str(file))
     return lambda _: after
@@ -243,11 +225,7 @@ def fetch_locked_wheels(locked: LockedDeclaration, folder: Path) -> int:
 
 
 def _write(texts: Mapping[Path, bytes]) -> None:
-    """Replace files in this order when all are written: a process that is killed before leaves them as they were.
-
-    Raises:
-        ExecutionEnvironmentError: If one cannot be written; it stays as it was.
-    """
+    """Replace files in this order when all are written: a process that is killed before leaves them as they were."""
     unfinished = {file: file.with_name(f".{file.name}.{os.getpid()}") for file in texts}
     file = next(iter(texts))
     try:

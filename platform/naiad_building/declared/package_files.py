@@ -24,8 +24,6 @@ from naiad_building.lockfiles import Pin, file_name, file_rank
 from naiad_building.pip_settings import read_pip_settings
 from naiad_building.uv_program import PYLOCK_COMMAND, InstallOptions, run_uv
 
-__all__ = ["PackageFile", "download_files", "locate_files"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageFile:

@@ -30,16 +30,14 @@ from naiad.environments.store.leases import EntryLeases, Lease
 from naiad.environments.store.package_cache import conda_packages
 from naiad.environments.store.record import ReadyEntry
 from naiad.environments.store.store import Store
+from naiad_building.base_interpreter import inspect_base
 from naiad_building.declared.declaration import Declaration, find_lock, locked_pins, read_declaration
-from naiad_building.declared.interpreter import ChosenPython, choose_or_fetch_python, choose_python, require_agreement
+from naiad_building.declared.interpreter import ChosenPython, choose_python, require_agreement
 from naiad_building.lockfiles import ForeignLock, Pin, open_foreign_lock
+from naiad_building.uv_program import InstallOptions
 
 if TYPE_CHECKING:
-    from naiad_building.base_interpreter import BaseInterpreter
     from naiad_building.declared.conda import CondaDeclaration, CondaPackages
-    from naiad_building.uv_program import InstallOptions
-
-__all__ = ["DeclaredEnvironments"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +70,7 @@ class DeclaredEnvironments:
             return dict(self._activity)
 
     def acquire(self, file: Path, *, python: SpecifierSet | None = None, label: str = "") -> tuple[ReadyEntry, Lease]:
-        """The entry of a declared environment, with a lease on it.
-
-        Raises:
-            ExecutionEnvironmentError: If the policy forbids what is needed, or it cannot be resolved or built.
-        """
+        """The entry of a declared environment, with a lease on it."""
         if self._policy.trust is not None:
             raise ExecutionEnvironmentError(
                 f"the environment of {file} is refused: it is built from packages, and --env-trust requires a "
@@ -102,7 +96,7 @@ class DeclaredEnvironments:
             from naiad_building.declared.venv import build_venv
 
             options = replace(self._options(label), indexes=declaration.indexes)
-            build_venv(prefix, final, _inspect(chosen), pins, file, label or file.name, options)
+            build_venv(prefix, final, inspect_base(chosen.executable), pins, file, label or file.name, options)
 
         return _Plan(file=file, digest=venv_key(chosen, pins), build=build)
 
@@ -190,14 +184,13 @@ class DeclaredEnvironments:
         return chosen, pins
 
     def _choose(self, declaration: Declaration, required: SpecifierSet, label: str) -> ChosenPython:
-        cache, may_fetch = self._root / "interpreters", self._policy.build is EnvBuild.ALLOWED
+        may_fetch = self._policy.build is EnvBuild.ALLOWED and not self._policy.offline
         try:
-            if may_fetch and not self._policy.offline:
-                return choose_or_fetch_python(required, cache, self._progress(label))
-            return choose_python(required, cache)
+            return choose_python(required, self._root / "interpreters", self._progress(label) if may_fetch else None)
         except InterpreterNotFoundError as error:
-            why = f"cannot build the environment of {declaration.file}: {error.message}"
-            raise InterpreterNotFoundError(why) from error
+            raise InterpreterNotFoundError(
+                f"cannot build the environment of {declaration.file}: {error.message}"
+            ) from error
 
     def _resolve(self, declaration: Declaration, chosen: ChosenPython, label: str) -> list[Pin]:
         """The packages of a declaration without a usable lock."""
@@ -205,7 +198,8 @@ class DeclaredEnvironments:
         def resolve(folder: Path) -> Path:
             from naiad_building.declared.resolving import Resolver
 
-            return Resolver(declaration, folder, _inspect(chosen), self._options(label)).resolve_for_one()
+            base = inspect_base(chosen.executable)
+            return Resolver(declaration, folder, base, self._options(label)).resolve_for_one()
 
         known = self._root / "resolved" / resolution_key(declaration, chosen)
         path = self._resolved(declaration, known, resolve, label)
@@ -260,8 +254,6 @@ class DeclaredEnvironments:
         return stored, lease
 
     def _options(self, label: str) -> InstallOptions:
-        from naiad_building.uv_program import InstallOptions
-
         wheels, offline = self._policy.wheels, self._policy.offline
         return InstallOptions(wheels=wheels, offline=offline, progress=self._progress(label))
 
@@ -272,12 +264,6 @@ class DeclaredEnvironments:
                 self._activity[label] = line
 
         return report
-
-
-def _inspect(chosen: ChosenPython) -> BaseInterpreter:
-    from naiad_building.base_interpreter import inspect_base
-
-    return inspect_base(chosen.executable)
 
 
 def _first_file(folder: Path, names: Iterable[str]) -> Path | None:

@@ -28,8 +28,6 @@ from naiad_building.indexes import PackageIndex, absolute_place
 from naiad_building.lockfiles import file_name, open_foreign_lock
 from naiad_building.uv_program import PYLOCK_COMMAND, InstallOptions, run_uv
 
-__all__ = ["Resolver", "resolve_into_environment", "resolved_lock"]
-
 _ADDED = re.compile(r" \+ (\S+)==(\S+)")
 """A line of `uv pip install --dry-run`."""
 _UNSATISFIABLE = "No solution found"

@@ -18,8 +18,6 @@ from naiad_building.lockfiles import Pin
 from naiad_building.relocation import relocate_scripts
 from naiad_building.uv_program import InstallOptions, install, locked_requirements, run_to_end
 
-__all__ = ["build_venv", "compile_with_fixed_times"]
-
 # 1 January 1980 in UTC, the earliest time that a zip archive can express.
 _FIXED_TIME = 315_532_800
 _LEFT_OUT = frozenset({"test", "tests"})

@@ -23,7 +23,7 @@ from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.declared import conda, interpreter, package_files, provider, resolving, venv
 from naiad_building.declared.conda import CondaDeclaration, CondaPackages, build_conda_environment
 from naiad_building.declared.declaration import read_declaration
-from naiad_building.declared.interpreter import ChosenPython, choose_or_fetch_python
+from naiad_building.declared.interpreter import ChosenPython, choose_python
 from naiad_building.declared.package_files import PackageFile
 from naiad_building.declared.provider import DeclaredEnvironments
 from naiad_building.indexes import PackageIndex, PackageIndexes
@@ -378,11 +378,11 @@ def test_uv_fetches_a_python_that_is_not_here(monkeypatch: pytest.MonkeyPatch, c
 
     monkeypatch.setattr(uv_program, "find_uv", lambda: Path("/uv"))
     monkeypatch.setattr(uv_program, "run_to_end", run)
-    monkeypatch.setattr(interpreter, "choose_python", choose)
+    monkeypatch.setattr(interpreter, "_installed_python", choose)
     told: list[str] = []
 
     def fetch() -> ChosenPython:
-        return choose_or_fetch_python(SpecifierSet(asked), Path("/cache"), told.append)
+        return choose_python(SpecifierSet(asked), Path("/cache"), told.append)
 
     if asked == "<3":
         assert refusal(fetch, InterpreterNotFoundError)
@@ -428,7 +428,7 @@ def requirements(tmp_path: Path, *names: str, files: str = "adder-1.0-py3-none-a
 
 
 def test_a_lock_selects_the_packages_for_the_chosen_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider, "choose_python", lambda required, cache: CHOSEN)
+    monkeypatch.setattr(provider, "choose_python", lambda *_: CHOSEN)
     file = requirements(tmp_path, "adder", "numpy")
 
     chosen, pins = environments(tmp_path)._select(read_declaration(file), None, "m")
@@ -438,7 +438,7 @@ def test_a_lock_selects_the_packages_for_the_chosen_python(tmp_path: Path, monke
 
 
 def test_an_environment_must_have_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider, "choose_python", lambda required, cache: CHOSEN)
+    monkeypatch.setattr(provider, "choose_python", lambda *_: CHOSEN)
     file = requirements(tmp_path, "adder")
 
     message = refusal(lambda: environments(tmp_path)._select(read_declaration(file), None, "m"))
@@ -454,7 +454,7 @@ def test_another_python_is_taken_if_the_lock_has_files_for_that_alone(
 ) -> None:
     asked: list[str] = []
 
-    def choose(required: SpecifierSet, cache: Path) -> ChosenPython:
+    def choose(required: SpecifierSet, *_: object) -> ChosenPython:
         asked.append(str(required))
         if "!=3.12.*" not in str(required):
             return CHOSEN
@@ -564,7 +564,7 @@ def test_addresses_get_the_login_of_their_index(tmp_path: Path, monkeypatch: pyt
 def test_a_model_gets_the_entry_of_its_packages_and_its_step_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(provider, "choose_python", lambda required, cache: CHOSEN)
+    monkeypatch.setattr(provider, "choose_python", lambda *_: CHOSEN)
     file, made = requirements(tmp_path, "adder", "numpy"), environments(tmp_path)
     plans: list[object] = []
     monkeypatch.setattr(made, "_get_or_build", lambda plan, label: plans.append((plan.file, label)) or "entry")

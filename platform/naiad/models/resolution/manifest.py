@@ -13,7 +13,6 @@ from naiad.core.errors import ResolutionError
 from naiad.core.toml import explain_toml_error, tomllib
 from naiad.models.resolution.files import Files
 
-
 BACKEND_MANIFEST = "backend.toml"
 # Folder of a model repository with the repository's own backends; `naiad push` writes it.
 REPOSITORY_BACKENDS = ".naiad/backends"

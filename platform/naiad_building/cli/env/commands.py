@@ -24,8 +24,6 @@ from naiad.core.quantities import counted, parse_seconds, parse_size, size_text
 if TYPE_CHECKING:
     from naiad_building.cli.env.models import UsedEnvironment
 
-__all__ = ["env_group"]
-
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 _EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

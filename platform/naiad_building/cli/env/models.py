@@ -20,8 +20,6 @@ from naiad.models.repository.read import gpu_placement, read_frozen_config
 from naiad.models.repository.repositories import open_repositories_of
 from naiad.models.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
-__all__ = ["UsedEnvironment", "environments_of", "server_options"]
-
 _log = logging.getLogger("naiad.cli")
 
 

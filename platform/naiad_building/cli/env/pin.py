@@ -12,8 +12,6 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad_building.cli.env.models import environments_of, server_options
 
-__all__ = ["PinnedUri", "pin_repository"]
-
 
 @dataclass(frozen=True, slots=True)
 class PinnedUri:

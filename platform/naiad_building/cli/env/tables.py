@@ -17,19 +17,6 @@ from naiad.environments.store.verification import VerificationResult
 from naiad.models.resolution.tables import text_table
 from naiad_building.comparison import Difference, RequiredBy
 
-__all__ = [
-    "ENTRY_HEADERS",
-    "PULLED_HEADERS",
-    "VERDICT_HEADERS",
-    "dependants_text",
-    "difference_text",
-    "entry_rows",
-    "inspection_text",
-    "print_table",
-    "pulled_rows",
-    "verdict_rows",
-]
-
 _DIGEST_SHOWN = 12
 _FILES_SHOWN = 10
 ENTRY_HEADERS = ("Digest", "Archive", "Python", "numpy", "Platform", "Size", "Last used", "Models")
