@@ -209,7 +209,7 @@ class GrpcCall:
             context.pool,
             context.memory,
             consumer,
-            self,
+            self.fail_with,
             is_single=self._begin is not None,
             reserve=None if method is None else method.reserve,
         )

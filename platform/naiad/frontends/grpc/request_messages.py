@@ -8,6 +8,7 @@ is decompressed on a thread, or the method has a backlog.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol, cast
 
 from naiad.frontends.grpc.decompressor import MessageDecompressor
@@ -51,20 +52,13 @@ class MessageConsumer(Protocol):
         """Whether further content is kept as it is, until the consumer asks for it (`RequestMessages.read_unread`)."""
 
 
-class FailableCall(Protocol):
-    """The call whose request it is."""
-
-    def fail_with(self, status: GrpcStatus, text: str) -> None:
-        """End the call, and release its request."""
-
-
 class RequestMessages:
     """Reads the messages of one call, counts them in the budget and decompresses them. Implements `Receiver`."""
 
     __slots__ = (
-        "_call",
         "_consumer",
         "_decompressor",
+        "_fail",
         "_is_stopped",
         "_is_unread_last",
         "_memory",
@@ -81,7 +75,7 @@ class RequestMessages:
         pool: BufferPool,
         memory: RequestMemory,
         consumer: MessageConsumer,
-        call: FailableCall,
+        fail: Callable[[GrpcStatus, str], None],  # ends the call, and releases its request
         *,
         is_single: bool,
         reserve: Reserve | None = None,
@@ -89,7 +83,7 @@ class RequestMessages:
         self._stream = stream
         self._memory = memory
         self._consumer: MessageConsumer | None = consumer  # None once the call is over
-        self._call = call
+        self._fail = fail
         self._reader = MessageReader(
             encoding,
             pool,
@@ -106,7 +100,7 @@ class RequestMessages:
                 memory.threads,
                 deliver=self._on_decompressed,
                 on_step=self.recount,
-                on_failed=lambda text: call.fail_with(GrpcStatus.INTERNAL, text),
+                on_failed=lambda text: fail(GrpcStatus.INTERNAL, text),
             )
         self._is_stopped = False  # by the budget
         self.unread: bytearray | None = None  # content that arrived while the consumer was full; None without such
@@ -138,7 +132,7 @@ class RequestMessages:
         try:
             messages = self._reader.buffer_updated(size)
         except MessageError as error:
-            self._call.fail_with(error.status, error.text)
+            self._fail(error.status, error.text)
             return
         self._on_received(messages, ended=False)
 
@@ -146,7 +140,7 @@ class RequestMessages:
         try:
             messages = self._reader.feed(data, start, end)
         except MessageError as error:
-            self._call.fail_with(error.status, error.text)
+            self._fail(error.status, error.text)
             return
         self._on_received(messages, ended=ended)
 
@@ -247,7 +241,7 @@ class RequestMessages:
         self.update_window()
 
     def refuse(self, reason: str) -> None:
-        self._call.fail_with(GrpcStatus.RESOURCE_EXHAUSTED, reason)
+        self._fail(GrpcStatus.RESOURCE_EXHAUSTED, reason)
 
     def release(self) -> None:
         """Free all that is held: the call is over. Nothing is delivered any more."""

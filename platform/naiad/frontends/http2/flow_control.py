@@ -6,27 +6,15 @@ to a window with WINDOW_UPDATE. No other frame type is subject to flow control, 
 
 `SendFlow` keeps what *we* may send: the peer's WINDOW_UPDATE frames open its windows. `ReceiveFlow` keeps what *the
 peer* may send, and says which WINDOW_UPDATE to write. Streams keep their two windows as plain integers (see
-`StreamWindows`): an object for each window would be two allocations for each request.
+`Stream`): an object for each window would be two allocations for each request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from naiad.frontends.http2.frames import DEFAULT_WINDOW, MAX_WINDOW, ErrorCode, Http2ConnectionError, Http2StreamError
-
-
-class StreamWindows(Protocol):
-    """The windows of one stream."""
-
-    number: int
-    # Bytes that we may send on the stream. Negative after the peer has lowered its initial window below what was
-    # already sent (section 6.9.2).
-    send_window: int
-    receive_window: int
-    is_paused: bool  # whether the window is not opened further, because the stream's data is not consumed
-    is_half_closed: bool  # whether the peer has ended its side, so that no window is needed any more
+from naiad.frontends.http2.stream import Stream
 
 
 class SendFlow:
@@ -38,7 +26,7 @@ class SendFlow:
         self.window = DEFAULT_WINDOW  # the sum over all streams; SETTINGS never change it (section 6.9.2)
         self.initial_window = DEFAULT_WINDOW
 
-    def try_consume(self, stream: StreamWindows, size: int) -> bool:
+    def try_consume(self, stream: Stream, size: int) -> bool:
         """Count *size* bytes that are sent on a stream; False, and nothing counted, where they may not be sent now."""
         if size > self.window or size > stream.send_window:
             return False
@@ -46,11 +34,11 @@ class SendFlow:
         stream.send_window -= size
         return True
 
-    def available(self, stream: StreamWindows) -> int:
+    def available(self, stream: Stream) -> int:
         """Bytes that may be sent on a stream now; zero or negative for none."""
         return min(self.window, stream.send_window)
 
-    def consume(self, stream: StreamWindows, size: int) -> None:
+    def consume(self, stream: Stream, size: int) -> None:
         self.window -= size
         stream.send_window -= size
 
@@ -63,7 +51,7 @@ class SendFlow:
             raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window exceeds 31 bits")
 
     @staticmethod
-    def on_stream_window_update(stream: StreamWindows, increment: int) -> None:
+    def on_stream_window_update(stream: Stream, increment: int) -> None:
         """Open a stream's window; Http2StreamError where `on_window_update` ends the connection."""
         if not increment:
             raise Http2StreamError(stream.number, ErrorCode.PROTOCOL_ERROR)
@@ -71,7 +59,7 @@ class SendFlow:
         if stream.send_window > MAX_WINDOW:
             raise Http2StreamError(stream.number, ErrorCode.FLOW_CONTROL_ERROR)
 
-    def change_initial_window(self, size: int, streams: Iterable[StreamWindows]) -> bool:
+    def change_initial_window(self, size: int, streams: Iterable[Stream]) -> bool:
         """Apply SETTINGS_INITIAL_WINDOW_SIZE; return whether it differs from before.
 
         The setting also moves the windows of open streams, by the difference of the two sizes, even below zero (section
@@ -119,7 +107,7 @@ class ReceiveFlow:
         self.window = self._size
         return increment
 
-    def consume_on_stream(self, stream: StreamWindows, size: int) -> int:
+    def consume_on_stream(self, stream: Stream, size: int) -> int:
         """Count *size* bytes of DATA on a stream; return the increment. Http2StreamError beyond its window."""
         stream.receive_window -= size
         if stream.receive_window >= self._stream_size >> 1:
@@ -128,7 +116,7 @@ class ReceiveFlow:
             raise Http2StreamError(stream.number, ErrorCode.FLOW_CONTROL_ERROR)
         return self.reopen(stream)
 
-    def reopen(self, stream: StreamWindows) -> int:
+    def reopen(self, stream: Stream) -> int:
         """Open a stream's window again if less than half is left; return the increment to announce, 0 for none.
 
         A paused stream keeps its small window: this is how back pressure of one call reaches its client while other

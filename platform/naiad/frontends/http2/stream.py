@@ -131,6 +131,7 @@ class Stream:
         self.controller = controller  # its connection, for what is not part of the response
         self.sender = sender
         self.handler: StreamHandler = _NO_HANDLER
+        # Bytes that may be sent: negative once the peer has lowered its initial window below what was sent (6.9.2).
         self.send_window = send_window
         self.receive_window = receive_window
         self.is_half_closed = False  # whether the request is complete ("half-closed (remote)", section 5.1)
