@@ -13,7 +13,7 @@ import pytest
 from support.waiting import until
 
 from naiad.core import log_writer
-from naiad.core.log_writer import DirectWriter, FileDestination, QueuedWriter
+from naiad.core.log_writer import FileDestination, LogWriter
 from naiad.core.logs import LogSettings, configure
 
 log = logging.getLogger("naiad.test")
@@ -67,7 +67,7 @@ def reader():
 
 @pytest.fixture
 def writer(reader):
-    writer = QueuedWriter(reader, report)
+    writer = LogWriter(reader, report)
     yield writer
     reader.may_take.set()
     writer.close()
@@ -127,9 +127,9 @@ def test_closing_gives_up_on_a_reader_that_takes_nothing(reader, writer, monkeyp
     assert reader.lines == ["line"]
 
 
-@pytest.mark.parametrize("kind", [DirectWriter, QueuedWriter])
-def test_a_full_disk_loses_lines_and_writes_one_that_counts_them(reader, kind):
-    writer = kind(reader, report)
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_a_full_disk_loses_lines_and_writes_one_that_counts_them(reader, is_direct):
+    writer = LogWriter(reader, report, is_direct=is_direct)
     reader.may_take.set()
     for number in range(3):
         writer.put(b"before %d\n" % number, urgent=False)
@@ -138,8 +138,7 @@ def test_a_full_disk_loses_lines_and_writes_one_that_counts_them(reader, kind):
     for number in range(4):
         writer.put(b"while full %d\n" % number, urgent=False)
         until(lambda: reader.room == 0, "the disk to be full")
-        if kind is QueuedWriter:
-            assert writer.flush()
+        assert writer.flush()
     reader.room = None
     writer.put(b"after\n", urgent=False)
     writer.close()

@@ -1,9 +1,9 @@
 """Writes lines of the log to a file or a stream, on a thread, so that no caller waits for their reader.
 
 A pipe whose reader has stopped, a terminal after Ctrl-S and a slow disk block `write` for any time. The server has one
-event loop, so one blocked write would stop all of it, liveness and SIGTERM included. `QueuedWriter` therefore puts
-lines into a bounded queue that one thread writes. Lines that do not fit are dropped and counted, and the log has their
-number where they are missing. `DirectWriter` writes on the calling thread, for commands that are not servers.
+event loop, so one blocked write would stop all of it, liveness and SIGTERM included. `LogWriter` therefore puts lines
+into a bounded queue that one thread writes. Lines that do not fit are dropped and counted, and the log has their number
+where they are missing. Commands that are not servers write on the calling thread.
 
 Lines go to file descriptors, not through `sys.stderr`: the interpreter flushes that at its end and aborts if a
 thread that is blocked in it holds its lock.
@@ -107,48 +107,13 @@ class StreamDestination:
         """Do nothing: the stream belongs to the process."""
 
 
-class LogWriter(Protocol):
-    """Writes lines in the order of the calls."""
-
-    def put(self, line: bytes, *, urgent: bool) -> None:
-        """Write a line with its end; *urgent* for a warning or an error."""
-
-    def reopen(self) -> None:
-        """Open the file of this name again before the next line."""
-
-    def flush(self) -> bool:
-        """Wait until all lines are written; False if the reader takes none or takes too long."""
-
-    def close(self) -> None:
-        """Write what is left, for a bounded time, and close the destination."""
-
-
-class DirectWriter:
-    """Writes each line at once, on the calling thread."""
-
-    def __init__(self, destination: Destination, report: Report) -> None:
-        self._output = _Output(destination, report)
-
-    def put(self, line: bytes, *, urgent: bool) -> None:  # noqa: ARG002 - nothing waits, so nothing is more urgent
-        self._output.write([line])
-
-    def reopen(self) -> None:
-        self._output.reopen()
-
-    def flush(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._output.close()
-
-
-class QueuedWriter:
-    """Writes lines on a thread, which starts with the first line.
+class LogWriter:
+    """Writes lines in the order of the calls: on a thread, which starts with the first line, or *is_direct*.
 
     In a process that this one forks, lines are written on the calling thread: the fork has no other threads.
     """
 
-    def __init__(self, destination: Destination, report: Report) -> None:
+    def __init__(self, destination: Destination, report: Report, *, is_direct: bool = False) -> None:
         self._output = _Output(destination, report)
         self._report = report
         # Reentrant: a finalizer that logs may run anywhere, so also while this thread holds the lock.
@@ -159,13 +124,14 @@ class QueuedWriter:
         self._dropped = 0
         self._is_full = False
         self._is_idle = False  # the thread waits for lines
-        self._is_direct = False
+        self._is_direct = is_direct  # lines are written on the calling thread
         self._is_reopening = False
         self._is_closing = False
         self._thread: threading.Thread | None = None
         _writers.add(self)
 
     def put(self, line: bytes, *, urgent: bool) -> None:
+        """Write a line with its end; *urgent* for a warning or an error."""
         with self._changed:
             if self._thread is None and not self._is_direct:
                 self._start()
@@ -185,15 +151,17 @@ class QueuedWriter:
     def reopen(self) -> None:
         """Open the file of this name again before the next line is written; returns at once."""
         with self._changed:
-            self._is_reopening = True
             if self._thread is None and not self._is_direct:
                 self._start()
             if self._is_direct:
-                self._reopen_if_asked()
+                self._output.reopen()
+                return
+            self._is_reopening = True
             self._is_idle = False
             self._changed.notify_all()
 
     def flush(self) -> bool:
+        """Wait until all lines are written; False if the reader takes none or takes too long."""
         now = time.monotonic()
         deadline, stalled = now + _CLOSE_SECONDS, now + _STALL_SECONDS
         with self._changed:
@@ -273,11 +241,6 @@ class QueuedWriter:
         with self._changed:
             self._writing -= size
 
-    def _reopen_if_asked(self) -> None:
-        if self._is_reopening:
-            self._is_reopening = False
-            self._output.reopen()
-
     def _after_fork(self) -> None:
         """In the child: its parent writes the lines that are queued."""
         self._changed = threading.Condition(threading.RLock())
@@ -285,7 +248,7 @@ class QueuedWriter:
         self._thread, self._is_direct = None, True
 
 
-_writers: weakref.WeakSet[QueuedWriter] = weakref.WeakSet()
+_writers: weakref.WeakSet[LogWriter] = weakref.WeakSet()
 
 
 def _after_fork_in_child() -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from naiad.core.log_writer import DirectWriter, FileDestination, LogWriter, QueuedWriter, StreamDestination
+from naiad.core.log_writer import FileDestination, LogWriter, StreamDestination
 
 if TYPE_CHECKING:  # commands that print help or a version log nothing, and import no event loop
     import asyncio
@@ -464,8 +464,7 @@ class _LineHandler(logging.Handler):
     def __init__(self, settings: LogSettings, *, is_queued: bool) -> None:
         super().__init__()
         destination = StreamDestination(sys.stderr) if settings.file is None else FileDestination(settings.file)
-        writer = QueuedWriter if is_queued else DirectWriter
-        self.writer: LogWriter = writer(destination, self._report_line)
+        self.writer = LogWriter(destination, self._report_line, is_direct=not is_queued)
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
