@@ -427,6 +427,31 @@ def test_pages_fit_and_have_no_serious_barrier(page, axe, route, size, scheme):
     assert page.fits()
 
 
+LINES_OF_NAMES = """
+return [...document.querySelectorAll("td b, code.digest")].map(name => {
+  const text = document.createRange();
+  text.selectNodeContents(name);
+  return [name.innerText, new Set([...text.getClientRects()].map(line => line.top)).size];
+});
+"""
+
+
+@pytest.mark.parametrize(
+    ("route", "name"), [("#/activity", "server"), ("#/model/caller/1", "HALF_OUT"), ("#/model/caller/1/request", None)]
+)
+def test_names_in_tables_are_not_broken_on_a_phone(page, route, name):
+    page.resize(*PHONE)
+    page.open(route)
+    if name is None:
+        page.click("button", "Send")
+        page.until(lambda: page.texts(".outputs td b"))
+    else:
+        page.until(lambda: name in page.texts("td b"))
+    shown = page.run(LINES_OF_NAMES)
+    assert shown
+    assert [each for each, lines in shown if lines > 1] == []
+
+
 def test_the_page_is_small_and_loads_and_breaks_nothing(page, server):
     page.open()
     answer = server.get("/ui", AUTHORIZED)

@@ -32,7 +32,7 @@ class EnvironmentsPage {
           [h("code", {}, "naiad env gc --keep-bytes=0"), `${formatBytes(unused.size + leftovers)}: the same, and ${count(unused.count, "environment")} not in use`]]))),
       h("section", { class: "card tight" }, entries.length ? table("environments of the store", [{ text: "Environment", full: true }, "Python", "numpy", { text: "Size", number: true }, "Used by", "Last used", "Digest"], entries.sort((a, b) => b.size - a.size).map(entry => [
         h("b", {}, entry.archive.split("/").pop(), h("div", { class: "soft mono" }, entry.archive)), entry.python, entry.numpy, formatBytes(entry.size), usersNode(entry),
-        entry.in_use ? pill("in use", "good") : `${formatAge(Date.now() / 1000 - entry.last_used)} ago`, h("code", { title: entry.digest }, entry.digest.slice(0, 12))]), "environments")
+        entry.in_use ? pill("in use", "good") : `${formatAge(Date.now() / 1000 - entry.last_used)} ago`, h("code", { class: "digest", title: entry.digest }, entry.digest.slice(0, 12))]), "environments")
         : h("p", { class: "empty" }, "The store is empty: no model has an environment of its own.")),
       ...outside.length ? [h("section", { class: "card tight" }, table("interpreters outside of the store", [{ text: "Interpreter outside of the store", full: true }, { text: "Used by", full: true }], outside.map(each => [h("code", {}, each.python), modelLinks(each.models)])))] : []);
   }

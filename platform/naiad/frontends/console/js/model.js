@@ -150,7 +150,7 @@ class ModelPage {
     const part = { node, recolor: () => this.plots.recolor(), close: () => this.plots.close() };
     this.parts.overview = part;
     this.fillOverview();
-    this.tensors.append(h("h2", {}, "Inputs and outputs"), this.model.inputs.length || this.model.outputs.length ? table("inputs and outputs", ["Tensor", "Datatype", "Shape", ""], [
+    this.tensors.append(h("h2", {}, "Inputs and outputs"), this.model.inputs.length || this.model.outputs.length ? table("inputs and outputs", [{ text: "Tensor", full: true }, "Datatype", "Shape", ""], [
       ...this.model.inputs.map(tensor => [h("b", {}, tensor.name), tensor.datatype, `[${tensor.shape.join(", ")}]`, tensor.required ? "input" : "optional input"]),
       ...this.model.outputs.map(tensor => [h("b", {}, tensor.name), tensor.datatype, `[${tensor.shape.join(", ")}]`, "output"])]) : h("p", { class: "note" }, "They are known once the model is loaded."));
     return part;

@@ -251,7 +251,7 @@ class ActivityPage {
     if (text === this.seen) return;
     this.seen = text;
     const extra = [...new Set(processes.flatMap(each => Object.keys(each)))].filter(name => !["role", "pid", "memory", "cpu"].includes(name));
-    this.processes.replaceChildren(table("processes of the server", ["Process of the server", { text: "Process id", number: true }, { text: "Memory", number: true }, { text: "CPU", number: true }, ...extra.map(name => ({ text: name.replaceAll("_", " "), number: true }))],
+    this.processes.replaceChildren(table("processes of the server", [{ text: "Process of the server", full: true }, { text: "Process id", number: true }, { text: "Memory", number: true }, { text: "CPU", number: true }, ...extra.map(name => ({ text: name.replaceAll("_", " "), number: true }))],
       processes.map(each => [h("b", {}, each.role), each.pid, formatBytes(each.memory), each.cpu === null ? "–" : `${Math.round(each.cpu * 100)} %`, ...extra.map(name => name in each ? formatNumber(each[name]) : "–")])));
   }
 

@@ -307,7 +307,7 @@ function prettyJson(text) {
 
 function outputTable(outputs) {
   if (!outputs || !outputs.length) return h("p", { class: "note" }, "The response has no outputs.");
-  return table("outputs", ["Output", "Datatype", "Shape", { text: "Values", full: true }], outputs.map(output => [
+  return table("outputs", [{ text: "Output", full: true }, "Datatype", "Shape", { text: "Values", full: true }], outputs.map(output => [
     h("b", {}, output.name), output.datatype, output.shape ? `[${output.shape.join(", ")}]` : `[${output.data.length}]`, valuesNode(output)]), "outputs");
 }
 
@@ -318,7 +318,7 @@ function streamTable(outputs, events) {
     const isText = output.name === TEXT_OUTPUT && output.datatype === "BYTES";
     return [h("b", {}, output.name), output.datatype, String(parts.length), valuesNode({ ...output, shape: null, data: isText ? [parts.flat().join("")] : parts.flat() })];
   });
-  return h("div", {}, table("outputs of all responses", ["Output", "Datatype", { text: "Responses", number: true }, { text: "Values", full: true }], rows, "outputs"),
+  return h("div", {}, table("outputs of all responses", [{ text: "Output", full: true }, "Datatype", { text: "Responses", number: true }, { text: "Values", full: true }], rows, "outputs"),
     events.length > 1 && rows.length && outputs.some(output => output.name === TEXT_OUTPUT) ? h("p", { class: "note" }, `${TEXT_OUTPUT} is the text of all responses; JSON has each response in a line of its own.`) : null);
 }
 
