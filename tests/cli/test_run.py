@@ -153,7 +153,10 @@ def test_a_model_that_cannot_be_loaded_exits_with_1(run_here, tmp_path):
     code, out, err = run_here(folder, "--input=IN=1")
 
     assert (code, out) == (1, "")
-    assert err.count("OSError: no weights") == 2  # the traceback in the log, and the error
+    assert err.count("OSError: no weights") == 3  # the traceback in the log, the error, and its last line
+    line = (folder / "1" / "model.py").read_text().splitlines().index("        raise OSError('no weights')") + 1
+    last = f"cannot run: 1 of 1 models failed: m ({folder}/1/model.py:{line}: OSError: no weights)"
+    assert err.splitlines()[-1] == last
     assert "failed to load" not in err
     assert err.count("Traceback (most recent call last)") == 1
 

@@ -43,6 +43,7 @@ from naiad.config.server.flag import Flag, Kind, parse_value
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
+from naiad.models.resolution.tables import failed_models
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse, OutputTensor, SubmittedRequest
 from naiad.protocol.metadata import ModelMetadata, ModelStatistics
@@ -182,6 +183,12 @@ def _server_options(wanted: _RunArguments, line: CommandLine) -> ServerOptions:
 # -- the request ------------------------------------------------------------------------------------------------------
 
 
+def _with_last_line(error: NaiadError, why: str) -> NaiadError:
+    """The error of a load with what failed as its last line, below the lines of the model's code that led to it."""
+    text = error.message.rstrip("\n;")
+    return NaiadError(f"{text}\n\ncannot run: {why}", code=error.code) if why and "\n" in text else error
+
+
 async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _RunResult:
     from naiad.server.app import build_engine, build_loader
 
@@ -192,7 +199,7 @@ async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _Run
         failures = await engine.start()
         load_ns = time.monotonic_ns() - started
         if failures:
-            raise failures[0]
+            raise _with_last_line(failures[0], failed_models(engine.outcomes()))
         metadata = engine.model_metadata(name, wanted.version)
         if not wanted.inputs:
             _reject_missing_inputs(metadata)

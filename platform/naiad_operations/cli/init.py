@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -110,6 +111,9 @@ def _write(scaffold: Scaffold, root: Path, *, json: bool, links: bool = False) -
         click.echo(f"wrote {path}")
     for note in scaffold.notes:
         click.echo(f"note: {note}")
+    for name in scaffold.files:
+        if name.startswith("clients/") and importlib.util.find_spec("tritonclient") is None:
+            click.echo(f"note: {name} needs tritonclient: pip install 'tritonclient[http]'")
     click.echo(f"next{'' if root == Path() else f', in {root}'}:")
     for command in scaffold.commands:
         click.echo(f"    {command}")

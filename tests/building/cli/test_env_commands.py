@@ -152,7 +152,7 @@ def test_entries_that_are_kept_are_listed_with_the_reason(store):
     reasons = {line.split("|")[1].strip(): line.split("|")[5].strip() for line in shown.splitlines() if "stays" in line}
     assert reasons == {
         "bbbbbbb": "a running server uses it, last for model_b",
-        "ccccccc": "used 0.0 days ago, and the limit is 30.0 days; the store has at most 6 MB without it being removed",
+        "ccccccc": "used 0.0 days ago, and the limit is 30.0 days; the store with it is within 6 MB",
     }
     assert "no limit is given: --older-than or --keep-bytes" in env("gc", "--env-store", store).output
 

@@ -68,6 +68,18 @@ def test_a_repository_is_pinned_and_keeps_its_pins_until_they_are_updated(tmp_pa
     assert not file.exists()
 
 
+def test_names_of_a_folder_of_environments_are_found_there_and_not_pinned(tmp_path, digests, caplog):
+    models, environments = tmp_path / "models", tmp_path / "environments"
+    (environments / "numeric" / "bin").mkdir(parents=True)
+    add(models, "a", "env://numeric")
+    add(models, "b", URI)
+
+    assert f"wrote {models / PINS_FILE}: 1 environment" in pin(models, f"--env-directory={environments}").output
+    assert caplog.messages == []
+    pin(models)
+    assert "--env-directory is missing" in caplog.text
+
+
 def test_a_pinned_uri_has_the_digest_of_the_file_and_one_of_its_own_wins():
     files = {OWN: b"", f"/repo/{PINS_FILE}": f"# head\n{'a' * 64}  {URI}\n".encode()}
 

@@ -368,10 +368,10 @@ def test_what_stays_has_a_reason(store):
     for limits, reason in [
         ({}, "no limit is given: --older-than or --keep-bytes"),
         ({"older_than": 3 * day}, "used 2.0 days ago, and the limit is 3.0 days"),
-        ({"keep_bytes": 7_000_000}, "the store has at most 7 MB without it being removed"),
+        ({"keep_bytes": 7_000_000}, "the store with it is within 7 MB"),
         (
             {"older_than": 3 * day, "keep_bytes": 7_000_000},
-            "used 2.0 days ago, and the limit is 3.0 days; the store has at most 7 MB without it being removed",
+            "used 2.0 days ago, and the limit is 3.0 days; the store with it is within 7 MB",
         ),
     ]:
         assert explain_kept(entry, now=now, **limits) == reason

@@ -144,7 +144,10 @@ def test_a_platform_of_torch_has_no_effect_and_a_notice_says_so():
             "openvino",
             "; 'openvino' is a native backend: put its libtriton_openvino.so into one of these directories, or import the library in a model.py of backend 'python'",
         ),
-        ("find_words", "/b2/find_words/model.py (not found))"),
+        (
+            "find_words",
+            "(not found)); name the folder that has a folder 'find_words' with --backend-directory",
+        ),
         ("vlm", "(not found)); did you mean 'vllm'?"),
         ("onnxruntim", "(not found)); did you mean 'onnxruntime'?"),
     ],
@@ -164,7 +167,8 @@ def test_the_error_about_a_backend_that_is_not_there_ends_with_what_may_have_bee
             (
                 "unable to find backend library for backend 'x', try specifying runtime on the model configuration. (looked "
                 "at: /repo/m/1/libtriton_x.so (not found), /repo/m/libtriton_x.so (not found), /b1/x/libtriton_x.so (not "
-                "found), /b2/x/libtriton_x.so (not found), /b1/x/model.py (not found), /b2/x/model.py (not found))"
+                "found), /b2/x/libtriton_x.so (not found), /b1/x/model.py (not found), /b2/x/model.py (not found)); name "
+                "the folder that has a folder 'x' with --backend-directory"
             ),
         ),
         (

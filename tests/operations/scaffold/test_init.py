@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import importlib.util
 import runpy
 import sys
 from pathlib import Path
@@ -223,6 +224,18 @@ def test_the_code_of_a_function_is_found_without_running_it(tmp_path):
     source = "raise SystemExit('imported')\ndef f(x: int) -> int:\n    return x\n"
 
     assert tensors(function(tmp_path, source))[0] == {"x": ("INT64", [1], False)}
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_a_client_that_lacks_its_package_is_told_how_to_get_it(naiad, monkeypatch, is_installed):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: is_installed or None if name == "tritonclient" else found(name)
+    )
+    _, printed, _ = naiad("init", "model", "double")
+    assert (
+        "note: clients/double.py needs tritonclient: pip install 'tritonclient[http]'" in printed
+    ) is not is_installed
 
 
 def test_a_saved_file_becomes_a_model_of_its_name(naiad, tmp_path):

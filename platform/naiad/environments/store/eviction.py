@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from naiad.core.quantities import size_text
 from naiad.environments.store.disk_usage import DiskUsage, linked_files
 from naiad.environments.store.entries import read_entries
 from naiad.environments.store.leases import EntryLeases, ModelUse, list_models
@@ -117,7 +118,7 @@ def explain_kept(
     if older_than is not None:
         reasons.append(f"used {unused / _DAY:.1f} days ago, and the limit is {older_than / _DAY:.1f} days")
     if keep_bytes is not None:
-        reasons.append(f"the store has at most {keep_bytes / 1e6:.0f} MB without it being removed")
+        reasons.append(f"the store with it is within {size_text(keep_bytes)}")
     return "; ".join(reasons)
 
 

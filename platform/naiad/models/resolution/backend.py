@@ -192,7 +192,9 @@ def _hint(search: _SearchPath, files: Files) -> str:
     near = difflib.get_close_matches(
         backend, dict.fromkeys([PYTHON, *installed, *sorted(NATIVE_BACKENDS)]), n=1, cutoff=0.7
     )
-    return f"; did you mean '{near[0]}'?" if near else ""
+    if near:
+        return f"; did you mean '{near[0]}'?"
+    return f"; name the folder that has a folder '{backend}' with --backend-directory"
 
 
 def _named_python_based(search: _SearchPath, files: Files) -> Backend:

@@ -279,11 +279,19 @@ def _print_prefetched(results: list[dict[str, str]]) -> None:
 @click.command("pin", short_help="Write the digests of remote environments into a repository.")
 @click.argument("repository", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--update", is_flag=True, help="Pin the present content of URIs that are pinned, too.")
+@click.option(
+    "--env-directory",
+    "directories",
+    multiple=True,
+    type=_FOLDER,
+    help="Folder to search for env://NAME; may be repeated.",
+)
 @_store_option
 @json_option
 def _pin(
     repository: Path,
     update: bool,  # noqa: FBT001 - click passes options by name
+    directories: tuple[Path, ...],
     store: Path,
     json: bool,  # noqa: FBT001 - click passes options by name
 ) -> None:
@@ -296,7 +304,7 @@ def _pin(
     from naiad.environments.manager import EnvironmentManager
     from naiad_building.cli.env.pin import pin_repository
 
-    pins = pin_repository(repository, EnvironmentManager(store), update=update)
+    pins = pin_repository(repository, EnvironmentManager(store), update=update, directories=directories)
     if json:
         print_json({"file": repository / PINS_FILE, "pins": pins})
         return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.model.environment_pins import PINS_FILE, format_pins, parse_pins
 from naiad.config.model.environment_source import EnvironmentSource, redact
+from naiad.config.server.options import ServerOptions
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
 from naiad_building.cli.env.models import environments_of, server_options
@@ -22,12 +23,18 @@ class PinnedUri:
     before: str
 
 
-def pin_repository(repository: Path, manager: EnvironmentManager, *, update: bool) -> list[PinnedUri]:
-    """Write the digests of URIs that a repository's models name without one; *update* renews those written."""
+def pin_repository(
+    repository: Path, manager: EnvironmentManager, *, update: bool, directories: Sequence[Path] = ()
+) -> list[PinnedUri]:
+    """Write the digests of URIs that a repository's models name without one; *update* renews those written.
+
+    *directories* are the folders of `env://` names, which have no digest here.
+    """
     file = repository / PINS_FILE
     known = parse_pins(file.read_text(encoding="utf-8"), str(file)) if file.exists() else {}
+    flags = [f"--env-directory={directory}" for directory in directories]
     pins = []
-    for uri in sorted(set(_unpinned(repository, manager.store_root, known))):
+    for uri in sorted(set(_unpinned(server_options(manager.store_root, [str(repository)], *flags), known))):
         before = known.get(uri, "")
         digest = before
         if update or not before:
@@ -39,9 +46,9 @@ def pin_repository(repository: Path, manager: EnvironmentManager, *, update: boo
     return pins
 
 
-def _unpinned(repository: Path, store: Path, known: dict[str, str]) -> Iterator[str]:
+def _unpinned(options: ServerOptions, known: dict[str, str]) -> Iterator[str]:
     """The URIs that models name without `@sha256`."""
-    for _, source, *_ in environments_of(server_options(store, [str(repository)])):
+    for _, source, *_ in environments_of(options):
         is_remote = isinstance(source, EnvironmentSource) and source.uri and not source.is_mutable
         if isinstance(source, EnvironmentSource) and is_remote and source.digest in {"", known.get(source.uri)}:
             yield source.uri
