@@ -33,6 +33,13 @@ def test_the_whole_page_is_text_that_prometheus_reads(served):
     assert {"nv_inference_count", "nv_inference_request_failure", "nv_cpu_utilization"} <= names
 
 
+def test_a_collector_that_fails_unexpectedly_does_not_leave_its_scrape_without_response(served, caplog):
+    served.collectors.append(lambda: [Family("more", "h", MetricType.GAUGE, [Sample({}, 1 / 0)])])
+    response, body = served.ask()
+    assert (response.status, b"division" in body) == (500, False)
+    assert "division by zero" in caplog.text
+
+
 def test_families_of_others_share_the_page(served):
     served.collectors.append(lambda: [Family("more", "h", MetricType.GAUGE, [Sample({"model": "m"}, 4)])])
     assert b'more{model="m"} 4\n' in served.ask()[1]

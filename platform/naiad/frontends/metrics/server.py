@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import psutil
 
 from naiad.core.errors import NaiadError
 from naiad.engine.facade import EngineFacade
+from naiad.frontends.http1.later_responses import LaterResponses
 from naiad.frontends.http1.listener import HttpListener
 from naiad.frontends.http1.messages import HttpExchange, reason_phrase, response
 from naiad.frontends.http1.page_guard import PageRules
@@ -46,7 +46,7 @@ class MetricsFrontend:
     ) -> None:
         self._engine = engine
         self._prepare = prepare
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._later = LaterResponses()
         self._collectors = tuple(collectors)
         self._with_system = with_system
         self._with_counters = with_counters
@@ -85,12 +85,7 @@ class MetricsFrontend:
         return render(families)
 
     def _handle(self, exchange: HttpExchange) -> None:
-        task = asyncio.get_running_loop().create_task(self._respond(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _respond(self, exchange: HttpExchange) -> None:
-        exchange.respond(await self._response(exchange.request.method, exchange.request.path))
+        self._later.respond(exchange, self._response(exchange.request.method, exchange.request.path))
 
     async def _response(self, method: str, path: bytes) -> list[Buffer]:
         if path not in _PATHS:
