@@ -36,6 +36,12 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "loop.time() < deadline",
         "loop.time() <= deadline",
     ): "no loop's clock stands still at exactly that time",
+    (
+        "platform/naiad/engine/serving/tracker.py",
+        "depth_for",
+        "execution_ns >= _DEPTH_WINDOW_NS",
+        "execution_ns > _DEPTH_WINDOW_NS",
+    ): "a window divided by itself is one, too",
     ("stubs/naiad_stub/memo.py", "Memo.__init__", "super().__init__()", "pass"): "a dict's constructor adds nothing",
     ("stubs/naiad_stub/queries.py", "_PendingReply.__init__", "self.is_ok = False", "pass"): (
         "a reply sets it before anybody reads it"

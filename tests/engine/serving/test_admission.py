@@ -6,6 +6,7 @@ import pytest
 from engine.submitting import submit
 
 from naiad.core.errors import InvalidRequestError, NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.admission import Admission
 from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.datatypes import Datatype
@@ -86,3 +87,46 @@ def test_a_version_that_cannot_serve_rejects_everything():
         submit(admits, request(request_id="5"), object())
 
     assert started.calls == []
+
+
+def refusals_of(admits: Admission) -> int:
+    return sum(admits._statistics.value("m", "1").refusals.values())
+
+
+def test_a_request_that_does_not_fit_is_counted_as_refused():
+    admits, started = admission(plan(1, dims=(3,)))
+
+    with pytest.raises(InvalidRequestError, match="unexpected shape"):
+        submit(admits, request(), None)
+
+    assert refusals_of(admits) == 1
+    assert started.calls == []
+
+
+def test_a_request_for_another_process_is_checked_unless_its_form_is_known():
+    admits, started = admission(plan(1))
+    key = object()
+
+    with pytest.raises(InvalidRequestError, match="IN"):
+        admits.require_valid(request(datatype=Datatype.INT32, layout_key=key))
+    assert refusals_of(admits) == 1
+    assert admits.known_layout(key) is None
+    admits.require_valid(request(layout_key=key))
+    assert admits.known_layout(key) is not None
+    admits.require_valid(request(datatype=Datatype.INT32, layout_key=key))  # the key says that it has that form
+    assert refusals_of(admits) == 1
+    assert started.calls == []
+
+
+def test_a_request_that_comes_back_from_another_process_is_started_while_the_version_serves():
+    admits, started = admission(plan(1))
+    opened = OpenRequest(request(), None)
+
+    admits.start(opened)
+    ((found, layout),) = started.calls
+    assert found is opened
+    assert layout.batch_size == 1
+    admits.reason = "its guests restart"
+    with pytest.raises(NotReadyError, match="model 'm' cannot serve: its guests restart"):
+        admits.start(opened)
+    assert len(started.calls) == 1

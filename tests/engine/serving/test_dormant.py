@@ -326,6 +326,18 @@ async def test_after_a_failed_load_requests_are_refused_for_a_while_with_its_err
     assert served.pending_count == 1
 
 
+@pytest.mark.parametrize("is_loaded", [False, True])
+async def test_no_timer_is_left_of_a_request_that_waits_no_more(clock, is_loaded):
+    served = version()
+    await ask(served)
+    (timer,) = served._waiting.values()
+    if is_loaded:
+        served.submit_waiting(Loaded())
+    else:
+        served.fail_waiting(NotReadyError("it has no model.py"))
+    assert timer.cancelled()
+
+
 async def test_a_version_that_stops_fails_what_waits_and_leaves_what_it_handed_over_alone(clock):
     served, loaded = version(), Loaded()
     _, handed_over = await ask(served)

@@ -197,8 +197,10 @@ def test_a_request_that_a_replica_does_not_take_waits_here() -> None:
         spread.replicas.idle = 1
         opened = spread.submit("a", needs_idle=True)
         spread.replicas.idle = None
+        opened.needs_idle = False  # as a client's request
         spread.replicas.take_back(opened)
         assert spread.tracker.waiting == [opened]
+        assert spread.admission.here[-1] == ("a", True), "it would be missing where deadlocks are looked for"
         spread.replicas.idle = 3
         await until_async(lambda: len(spread.replicas.sent) == 2)
         assert spread.replicas.sent[1] == (3, opened)

@@ -943,3 +943,73 @@ async def test_a_request_that_is_cancelled_while_its_batch_of_slots_waits_for_a_
     tracked.guest.answer()
     assert [len(answers.responses) for answers in asked] == [1, 1, 1]
     assert asked[0].error is asked[2].error is None
+
+
+# -- what divides requests among processes ------------------------------------------------------------------------------
+
+
+def busy(typical: int, *, guests: int = 1, requests: int = 1) -> Tracked:
+    """A tracker whose load is observed, with requests in flight."""
+    tracked = Tracked(guests=guests)
+    tracked.tracker.observe_load(lambda _: None)
+    for _ in range(requests):
+        tracked.ask()
+    tracked.tracker.typical = typical
+    return tracked
+
+
+@pytest.mark.parametrize(
+    ("typical", "elsewhere", "guests", "requests", "is_taken"),
+    [
+        (MS, 0, 1, 1, True),
+        (MS + 1, 0, 1, 1, False),
+        (0, MS, 1, 1, True),
+        (0, MS + 1, 1, 1, False),
+        (MS // 2, 0, 1, 2, True),
+        (MS // 2, 0, 1, 3, False),
+        (MS // 2, 0, 2, 4, True),
+        (MS // 2, 0, 2, 5, False),
+        (MS * 100, 0, 2, 1, True),
+    ],
+)
+def test_a_request_stays_if_an_instance_is_idle_or_will_soon_have_executed_what_is_here(
+    clock, typical, elsewhere, guests, requests, is_taken
+):
+    tracked = busy(typical, guests=guests, requests=requests)
+    assert tracked.tracker.takes_at_once(elsewhere) is is_taken
+    assert tracked.tracker.has_idle() is (requests < guests)
+
+
+def test_a_request_does_not_stay_behind_one_that_lasts_unexpectedly_long(clock):
+    tracked = busy(1)
+    clock.advance(0.009_999)
+    assert tracked.tracker.takes_at_once()
+    clock.advance(0.000_001)
+    assert not tracked.tracker.takes_at_once()
+
+
+def test_a_version_without_requests_and_without_an_idle_instance_takes_none():
+    tracked = Tracked(guests=0)
+    assert not tracked.tracker.has_idle()
+    assert not tracked.tracker.takes_at_once()
+
+
+async def test_requests_in_batches_wait_for_no_idle_instance(clock):
+    tracked = Tracked(BATCHED, "dynamic_batching { }")
+    assert not tracked.tracker.has_idle()
+    assert not tracked.tracker.takes_at_once()
+
+
+def test_the_load_is_noted_when_a_request_was_answered_and_what_is_typical_follows_slowly(clock):
+    tracked = Tracked()
+    noted: list[int] = []
+    tracked.tracker.observe_load(noted.append)
+    tracked.tracker.typical = 1600
+    tracked.ask()
+    tracked.ask()
+    assert noted == []
+    tracked.guest.answer(started=0, ended=MS)
+    assert tracked.tracker.typical == 1700
+    tracked.guest.answer(started=0, ended=1700)
+    assert tracked.tracker.typical == 1700 - 1700 // 16
+    assert noted == [1, 0]
