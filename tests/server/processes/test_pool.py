@@ -14,11 +14,21 @@ import pytest
 from server.processes.pair import Engine, Sink, request
 from support.waiting import until_async
 
+from naiad.core.errors import NaiadError
+from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes import pool as pools
 from naiad.server.processes.link import Link
-from naiad.server.processes.messages import FrameKind, ProcessReport, VersionRoute, pack
+from naiad.server.processes.messages import (
+    ErrorFields,
+    FrameKind,
+    ProcessReport,
+    UsedRegions,
+    VersionRoute,
+    error_fields,
+    pack,
+)
 from naiad.server.processes.pool import ProcessPool
 from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
@@ -42,8 +52,8 @@ class FakeProcesses(SpawnedProcesses):
         self.sockets.append(other)
         return SpawnedProcess(process, own)
 
-    def connect(self, number: int) -> RemoteEngine:
-        """Have a process take part from now on."""
+    def connect(self, number: int, error: ErrorFields | None = None) -> RemoteEngine:
+        """Have a process take part from now on, or fail with *error*."""
         facade = RemoteEngine(lambda: None)
         loop = asyncio.get_running_loop()
 
@@ -55,7 +65,7 @@ class FakeProcesses(SpawnedProcesses):
         link = Link(self.sockets[number], loop, on_frame, facade.on_link_end, facade.on_received)
         facade.connect(link)
         self.links.append(link)
-        facade.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"])))
+        facade.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"], error=error)))
         self.doors.append(facade)
         return facade
 
@@ -183,3 +193,140 @@ def test_requests_of_processes_that_were_killed_stay_counted(fakes: FakeProcesse
         assert figures[fakes.processes[2].pid]["requests"] == 5
 
     run(fakes, 2, test)
+
+
+def test_what_is_announced_is_waited_for_until_every_process_that_serves_has_taken_it_in(fakes: FakeProcesses) -> None:
+    async def test(pool: ProcessPool) -> None:
+        await pool.announce(FrameKind.TRACING, True)  # without a process
+        facades = await started(pool, fakes)
+        taken: list[Any] = []
+        for facade in facades:
+            facade.on_command = lambda kind, content: taken.append((kind, content))
+        await pool.announce(FrameKind.TRACING, True)
+        assert taken == [(FrameKind.TRACING, True)] * 2
+
+    run(fakes, 2, test)
+
+
+def test_regions_are_used_if_one_process_uses_them_or_does_not_answer(
+    fakes: FakeProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_CONFIRM_SECONDS", 0.2)
+
+    async def test(pool: ProcessPool) -> None:
+        assert await pool.take_regions(["a"]) == (), "there are no processes"
+        facades = await started(pool, fakes)
+
+        def answer(facade: RemoteEngine, used: list[str]) -> Callable[[int, Any], None]:
+            return lambda _, content: facade.send(pack(FrameKind.USED_REGIONS, UsedRegions(content[0], used)))
+
+        monkeypatch.setattr(pools, "_CONFIRM_SECONDS", 120)
+        facades[0].on_command = answer(facades[0], [])
+        facades[1].on_command = answer(facades[1], ["b"])
+        assert await pool.take_regions(["a", "b"]) == ["b"]
+        monkeypatch.setattr(pools, "_CONFIRM_SECONDS", 0.1)
+        facades[1].on_command = lambda *_: None
+        assert await pool.take_regions(["a", "b"]) == ["a", "b"]
+
+    run(fakes, 2, test)
+
+
+def test_what_processes_measure_is_added_up_and_kept_of_one_that_has_exited(fakes: FakeProcesses) -> None:
+    def family(count: int) -> Family:
+        return Family("naiad_process_connections", "", MetricType.COUNTER, [Sample({"process": "1"}, count)])
+
+    async def test(pool: ProcessPool) -> None:
+        facades = await started(pool, fakes)
+        commands: list[int] = []
+
+        def report(kind: int, _: object) -> None:
+            commands.append(kind)
+            if kind == FrameKind.COLLECT:
+                facades[0].send(pack(FrameKind.REPORT, ProcessReport(families=[family(3)])))
+
+        facades[0].on_command = report
+        await pool.collect()
+        assert commands == [FrameKind.COLLECT]
+        assert value(pool, "naiad_process_connections", "1") == 3
+        figures = await pool.figures()
+        assert figures[fakes.processes[0].pid]["connections"] == 3
+        assert value(pool, "naiad_process_requests_total", "0") == 7
+        fakes.processes[0].kill()
+        fakes.links[0].close()
+        await until_async(lambda: len(fakes.processes) == 2)
+        assert value(pool, "naiad_process_connections", "1") == 3
+        (restarts,) = [each for each in pool.families([], 0) if each.name == "naiad_process_restarts_total"]
+        assert [each.value for each in restarts.samples] == [1]
+
+    run(fakes, 1, test)
+
+
+def test_commands_reach_all_processes(fakes: FakeProcesses) -> None:
+    async def test(pool: ProcessPool) -> None:
+        facades = await started(pool, fakes)
+        commands: list[list[int]] = [[], []]
+        for kinds, facade in zip(commands, facades, strict=True):
+            facade.on_command = lambda kind, _, kinds=kinds: kinds.append(kind)
+        pool.reopen_logs()
+        pool.drain()
+        await until_async(lambda: all(len(kinds) == 2 for kinds in commands))
+        assert commands == [[FrameKind.REOPEN, FrameKind.DRAIN]] * 2
+        pool.broadcast(FrameKind.LOG_SETTINGS, None, but=pool._processes[0].session)  # type: ignore[union-attr]
+        await until_async(lambda: len(commands[1]) == 3)
+        assert len(commands[0]) == 2
+
+    run(fakes, 2, test)
+
+
+def test_a_process_that_cannot_serve_says_why(fakes: FakeProcesses) -> None:
+    async def test(pool: ProcessPool) -> None:
+        starting = asyncio.ensure_future(pool.start())
+        await until_async(lambda: fakes.sockets)
+        facade = fakes.connect(0, error=error_fields(NaiadError("cannot open port 80")))
+        with pytest.raises(NaiadError, match="cannot open port 80"):
+            await asyncio.wait_for(starting, 30)
+        del facade
+
+    run(fakes, 1, test)
+
+
+def test_a_process_that_exits_while_it_starts_fails_the_start_and_is_followed_by_another_one_later(
+    fakes: FakeProcesses, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(pool: ProcessPool) -> None:
+        pool.connect()
+        assert pool.pids == {1: fakes.processes[0].pid}
+        fakes.processes[0].kill()
+        fakes.sockets[0].close()
+        await until_async(lambda: pool._restarts)
+        assert pool.pids == {}
+        with pytest.raises(NaiadError, match="cannot start process 1 of the server: it exited while the models"):
+            await pool.start()
+        assert "cannot start process 1 of the server: it exited while it started" in caplog.text
+        assert "exited (signal 9); another one starts in 0.1 s" in caplog.text
+        await until_async(lambda: len(fakes.processes) == 2)
+        assert pool.restart_count == 1
+
+    run(fakes, 1, test)
+
+
+def test_a_process_is_started_later_and_later_and_soon_again_after_a_long_service(
+    fakes: FakeProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_LONGEST_DELAY", 0.15)
+
+    async def test(pool: ProcessPool) -> None:
+        pool.connect()
+        for number, delay in enumerate((0.15, 0.15)):
+            fakes.processes[number].kill()
+            fakes.sockets[number].close()
+            await until_async(lambda number=number: len(fakes.processes) == number + 2)
+            assert pool._delays == [delay]
+        monkeypatch.setattr(pools, "_STABLE_SECONDS", 0.0)
+        monkeypatch.setattr(pools, "_LONGEST_DELAY", 10.0)
+        fakes.processes[2].kill()
+        fakes.sockets[2].close()
+        await until_async(lambda: len(fakes.processes) == 4)
+        assert pool._delays == [2 * pools._FIRST_DELAY]
+
+    run(fakes, 1, test)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +13,19 @@ import pytest
 from fakes.guests import launch_spec
 from support.waiting import until_async
 
-from naiad.core.errors import ModelError
+from naiad.core.errors import ModelError, NotReadyError
 from naiad.engine.lifecycle.restart import RestartPolicy
-from naiad.engine.serving.replicas import ReplicaCounts, ReplicaOrder, ReplicaReport
+from naiad.engine.open_request import OpenRequest
+from naiad.engine.serving.replicas import ProcessCounts, ReplicaCounts, ReplicaOrder, ReplicaReport
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.launch import LaunchSpec
+from naiad.protocol.inference import InferRequest
 from naiad.protocol.metadata import InstanceStatus
 from naiad.server.processes import replicas as replicas_module
 from naiad.server.processes.load_table import LoadTable
-from naiad.server.processes.replicas import VersionReplicas, _ProcessEndedError
+from naiad.server.processes.messages import CallResult, FrameKind, Origin, error_fields
+from naiad.server.processes.remote_guests import GuestWaits
+from naiad.server.processes.replicas import ReplicaProcesses, VersionReplicas, _ProcessEndedError
 
 LOAD = 9
 ORDER = ReplicaOrder(LOAD, 1, "", b"before", (), RestartPolicy(), ())
@@ -185,3 +190,266 @@ def test_an_unload_ends_a_replica_that_is_being_started_again() -> None:
         assert processes.take() == []
 
     run(test)
+
+
+def test_models_are_asked_whether_they_are_ready_where_they_say_so_themselves() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        replicas.on_report(1, report(0, "m_1")._replace(is_asked=True))
+        replicas.on_report(2, report(0, "m_2"))
+        for answer, is_not_ready in ((True, False), (False, True), (_ProcessEndedError("it has exited"), False)):
+            processes.answers[1, "check"] = answer
+            (query,) = replicas.queries()
+            assert await query is is_not_ready
+        assert processes.take() == [(1, "check")] * 3
+
+    run(test)
+
+
+def test_a_version_serves_elsewhere_while_an_instance_there_is_ready() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        assert not replicas.is_serving()
+        replicas.on_report(1, report(0, "m_1")._replace(typical=7))
+        replicas.on_report(2, report(0, "m_2")._replace(typical=5))
+        replicas.on_report(3, report())  # of a process without instances of it
+        assert replicas.is_serving()
+        assert replicas.typical == 7
+        assert set(replicas.processes) == {1, 2}
+        assert [status.name for status in replicas.statuses()] == ["m_1", "m_2"]
+
+    run(test)
+
+
+def opened(answers: list[Any], **fields: Any) -> OpenRequest:
+    class Sink:
+        def send(self, response: Any, final: bool) -> None:
+            answers.append(response.error.message)
+
+    return OpenRequest(InferRequest("m", -1, (), **fields), Sink())
+
+
+def test_a_request_for_a_process_that_has_exited_is_told_so() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        answers: list[str] = []
+        processes.requests_to = lambda _: None  # type: ignore[attr-defined]
+        replicas.send(1, opened(answers))
+        assert answers == [
+            "cannot finish the request: process 1 of the server, which had it, has exited; send it again"
+        ]
+
+    run(test)
+
+
+def test_a_request_that_a_link_does_not_take_ends_with_the_reason_and_a_call_says_that_it_needs_an_idle_one() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        answers: list[str] = []
+        sent: list[Any] = []
+
+        class Link:
+            def route_to(self, route: Any) -> Any:
+                return route
+
+            def submit(self, request: Any, origin: Any, known: Any) -> None:
+                sent.append((origin, known.number, known.is_decoupled))
+                if len(sent) == 2:
+                    raise NotReadyError("Server exiting")
+
+        processes.requests_to = lambda _: Link()  # type: ignore[attr-defined]
+        replicas.is_decoupled = True
+        call = opened(answers)
+        call.needs_idle = True
+        replicas.send(1, call)
+        replicas.send(1, opened(answers))
+        assert answers == ["Server exiting"]
+        assert sent == [(Origin(needs_idle=True), LOAD, True), (None, LOAD, True)]
+
+    run(test)
+
+
+def test_a_request_that_comes_back_waits_unless_it_was_cancelled() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        answers: list[str] = []
+        back: list[OpenRequest] = []
+        looked: list[str] = []
+        processes.services.calls = SimpleNamespace(on_call_waiting=lambda: looked.append("looked"))
+        replicas.take_back = back.append
+        first, cancelled = opened(answers), opened(answers)
+        cancelled.is_cancelled = True
+        replicas.on_refused(first)
+        replicas.on_refused(cancelled)
+        assert back == [first]
+        assert looked == ["looked"]
+        assert answers == ["Request was cancelled"]
+
+    run(test)
+
+
+def test_the_guests_of_replicas_are_known_unless_one_of_them_is_being_started() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        processes.guest_of = lambda number, load, name: (number, load, name)  # type: ignore[attr-defined]
+        assert replicas.workers() == [(1, LOAD, "m_1"), (2, LOAD, "m_2")]
+        replicas.on_process_end(1)
+        assert replicas.workers() is None
+        processes.guest_of = lambda *_: None  # type: ignore[attr-defined]
+        assert replicas.workers() is None
+
+    run(test)
+
+
+def test_loads_are_noted_while_the_version_serves_and_its_row_is_its_own() -> None:
+    async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        other = LoadTable(os.dup(processes.table.descriptor), 4, 1)
+        replicas.note_load(3)
+        replicas.note_instances(2)
+        assert other.requests_elsewhere(replicas.row) == 3
+        assert other.serving_processes(replicas.row) == [0]
+        await replicas.stop(0)
+        assert other.serving_processes(replicas.row) == []
+        replicas.note_load(5)
+        replicas.note_instances(5)
+        assert other.requests_elsewhere(replicas.row) == 3
+        assert other.serving_processes(replicas.row) == []
+        other.close()
+
+    run(test)
+
+
+class Session:
+    """A process's session: keeps what is sent to it, and answers orders when a test says so."""
+
+    def __init__(self) -> None:
+        self.requests = SimpleNamespace(on_call=None)
+        self.to_replicas: Any = SimpleNamespace(trace_of=lambda _: None, count_of=lambda load: load)
+        self.on_replica_message: Callable[[int, Any], None] = lambda *_: None
+        self.sent: list[tuple[int, Any]] = []
+        self.answered_count = 0
+
+    def send(self, kind: int, message: Any) -> None:
+        self.sent.append((kind, message))
+
+    send_soon = send
+
+    def send_descriptor(self, kind: int, message: Any, descriptor: int) -> None:
+        assert descriptor >= 0
+        self.sent.append((kind, message))
+
+    def answer(self, value: Any = None, error: Any = None) -> None:
+        _, order = self.sent[-1]
+        self.on_replica_message(FrameKind.ORDERED, CallResult(order.number, value, error))
+
+
+def run_processes(test: Callable[[ReplicaProcesses, Session], Awaitable[None]]) -> None:
+    async def with_processes() -> None:
+        processes = ReplicaProcesses(3)
+        services: Any = SimpleNamespace(
+            calls=SimpleNamespace(made=Counter(), on_waits_reported=lambda _: None), on_worker_exit=lambda _: None
+        )
+        processes.services = services
+        session: Any = Session()
+        processes.connect(2, session)
+        assert session.sent.pop() == (FrameKind.TABLE, (3, 2))
+        try:
+            await asyncio.wait_for(test(processes, session), 30)
+        finally:
+            processes.close()
+
+    asyncio.run(with_processes())
+
+
+def test_an_order_ends_with_its_result_or_error_or_with_the_process() -> None:
+    async def test(processes: ReplicaProcesses, session: Session) -> None:
+        async def ordered() -> asyncio.Task[Any]:
+            task = asyncio.ensure_future(processes.order(2, "check", 7))
+            await asyncio.sleep(0)
+            kind, order = session.sent[-1]
+            assert (kind, order.method, order.arguments) == (FrameKind.ORDER, "check", (7,))
+            return task
+
+        first = await ordered()
+        session.answer(True)
+        assert await first is True
+        second = await ordered()
+        session.answer(error=error_fields(ModelError("no")))
+        with pytest.raises(ModelError, match="no"):
+            await second
+        session.answer("again")  # of an order that has ended
+        third = await ordered()
+        processes.disconnect(2)
+        processes.disconnect(2)
+        for late in (third, processes.order(2, "check", 7)):
+            with pytest.raises(_ProcessEndedError):
+                await late
+        assert processes.requests_to(2) is None
+        assert processes.guest_of(2, 1, "m_1") is None
+        assert processes.sent_counts(9, [1, 2]) == {}
+
+    run_processes(test)
+
+
+def test_what_processes_have_counted_is_gathered_and_added_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(processes: ReplicaProcesses, session: Session) -> None:
+        await processes.gather()
+        assert session.sent == [], "no version has replicas"
+        version = processes.make(ORDER, "m", {2: specs("m_2")})
+        for received, calls in ((4, 2), (9, 5)):
+            gathering = asyncio.ensure_future(processes.gather())
+            await until_async(lambda: session.sent)
+            session.answer(ProcessCounts(received, {("a", "m"): calls}, {LOAD: report(received, "m_2"), 99: report()}))
+            session.sent.clear()
+            await gathering
+            assert session.answered_count == received
+            assert processes.services.calls.made["a", "m"] == calls
+            assert successes(version) == received
+        session.on_replica_message(
+            FrameKind.NOTIFY_COORDINATOR, ("reports", (ProcessCounts(11, {}, {LOAD: report(11, "m_2")}),))
+        )
+        assert (session.answered_count, successes(version)) == (11, 11)
+        assert processes.sent_counts(LOAD, [1, 2]) == {2: LOAD}
+        lines: list[Any] = []
+        processes.keep_lines = lines.append
+        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("lines", (["a line"],)))
+        assert lines == [["a line"]]
+        recorded: list[Any] = []
+        version.log = SimpleNamespace(record=lambda *record: recorded.append(record))  # type: ignore[assignment]
+        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("record", (LOAD, "one", 2)))
+        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("record", (99, "of a version that is gone")))
+        assert recorded == [("one", 2)]
+        assert processes.has_version(LOAD)
+        processes.forget(LOAD, version.row)
+        processes.forget(LOAD, version.row)
+        assert not processes.has_version(LOAD)
+
+    run_processes(test)
+
+
+def test_guests_that_wait_are_asked_again_before_something_is_a_deadlock() -> None:
+    async def test(processes: ReplicaProcesses, session: Session) -> None:
+        done: list[str] = []
+        processes.gather_waits(lambda: done.append("nobody waits"))
+        await until_async(lambda: done)
+        assert session.sent == []
+        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("guest", (1, "m_2", "m", 1)))
+        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("waits", ({1: GuestWaits({}, True)},)))
+        processes.gather_waits(lambda: done.append("asked"))
+        await until_async(lambda: session.sent)
+        assert session.sent[-1][1].method == "waits"
+        assert len(done) == 1
+        session.answer()
+        await until_async(lambda: len(done) == 2)
+        processes.close_replicas()
+        assert session.sent[-1] == (FrameKind.NOTIFY_PROCESS, ("exiting", ()))
+
+    run_processes(test)
+
+
+def test_a_request_that_comes_back_to_a_version_that_is_gone_is_told_so() -> None:
+    async def test(processes: ReplicaProcesses, _: Session) -> None:
+        answers: list[str] = []
+        processes.take_back(opened(answers), LOAD)
+        assert answers == ["model 'm' was unloaded; send the request again"]
+        taken: list[Any] = []
+        version = processes.make(ORDER, "m", {2: specs("m_2")})
+        version.on_refused = taken.append  # type: ignore[method-assign]
+        processes.take_back(opened(answers), LOAD)
+        assert len(taken) == 1
+
+    run_processes(test)
