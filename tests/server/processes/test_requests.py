@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fakes.submitted import Submitted
-from server.processes.pair import Pair, Sink, request
+from naiad_stub import wire
+from server.processes.pair import SILENT, Pair, Sink, request
 
 from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.engine.open_request import ForwardedRequest
+from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, StringScan
+from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor, StringScan
 from naiad.server.processes import request_link
-from naiad.server.processes.messages import FrameKind
+from naiad.server.processes.messages import SHORT_REQUEST, FrameKind, FullRequest, pack
 
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=é"}
 BYTES = b"\x01\x00\x00\x00a"
@@ -186,3 +189,126 @@ async def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other(pai
     await pair.settle(lambda: errors)
     assert [type(error) for error in errors] == [UnknownModelError]
     assert pair.remote.held.requests == 0
+
+
+class Rejectable(Sink):
+    """Keeps why its request was rejected."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rejections: list[str] = []
+
+    def reject(self, error: NaiadError) -> None:
+        self.rejections.append(error.message)
+
+
+async def test_a_request_that_cannot_be_read_is_rejected(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    rejectable = Rejectable()
+    first, second = pair.sink(1), pair.remote.submit(request(SILENT), rejectable)
+    await pair.settle(lambda: len(pair.engine.submitted) == 2)
+    unknown = SHORT_REQUEST.pack(first_number := 1, 99, -1, 0, 0)
+    pair.link.send(wire.frame(FrameKind.SHORT_REQUEST, unknown))
+    full = FullRequest(second.key, 99, "", {}, 0, 0, 0, 0, (None,), -1, 0, {}, None, None)
+    pair.link.send(pack(FrameKind.REQUEST, full))
+    await pair.settle(lambda: first.responses and rejectable.rejections)
+    (response,) = first.responses
+    assert response is not None
+    assert response.error is not None
+    assert response.error.message.startswith("cannot read a request of another process: unexpected KeyError")
+    assert rejectable.rejections == [response.error.message]
+    assert pair.opened[first_number].is_ended
+    assert not pair.session.requests.request_count
+    assert "cannot handle a message of another process" in caplog.text
+
+
+async def test_a_request_that_a_third_process_does_not_accept_is_rejected_once(pair: Pair) -> None:
+    rejectable = Rejectable()
+    opened = pair.remote.submit(request(SILENT), rejectable)
+    await pair.settle(lambda: pair.engine.submitted)
+    sink: Any = pair.session.requests.sink_of(opened.key)
+    sink.reject(NaiadError("its queue is full"))
+    sink.reject(NaiadError("again"))
+    await pair.settle(lambda: rejectable.rejections)
+    other = Sink()
+    pair.remote.submit(request("m"), other)
+    await pair.settle(lambda: other.responses)
+    assert rejectable.rejections == ["its queue is full"]
+    assert rejectable.responses == []
+    assert not pair.remote.held.requests
+
+
+async def test_an_unexpected_error_of_a_submit_is_an_error_of_the_request_and_nothing_is_kept(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair.know_route("m")
+    monkeypatch.setattr(request_link, "_parts_of", lambda *_: 1 // 0)
+    sink = Sink()
+    with pytest.raises(NaiadError, match="cannot submit the request to 'm': unexpected ZeroDivisionError"):
+        pair.remote.submit(request("m"), sink)
+    assert not pair.remote.held.requests
+    assert not pair.remote.requests._counts
+    assert sink.responses == []
+    assert "cannot submit a request to 'm'" in caplog.text
+
+
+@pytest.mark.parametrize("is_unexpected", [False, True])
+async def test_what_the_owner_cannot_submit_is_rejected(
+    pair: Pair, is_unexpected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = ZeroDivisionError("oh") if is_unexpected else NaiadError("its queue is full")
+
+    def submit(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(pair.engine, "submit", submit)
+    rejectable = Rejectable()
+    pair.remote.submit(request("m"), rejectable)
+    await pair.settle(lambda: rejectable.rejections)
+    expected = "cannot submit the request to 'm': unexpected ZeroDivisionError: oh" if is_unexpected else "its queue"
+    assert rejectable.rejections[0].startswith(expected)
+    assert pair.session.received_count == 1
+    assert not pair.session.requests.request_count
+
+
+async def test_a_request_for_a_model_that_became_decoupled_on_its_way_is_rejected(pair: Pair) -> None:
+    pair.know_route("m")
+    pair.engine.version.number += 1
+    pair.engine.version.config.decoupled = True
+    rejectable = Rejectable()
+    pair.remote.submit(request("m"), rejectable)
+    await pair.settle(lambda: rejectable.rejections)
+    assert "was loaded again with another transaction policy" in rejectable.rejections[0]
+
+
+async def test_memory_is_given_back_that_another_thread_refers_to_last(pair: Pair) -> None:
+    pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+    pair.know_route("m")
+    guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
+    sink = pair.sink(1)
+    size = COPY_LIMIT + 4
+    outputs = [OutputTensor("X", Datatype.UINT8, (size,), guest.borrow(0, 0, size))]
+    pair.session.requests.sink_of(1).send(InferResponse("m", 1, "", outputs), True)
+    del outputs
+    answered = Sink()
+    pair.remote.submit(request("m", 1 << 10), answered)
+    await pair.settle(lambda: sink.responses and answered.responses)
+    assert guest.borrowed_count
+    assert pair.remote.held.input_bytes
+    for held in (sink.responses, pair.engine.requests):
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join(30)
+    await pair.settle(lambda: not guest.borrowed_count and not pair.remote.held.input_bytes)
+    guest.close()
+
+
+async def test_pages_are_given_back_while_any_link_has_some(pair: Pair) -> None:
+    answers = {"to the coordinator": False, "to another process": True}
+    pair.remote.requests.trim = lambda: answers["to the coordinator"]  # type: ignore[method-assign]
+    peer: Any = SimpleNamespace(requests=SimpleNamespace(trim=lambda: answers["to another process"], request_count=2))
+    pair.remote.peers[2] = peer
+    assert pair.remote.trim()
+    assert pair.remote.request_count == 2
+    answers["to another process"] = False
+    assert not pair.remote.trim()
+    pair.remote.peers.clear()
