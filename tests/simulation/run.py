@@ -690,6 +690,7 @@ class ServerRun(_Run):
         self.is_alone = False
         self._in_order = set()  # requests that come to several processes have no order
         self._lost_ns: list[int] = []  # when processes were killed
+        self._sent = 0  # requests that clients of other processes have sent
         self.server = Server(self, history.processes, patch)
 
     # -- what happens -------------------------------------------------------------------------------------------
@@ -703,6 +704,7 @@ class ServerRun(_Run):
         process = self._process(request.process)
         if process is not None:
             process.run(self.submit_to, process.engine, request, process)
+            self._sent += self.clients[-1].opened is not None
         elif request.process == COORDINATOR:
             self.submit_to(self.server.facade, request)
         else:
@@ -800,6 +802,10 @@ class ServerRun(_Run):
             return
         self._check_counts()
         await self.engine.gather_counts()
+        sessions = [each.session for each in self.server.replicas._running.values()]
+        received = sum(each.received_count + each.answered_count for each in sessions)
+        if received != self._sent:
+            self.fail("requests are not received once", f"{self._sent} sent, {received} received")
         for number, version in self.server.replicas._versions.items():
             own = [each.replicas.find(number) for each in self.server.running().values()]
             counted = sum(_requests_of(each.version.totals) for each in own if each is not None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -128,3 +130,90 @@ def test_the_end_of_a_process_is_noticed_within_a_long_frame():
         return ends.received
 
     assert uvloop.run(ended()) == []
+
+
+def open_descriptors() -> set[str]:
+    return {each.name for each in Path("/proc/self/fd").iterdir()}
+
+
+def test_descriptors_arrive_with_their_frames_behind_what_waits_and_none_is_left():
+    async def check() -> None:
+        ends = TwoEnds()
+        long = bytes(2 << 20)
+        read, write = os.pipe()
+        ends.sender.send_parts([wire.FRAME.pack(len(long), 2, 0), long])
+        assert not ends.sender.has_backlog or ends.sender.is_open
+        ends.sender.send_descriptor(frame(3), write)
+        assert ends.sender.has_backlog
+        os.close(write)
+        await until_async(lambda: len(ends.received) == 2)
+        assert [kind for kind, _ in ends.received] == [2, 3]
+        passed = ends.receiver.descriptors.popleft()
+        os.write(passed, b"it is the same pipe")
+        assert os.read(read, 100) == b"it is the same pipe"
+        for descriptor in (passed, read):
+            os.close(descriptor)
+        ends.close()
+
+    before = open_descriptors()
+    asyncio.run(check())
+    assert open_descriptors() <= before
+
+
+def test_descriptors_are_closed_that_nobody_takes_or_that_cannot_be_sent():
+    async def check() -> None:
+        ends = TwoEnds()
+        read, write = os.pipe()
+        ends.sender.send_descriptor(frame(1), write)
+        await until_async(lambda: ends.received)
+        ends.sender.send_parts([wire.FRAME.pack(64 << 20, 2, 0), bytes(64 << 20)])
+        ends.sender.send_descriptor(frame(3), write)  # waits behind it
+        ends.close()
+        ends.sender.send_descriptor(frame(4), write)  # to nobody
+        ends.close()
+        for descriptor in (read, write):
+            os.close(descriptor)
+        assert not ends.sender.is_open
+        assert not ends.sender.receive()
+
+    before = open_descriptors()
+    asyncio.run(check())
+    assert open_descriptors() <= before
+
+
+def test_who_waits_for_an_answer_sends_what_is_queued_and_gets_what_has_arrived():
+    async def check() -> None:
+        ends = TwoEnds()
+        assert not ends.receiver.receive(0)
+        assert not ends.receiver.receive(0.001), "nothing has come"
+        ends.sender.send(frame(1))
+        assert not ends.receiver.receive(0), "it is sent at the end of the turn"
+        ends.sender.flush()
+        assert ends.receiver.receive(None)
+        assert [kind for kind, _ in ends.received] == [1]
+        ends.receiver.send(frame(7))
+        ends.sender.send(frame(2))
+        ends.sender.flush()
+        assert ends.receiver.receive(None)
+        assert ends.sender.receive(0), "the other one has sent what it had to send before it waited"
+        ends.close()
+
+    asyncio.run(check())
+
+
+def test_frames_that_only_free_memory_wait_for_others_and_go_first():
+    async def check() -> None:
+        ends = TwoEnds()
+        ends.sender.send_lazily(frame(1))
+        await asyncio.sleep(0)
+        assert not ends.receiver.receive(0)
+        ends.sender.send(frame(2))
+        ends.sender.flush()
+        assert ends.receiver.receive(0)
+        assert [kind for kind, _ in ends.received] == [1, 2]
+        ends.sender.send_lazily(frame(3))
+        await until_async(lambda: len(ends.received) == 3)
+        ends.sender.send_lazily(frame(4))
+        ends.close()
+
+    asyncio.run(check())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +58,12 @@ def test_rows_are_empty_when_they_are_used_again(boards: list[LoadTable]) -> Non
     assert boards[0].take_row() == row
     assert boards[0].requests_elsewhere(row) == 0
     assert boards[0].better_process(row, 100, 1) is None
+
+
+def test_a_table_is_unmapped_once() -> None:
+    before = {each.name for each in Path("/proc/self/fd").iterdir()}
+    table = LoadTable.create(2)
+    table.note_requests(table.take_row(), 3)
+    table.close()
+    table.close()
+    assert {each.name for each in Path("/proc/self/fd").iterdir()} <= before
