@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import unquote
 
 from naiad.config.server.access import Api, Restrictions
 from naiad.core.errors import NaiadError
@@ -48,15 +48,7 @@ from naiad_llm.mcp.tools import ToolBox
 from naiad_llm.openai.completions import completion_writer
 from naiad_llm.openai.cors import LinesExchange, allowed_lines, is_preflight, preflight_response
 from naiad_llm.openai.embeddings import embedding_body, infer_request
-from naiad_llm.openai.engine_control import (
-    EngineRequest,
-    engine_infer_request,
-    has_engine_control,
-    no_body,
-    read_is_sleeping,
-    read_sleep,
-    read_wake_up,
-)
+from naiad_llm.openai.engine_control import no_body, read_is_sleeping, read_sleep, read_wake_up
 from naiad_llm.openai.engine_paths import (
     FORM_PATHS,
     PATHS,
@@ -80,26 +72,24 @@ from naiad_llm.openai.errors import (
 )
 from naiad_llm.openai.keys import ApiKeys, presented_key
 from naiad_llm.openai.long_requests import EmbeddingRequest, read_embedding, read_long_embedding
+from naiad_llm.openai.model_inputs import ENGINE, RANKING, TOKENIZER, ModelInput, ModelRequest
 from naiad_llm.openai.requests import TextRequest, check_size, read_chat, read_completion
-from naiad_llm.openai.rerank import RerankRequest, read_rerank, rerank_infer_request
+from naiad_llm.openai.rerank import RerankRequest, read_rerank
 from naiad_llm.openai.responses.endpoint import ResponsesApi
 from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
 from naiad_llm.openai.responses.store import STORED_BYTES, ResponseStore, StoredResponses
 from naiad_llm.openai.served_models import AdapterNames, ContextLength, ServedModels, no_adapters, unknown_context
 from naiad_llm.openai.single_response import MakeBody
-from naiad_llm.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
+from naiad_llm.openai.submission import INTERNAL, BodyReader, ErrorResponse, Submitter, TextProtocol, TextSubmission
 from naiad_llm.openai.template import ChatTemplate
 from naiad_llm.openai.tokenizer import (
-    TokenizerRequest,
     count_body,
     counting_request,
-    has_tokenizer,
     info_request,
     input_tokens_body,
     read_detokenize,
     read_tokenize,
     tokenizer_body,
-    tokenizer_infer_request,
 )
 
 logger = logging.getLogger("naiad.openai")
@@ -221,13 +211,15 @@ class OpenAiApi:
             **({MCP_PATH: self._mcp().handle} if settings.mcp else {}),
             "/tokenize": lambda exchange: self._tokenize(exchange, read_tokenize),
             "/detokenize": lambda exchange: self._tokenize(exchange, read_detokenize),
-            _SLEEP: lambda exchange: self._control_engine(exchange, read_sleep(exchange.request.query), no_body),
-            _WAKE_UP: lambda exchange: self._control_engine(exchange, read_wake_up(exchange.request.query), no_body),
+            _SLEEP: lambda exchange: self._submit_single(exchange, ENGINE, read_sleep(exchange.request.query), no_body),
+            _WAKE_UP: lambda exchange: self._submit_single(
+                exchange, ENGINE, read_wake_up(exchange.request.query), no_body
+            ),
         }
         self._gets: dict[str, Callable[[HttpExchange], None]] = {
             _TOKENIZER_INFO: self._show_tokenizer,
-            _IS_SLEEPING: lambda exchange: self._control_engine(
-                exchange, read_is_sleeping(exchange.request.query), tokenizer_body
+            _IS_SLEEPING: lambda exchange: self._submit_single(
+                exchange, ENGINE, read_is_sleeping(exchange.request.query), tokenizer_body
             ),
         }
 
@@ -431,9 +423,7 @@ class OpenAiApi:
 
     def _rerank(self, exchange: HttpExchange) -> None:
         def submit(request: RerankRequest) -> None:
-            metadata, _ = self._models.find(request.model)
-            inference = rerank_infer_request(request, metadata)
-            self._submitter.submit_single(exchange, inference, request.model, request.body)
+            self._submit_single(exchange, RANKING, ModelRequest(request.model, request.document), request.body)
 
         self._bodies.read(exchange, read_rerank, submit)
 
@@ -454,31 +444,35 @@ class OpenAiApi:
 
     # -- tokens -------------------------------------------------------------------------------------------------
 
-    def _tokenize(self, exchange: HttpExchange, read: Callable[[dict[str, Any]], TokenizerRequest]) -> None:
-        self._bodies.read(exchange, read, partial(self._submit_tokenizer_request, exchange))
+    def _tokenize(self, exchange: HttpExchange, read: Callable[[dict[str, Any]], ModelRequest]) -> None:
+        def submit(request: ModelRequest) -> None:
+            self._submit_single(exchange, TOKENIZER, request, tokenizer_body)
+
+        self._bodies.read(exchange, read, submit)
 
     def _show_tokenizer(self, exchange: HttpExchange) -> None:
-        named = parse_qs(exchange.request.query.decode("latin-1")).get("model", [""])
-        self._submit_tokenizer_request(exchange, info_request(named[-1]))
+        self._submit_single(exchange, TOKENIZER, info_request(named_model(exchange.request.query)), tokenizer_body)
 
-    def _submit_tokenizer_request(self, exchange: HttpExchange, request: TokenizerRequest) -> None:
-        model = request.model or self._models.only(has_tokenizer, "tokenize")
+    def _submit_single(
+        self,
+        exchange: HttpExchange,
+        to: ModelInput,
+        request: ModelRequest,
+        make_body: MakeBody,
+        error_response: ErrorResponse = ApiError.response,
+    ) -> None:
+        """Submit a request to the input *to* of its model, or of the only one that has it."""
+        model = request.model or self._models.only(to.is_in, to.ability)
         metadata, _ = self._models.find(model)
-        inference = tokenizer_infer_request(request, metadata)
-        self._submitter.submit_single(exchange, inference, model, tokenizer_body)
-
-    def _control_engine(self, exchange: HttpExchange, request: EngineRequest, make_body: MakeBody) -> None:
-        model = request.model or self._models.only(has_engine_control, "sleep")
-        metadata, _ = self._models.find(model)
-        self._submitter.submit_single(exchange, engine_infer_request(request, metadata), model, make_body)
+        inference = to.infer_request(request.document, metadata)
+        self._submitter.submit_single(exchange, inference, model, make_body, error_response)
 
     def _count_input_tokens(self, exchange: HttpExchange) -> None:
 
         def submit(request: ResponsesRequest) -> None:
             text = self._responses.text_of(exchange, request)
-            metadata, _ = self._models.find(text.model)
-            inference = tokenizer_infer_request(counting_request(text.model, str(text.prompts[0])), metadata)
-            self._submitter.submit_single(exchange, inference, text.model, input_tokens_body)
+            counting = counting_request(text.model, str(text.prompts[0]))
+            self._submit_single(exchange, TOKENIZER, counting, input_tokens_body)
 
         self._bodies.read(exchange, read_input_tokens_request, submit)
 
@@ -487,11 +481,11 @@ class OpenAiApi:
 
         def submit(request: TextRequest) -> None:
             metadata, _ = self._models.find(request.model)
-            if not has_tokenizer(metadata):
+            if not TOKENIZER.is_in(metadata):
                 self._texts.submit(exchange, request, CountWriter(exchange))
                 return
-            inference = tokenizer_infer_request(counting_request(request.model, str(request.prompts[0])), metadata)
-            self._submitter.submit_single(exchange, inference, request.model, count_body, anthropic_error_response)
+            counting = counting_request(request.model, str(request.prompts[0]))
+            self._submit_single(exchange, TOKENIZER, counting, count_body, anthropic_error_response)
 
         self._bodies.read(exchange, read_count_request, submit, anthropic_error_response)
 

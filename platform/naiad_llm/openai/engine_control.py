@@ -6,61 +6,35 @@ A sleeping model has freed its GPU's memory. Its process stays, so it wakes up f
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
-from naiad.protocol.inference import InferRequest, OutputTensor
-from naiad.protocol.metadata import ModelMetadata
-from naiad.protocol.text_models import has_string
+from naiad.protocol.inference import OutputTensor
 from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.model_inputs import ModelRequest
 from naiad_llm.openai.requests import to_json
 from naiad_llm.openai.tokenizer import tokenizer_body
-from naiad_llm.openai.vllm_tensors import build_infer_request
 
-_REQUEST = "engine_request"
 _LEVELS = ("1", "2")
 _MODES = ("abort", "wait", "keep")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """A request to a model's engine; the model's name is "" for the only one."""
-
-    model: str
-    document: str
-
-
-def read_sleep(query: bytes) -> EngineRequest:
+def read_sleep(query: bytes) -> ModelRequest:
     """The request of `POST /sleep`."""
     given = _parameters(query)
     level = _choice(given, "level", _LEVELS)
     return _request(given, {"sleep": {"level": int(level), "mode": _choice(given, "mode", _MODES)}})
 
 
-def read_wake_up(query: bytes) -> EngineRequest:
+def read_wake_up(query: bytes) -> ModelRequest:
     """The request of `POST /wake_up`, for all that sleeps, or for what its parameters `tags` name."""
     given = _parameters(query)
     return _request(given, {"wake_up": {"tags": given.get("tags")}})
 
 
-def read_is_sleeping(query: bytes) -> EngineRequest:
+def read_is_sleeping(query: bytes) -> ModelRequest:
     """The request of `GET /is_sleeping`."""
     return _request(_parameters(query), {"is_sleeping": True})
-
-
-def has_engine_control(metadata: ModelMetadata) -> bool:
-    """Whether a model has the string input `engine_request`."""
-    return has_string(metadata.inputs, _REQUEST)
-
-
-def engine_infer_request(request: EngineRequest, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for *request*."""
-    if not has_engine_control(metadata):
-        raise ApiError(
-            f"The model `{metadata.name}` does not sleep: it has no string input '{_REQUEST}'", param="model"
-        )
-    return build_infer_request(metadata, {_REQUEST: request.document, "stream": False}, {})
 
 
 def no_body(outputs: Mapping[str, OutputTensor]) -> bytes:
@@ -73,8 +47,8 @@ def _parameters(query: bytes) -> dict[str, list[str]]:
     return parse_qs(query.decode("latin-1"))
 
 
-def _request(given: Mapping[str, list[str]], document: dict[str, Any]) -> EngineRequest:
-    return EngineRequest(given.get("model", [""])[-1], to_json(document))
+def _request(given: Mapping[str, list[str]], document: dict[str, Any]) -> ModelRequest:
+    return ModelRequest(given.get("model", [""])[-1], to_json(document))
 
 
 def _choice(given: Mapping[str, list[str]], name: str, values: tuple[str, ...]) -> str:

@@ -9,14 +9,11 @@ from typing import Any
 
 import orjson
 
-from naiad.protocol.inference import InferRequest, OutputTensor
-from naiad.protocol.metadata import ModelMetadata
-from naiad.protocol.text_models import has_string
+from naiad.protocol.inference import OutputTensor
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
 from naiad_llm.openai.requests import ARRAY, BOOLEAN, TEXT, FieldRule, to_json, validate_fields
-from naiad_llm.openai.vllm_tensors import build_infer_request, strings, sum_of
+from naiad_llm.openai.vllm_tensors import strings, sum_of
 
-RERANK_REQUEST = "rerank_request"
 _MAX_DOCUMENTS = 10_000
 _RULES: dict[str, FieldRule] = {
     "model": TEXT,
@@ -94,14 +91,3 @@ def _text(document: object, where: str) -> str:
     if not isinstance(text, str):
         raise ApiError(f'`{where}` must be a string or {{"text": ...}}', param=where)
     return text
-
-
-def rerank_infer_request(request: RerankRequest, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for *request*."""
-    if not has_string(metadata.inputs, RERANK_REQUEST):
-        raise ApiError(
-            f"The model `{metadata.name}` does not rank documents: it has no string input '{RERANK_REQUEST}'",
-            param="model",
-        )
-    values = {RERANK_REQUEST: request.document, "stream": False, "return_num_input_tokens": True}
-    return build_infer_request(metadata, values, {})

@@ -6,15 +6,13 @@ As there, requests need not name the model where only one has a tokenizer: lm-ev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
-from naiad.protocol.inference import InferRequest, OutputTensor
-from naiad.protocol.metadata import ModelMetadata
-from naiad.protocol.text_models import has_string
+from naiad.protocol.inference import OutputTensor
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.model_inputs import ModelRequest
 from naiad_llm.openai.requests import (
     ARRAY,
     BOOLEAN,
@@ -26,9 +24,8 @@ from naiad_llm.openai.requests import (
     to_json,
     validate_fields,
 )
-from naiad_llm.openai.vllm_tensors import build_infer_request, strings
+from naiad_llm.openai.vllm_tensors import strings
 
-TOKENIZER_REQUEST = "tokenizer_request"
 _TEXT_OUTPUT = "text_output"
 _CONVERSATION = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
 _TOKENIZE: dict[str, FieldRule] = {
@@ -45,15 +42,7 @@ _TOKENIZE: dict[str, FieldRule] = {
 _DETOKENIZE: dict[str, FieldRule] = {"model": TEXT, "tokens": ARRAY}
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizerRequest:
-    """A request to a model's tokenizer; the model's name is "" for the only one."""
-
-    model: str
-    document: str
-
-
-def read_tokenize(document: Mapping[str, Any]) -> TokenizerRequest:
+def read_tokenize(document: Mapping[str, Any]) -> ModelRequest:
     """The request in the body of `POST /tokenize`."""
     given = validate_fields(
         document, _TOKENIZE, (), {"chat_template": "prompts are rendered by the model's own template"}
@@ -64,43 +53,28 @@ def read_tokenize(document: Mapping[str, Any]) -> TokenizerRequest:
         name: given[name] for name in ("add_special_tokens", "return_token_strs") if name in given
     }
     if "prompt" in given:
-        return TokenizerRequest(given.get("model", ""), to_json({"prompt": given["prompt"], **options}))
+        return ModelRequest(given.get("model", ""), to_json({"prompt": given["prompt"], **options}))
     conversation = {"messages": check_messages(given["messages"], "messages")}
     conversation.update({name: given[name] for name in _CONVERSATION if name in given})
-    return TokenizerRequest(given.get("model", ""), to_json({"chat": conversation, **options}))
+    return ModelRequest(given.get("model", ""), to_json({"chat": conversation, **options}))
 
 
-def read_detokenize(document: Mapping[str, Any]) -> TokenizerRequest:
+def read_detokenize(document: Mapping[str, Any]) -> ModelRequest:
     """The request in the body of `POST /detokenize`."""
     given = validate_fields(document, _DETOKENIZE, ("tokens",))
     if given["tokens"] and not are_token_ids(given["tokens"]):
         raise ApiError("`tokens` must be an array of token ids", param="tokens")
-    return TokenizerRequest(given.get("model", ""), to_json({"tokens": given["tokens"]}))
+    return ModelRequest(given.get("model", ""), to_json({"tokens": given["tokens"]}))
 
 
-def counting_request(model: str, conversation: str) -> TokenizerRequest:
+def counting_request(model: str, conversation: str) -> ModelRequest:
     """A request for the number of tokens of a conversation, which is JSON."""
-    return TokenizerRequest(model, to_json({"chat": orjson.Fragment(conversation), "return_tokens": False}))
+    return ModelRequest(model, to_json({"chat": orjson.Fragment(conversation), "return_tokens": False}))
 
 
-def info_request(model: str) -> TokenizerRequest:
+def info_request(model: str) -> ModelRequest:
     """A request for what a client must know of a tokenizer to use it: its special tokens and the chat template."""
-    return TokenizerRequest(model, to_json({"info": True}))
-
-
-def has_tokenizer(metadata: ModelMetadata) -> bool:
-    """Whether a model has the string input `tokenizer_request`."""
-    return has_string(metadata.inputs, TOKENIZER_REQUEST)
-
-
-def tokenizer_infer_request(request: TokenizerRequest, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for *request*."""
-    if not has_tokenizer(metadata):
-        raise ApiError(
-            f"The model `{metadata.name}` does not tokenize: it has no string input '{TOKENIZER_REQUEST}'",
-            param="model",
-        )
-    return build_infer_request(metadata, {TOKENIZER_REQUEST: request.document, "stream": False}, {})
+    return ModelRequest(model, to_json({"info": True}))
 
 
 def tokenizer_body(outputs: Mapping[str, OutputTensor]) -> bytes:
