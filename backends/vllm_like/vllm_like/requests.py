@@ -5,10 +5,10 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from vllm_like import chat, constraints, engine_control, engine_paths, json_text, sampling, tokenizing
-from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, PathRequest, RankRequest
+from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, Generation, PathRequest, RankRequest
 from vllm_like.tensors import PATH_REQUEST, Inputs
 
 _MAX_TOKEN_ID = (1 << 31) - 1
@@ -55,22 +55,16 @@ class TextRequest:
 
 
 @dataclass(frozen=True)
-class TokenizerRequest:
-    """A request to the tokenizer; see `tokenizing`."""
+class Question:
+    """A question to the engine, which *respond* answers with a JSON object; it blocks."""
 
     given: Dict[str, Any]
-
-
-@dataclass(frozen=True)
-class EngineRequest:
-    """A request to the engine; see `engine_control`."""
-
-    given: Dict[str, Any]
+    respond: Callable[[Engine, Dict[str, Any]], Dict[str, Any]]
 
 
 def read_request(
     request: Any, request_id: str, rules: constraints.ConstraintRules, paths: Sequence[str]
-) -> Union[TextRequest, EmbeddingRequest, RankRequest, TokenizerRequest, EngineRequest, PathRequest]:
+) -> Union[TextRequest, EmbeddingRequest, RankRequest, Question, PathRequest]:
     """The request in the input tensors of *request*.
 
     Args:
@@ -91,10 +85,10 @@ def read_request(
         return _ranking(ranking, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
     tokenizing_request = inputs.text("tokenizer_request")
     if tokenizing_request is not None:
-        return TokenizerRequest(tokenizing.read_request(tokenizing_request, rules))
+        return Question(tokenizing.read_request(tokenizing_request, rules), tokenizing.respond)
     control = inputs.text("engine_request")
     if control is not None:
-        return EngineRequest(engine_control.read_request(control))
+        return Question(engine_control.read_request(control), engine_control.respond)
     parts = inputs.texts(PATH_REQUEST)
     if parts:
         return engine_paths.read_request(parts, paths)

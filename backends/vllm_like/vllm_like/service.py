@@ -6,14 +6,14 @@ import itertools
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Dict, Mapping
 
 import triton_python_backend_utils as pb_utils
 from naiad_stub.template_rules import TemplateRules
 
-from vllm_like import engine_control, engines, requests, settings, tensors, tokenizing
+from vllm_like import engines, requests, settings, tensors
 from vllm_like.constraints import ConstraintRules
-from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, EngineDeadError, PathRequest, RankRequest
+from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadError, PathRequest, RankRequest
 from vllm_like.metrics import Metrics
 from vllm_like.responses import FINAL, PathResponse, ResponseSink, embedding_sink, rank_sink, send_document, send_error
 
@@ -65,11 +65,8 @@ class Service:
             if isinstance(given, RankRequest):
                 self._engine.rank(given, rank_sink(sender, counts=given.wants_counts))
                 return
-            if isinstance(given, requests.TokenizerRequest):
-                self._tokenizer.submit(self._respond, tokenizing.respond, given.given, sender)
-                return
-            if isinstance(given, requests.EngineRequest):
-                self._tokenizer.submit(self._respond, engine_control.respond, given.given, sender)
+            if isinstance(given, requests.Question):
+                self._tokenizer.submit(self._respond, given, sender)
                 return
             if isinstance(given, PathRequest):
                 self._engine.forward(given, PathResponse(sender))
@@ -87,11 +84,9 @@ class Service:
         except Exception as error:  # noqa: BLE001 - sent to the client; other requests go on
             send_error(sender, error)
 
-    def _respond(
-        self, respond: Callable[[Engine, Dict[str, Any]], Dict[str, Any]], given: Dict[str, Any], sender: Any
-    ) -> None:
+    def _respond(self, question: requests.Question, sender: Any) -> None:
         try:
-            send_document(sender, respond(self._engine, given))
+            send_document(sender, question.respond(self._engine, question.given))
         except Exception as error:  # noqa: BLE001 - sent to the client
             send_error(sender, error)
 
