@@ -61,11 +61,7 @@ class DeclaredProvider(Protocol):
 
 
 class EnvironmentManager:
-    """Prepares environments; one per server. Methods are thread-safe.
-
-    Args:
-        waits: Whether to wait for an environment that another process is creating; `EnvironmentBusyError` otherwise.
-    """
+    """Prepares environments; one per server, thread-safe. Without *waits*, it raises EnvironmentBusyError."""
 
     def __init__(
         self,

@@ -61,12 +61,7 @@ _NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR"
 
 
 def inherited_variables(base: Mapping[str, str], named: Sequence[str] | None) -> dict[str, str]:
-    """The variables of *base* that guests may inherit.
-
-    Args:
-        named: Names, or patterns such as `AWS_*`, of variables that guests inherit beside those that every process
-            needs; None for all.
-    """
+    """The variables of *base* that guests may inherit: what all need, and *named* ones or patterns; None for all."""
     if named is None:
         return dict(base)
     patterns = (*_NEEDED, *named)

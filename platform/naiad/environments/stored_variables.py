@@ -14,11 +14,7 @@ _UNSET = "***unset***"  # the value by which conda says in `conda-meta/state` th
 
 
 def stored_variables(prefix: Path) -> dict[str, str | None]:
-    """The variables that conda or the recipe stored: those of packages, then those of the environment's own.
-
-    Raises:
-        ExecutionEnvironmentError: If a file is malformed, or names a variable that no process can have.
-    """
+    """The variables that conda or the recipe stored; ExecutionEnvironmentError for a malformed file or name."""
     found: dict[str, str | None] = {}
     for file in sorted(_files(prefix / "etc/conda/env_vars.d", ".json")):
         found.update(_stored_variables(file, _object_in(file)))

@@ -229,11 +229,7 @@ SYSTEM: GuestProcesses = SystemProcesses()  # the processes of this system
 
 
 async def _restore(spec: LaunchSpec, restore: Callable[[], object]) -> None:
-    """Prepare an environment again that was removed under the lease, for example with `rm`.
-
-    Raises:
-        GuestExitedError: If that fails, or makes another environment because its archive has changed.
-    """
+    """Prepare an environment again that was removed; GuestExitedError if that fails or makes another one."""
     logger.warning(
         "%s is gone from the store of environments, which is used by '%s'; preparing it again", spec.python, spec.name
     )

@@ -453,11 +453,7 @@ class Worker:
         return shared or NO_HEADERS
 
     def release_idle_memory(self, *, idle: bool) -> bool:
-        """Release output blocks that were read; if *idle*, have both sides return free pages to the system.
-
-        Returns:
-            Whether blocks were released: the guest has pages to return from now on.
-        """
+        """Release output blocks that were read; if *idle*, free pages of both sides. Whether blocks were released."""
         has_released = bool(self.memory.released)
         self._send_released()
         if idle and not self.batches:

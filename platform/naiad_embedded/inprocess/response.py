@@ -60,11 +60,7 @@ class InferenceResponse:
 
 
 class ReadRequest:
-    """One submitted request: the engine's sink for its responses, and the way for an iterator to reach the engine.
-
-    Attributes:
-        opened: The engine's request; None until the engine has accepted it.
-    """
+    """One submitted request: the engine's sink for its responses, and the way for an iterator to reach the engine."""
 
     def __init__(
         self,
@@ -73,7 +69,7 @@ class ReadRequest:
         model: NamedModel,
         request_id: str | None,
     ) -> None:
-        self.opened: OpenRequest | None = None
+        self.opened: OpenRequest | None = None  # the engine's request; None until the engine has accepted it
         self._engine = engine
         self._post = post
         self._model = model

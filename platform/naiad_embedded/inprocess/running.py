@@ -40,20 +40,16 @@ logging.getLogger("naiad").addHandler(logging.NullHandler())
 
 
 class RunningServer:
-    """A server between `Server.start` and `Server.stop`.
-
-    Attributes:
-        engine: The engine; only the loop's thread may call it.
-        extensions: State that all services of this server share, such as registered memory regions.
-    """
+    """A server between `Server.start` and `Server.stop`."""
 
     all_running: ClassVar[set[RunningServer]] = set()
 
     def __init__(self, options: ServerOptions, loop: LoopThread, log: ActiveLog | None) -> None:
         self.options = options
         self.loop = loop
+        # State that all services of this server share, such as registered memory regions.
         self.extensions = Extensions(log=log or NullLog())
-        self.engine: Engine
+        self.engine: Engine  # the engine; only the loop's thread may call it
         self._log = log
         self._stack = AsyncExitStack()
         self._has_engine = self._is_stopped = False

@@ -45,13 +45,7 @@ class AnyName:
 
 
 class RequestRun:
-    """One request and its responses so far.
-
-    Attributes:
-        make: Makes the request that the model sees; called again if it is scheduled again.
-        responses: The responses, without the final mark.
-        is_rescheduled: Whether the model asked for the request to be scheduled again.
-    """
+    """One request and its responses so far."""
 
     def __init__(
         self,
@@ -62,10 +56,10 @@ class RequestRun:
     ) -> None:
         self._kept = kept
         self.request = request
-        self.make = make
+        self.make = make  # makes the request that the model sees; called again if it is scheduled again
         self.requested = requested
-        self.responses: list[Response] = []
-        self.is_rescheduled = False
+        self.responses: list[Response] = []  # the responses, without the final mark
+        self.is_rescheduled = False  # whether the model asked for the request to be scheduled again
         self._is_final = False
         self._changed = threading.Condition()
 

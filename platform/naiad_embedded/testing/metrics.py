@@ -13,32 +13,23 @@ from naiad_stub.runtime import MetricStore
 
 @dataclass(slots=True, eq=False)
 class RecordedMetric:
-    """One metric that a model created.
-
-    Attributes:
-        observed: Values that a histogram was given, in order.
-        buckets: A histogram's upper bounds.
-    """
+    """One metric that a model created."""
 
     labels: dict[str, str]
     value: float = 0.0
-    observed: list[float] = field(default_factory=list)
-    buckets: tuple[float, ...] = ()
+    observed: list[float] = field(default_factory=list)  # values that a histogram was given, in order
+    buckets: tuple[float, ...] = ()  # a histogram's upper bounds
 
 
 @dataclass(slots=True, eq=False)
 class RecordedFamily:
-    """Metrics with one name.
-
-    Attributes:
-        holders: How many `MetricFamily` objects of the model are this family.
-    """
+    """Metrics with one name."""
 
     name: str
     description: str
     kind: MetricKind
     metrics: list[RecordedMetric] = field(default_factory=list)
-    holders: int = 0
+    holders: int = 0  # how many `MetricFamily` objects of the model are this family
 
     def find(self, **labels: str) -> RecordedMetric | None:
         """The metric of exactly these labels."""

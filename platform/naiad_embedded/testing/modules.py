@@ -26,16 +26,12 @@ from naiad_stub import api, loader
 
 
 class ModelModules:
-    """The modules of one model.
-
-    Attributes:
-        module: That of the model's file; None before it is loaded.
-    """
+    """The modules of one model."""
 
     _lock: ClassVar[threading.RLock] = threading.RLock()
     _entered: ClassVar[ModelModules | None] = None
     _open: ClassVar[list[ModelModules]] = []
-    module: ModuleType | None = None
+    module: ModuleType | None = None  # that of the model's file; None before it is loaded
 
     def __init__(self, version_dir: str, *folders: Path) -> None:
         """Modules from *folders*, of the model whose version is in *version_dir*.

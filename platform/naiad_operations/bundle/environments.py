@@ -80,11 +80,7 @@ class BundledEnvironments:
         self.notes: list[str] = []
 
     def add(self, source: Path | EnvironmentSource, origin: str, python: SpecifierSet | None = None) -> str:
-        """Collect an environment unless that is done; returns its path in the bundle. *origin* is for errors.
-
-        Raises:
-            BundleError: If it is for another platform, or its digest or signature is not the required one.
-        """
+        """Collect an environment once; returns its path in the bundle. BundleError for another platform or content."""
         named = source if isinstance(source, EnvironmentSource) else EnvironmentSource(path=source)
         if named.is_interpreter:
             named = EnvironmentSource(path=self._folder_of(named, origin))

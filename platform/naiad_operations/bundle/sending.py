@@ -36,11 +36,7 @@ def send_image(
     reporter: ProgressReporter,
     report: Callable[[str, int, Transfer], None],
 ) -> str:
-    """Send an image and move the tag to it, unless the tag is there already; returns the digest of the manifest.
-
-    Raises:
-        StaleRecordError: If files are not as an earlier push found them.
-    """
+    """Send an image and move the tag to it; returns the manifest's digest. StaleRecordError if files have changed."""
     places = _BlobPlaces(store, client)
 
     def send(digest: str) -> tuple[str, int, Transfer]:

@@ -118,6 +118,10 @@ class ExaminedModel:
             )
         )
 
+    def add_warning(self, code: str, message: str, advice: str, *, where: str, version: int) -> None:
+        finding = Finding(severity=Severity.WARNING, code=code, message=message, advice=advice, where=where)
+        self.add_findings([finding], version)
+
     def has_errors_of(self, version: int) -> bool:
         return any(each.version == version and each.severity is Severity.ERROR for each in self.findings)
 
@@ -155,11 +159,7 @@ def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedMod
 
 
 def _read_config(examined: ExaminedModel, context: ExaminationContext, *, strict: bool) -> pb.ModelConfig:
-    """The configuration of a model; one that needs a GPU is read also on a machine without, which is a finding.
-
-    Raises:
-        NaiadError: If it cannot be read, or is invalid also where there is a GPU.
-    """
+    """The configuration of a model; one that needs a GPU is read also without, which is a finding."""
     options, files = context.options.models, examined.files
     assumed = context.assumed_gpus
     gpus = gpu_placement(falls_back=options.gpu_fallback == "cpu")
@@ -214,18 +214,10 @@ def _examine_version(
     for misspelt in misspelt_parameters(config):
         where = str(config_path(examined.files, context.options.models.config_name))
         advice = "correct the name, or rename the parameter if it is the model's own"
-        finding = Finding(severity=Severity.WARNING, code="parameter", message=misspelt, advice=advice, where=where)
-        examined.add_findings([finding], version)
-    advice = "fetch it before the server starts; whether the model needs it shows only when it runs"
-    examined.add_findings(
-        [
-            Finding(
-                severity=Severity.WARNING, code="unfetched", message=f"it is {what}", advice=advice, where=str(path)
-            )
-            for path, what in find_unfetched(files.directory)
-        ],
-        version,
-    )
+        examined.add_warning("parameter", misspelt, advice, where=where, version=version)
+    for path, what in find_unfetched(files.directory):
+        advice = "fetch it before the server starts; whether the model needs it shows only when it runs"
+        examined.add_warning("unfetched", f"it is {what}", advice, where=str(path), version=version)
     _examine_configuration(examined, config, resolution, version, context)
     environment = _prepare_environment(examined, resolution, version, context)
     if environment is None:
@@ -313,15 +305,10 @@ def _examine_completed(examined: ExaminedModel, config: ModelConfig, version: in
     missing = explain_missing_tensors(examined.files, config, context.options.models.config_name)
     if missing:
         advice = "name them in config.pbtxt, or define auto_complete_config"
-        finding = Finding(severity=Severity.WARNING, code="no-tensors", message=missing, advice=advice, where=path)
-        examined.add_findings([finding], version)
+        examined.add_warning("no-tensors", missing, advice, where=path, version=version)
     repeated = explain_repeated_tensors(config)
     if repeated:
-        advice = "give each its own name"
-        finding = Finding(
-            severity=Severity.WARNING, code="repeated-tensors", message=repeated, advice=advice, where=path
-        )
-        examined.add_findings([finding], version)
+        examined.add_warning("repeated-tensors", repeated, "give each its own name", where=path, version=version)
     for read in (read_labels, read_samples, read_states):
         try:
             read(config, examined.files.directory)
@@ -357,6 +344,7 @@ def _prepare_environment(
 ) -> ReadyEnvironment | None:
     """The prepared environment; None if that fails, which adds a finding, or if it would need unpacking."""
     archive = _archive(resolution.environment)
+    where = str(resolution.environment or "")
     try:
         if archive is not None:
             stored = context.options.environments
@@ -373,20 +361,12 @@ def _prepare_environment(
         is_folder = environment.digest is None and not environment.is_host
         if moved := explain_moved_scripts(environment.prefix) if is_folder else "":
             message, _, advice = moved.partition("; ")
-            where = str(resolution.environment or "")
-            finding = Finding(severity=Severity.WARNING, code="scripts", message=message, advice=advice, where=where)
-            examined.add_findings([finding], version)
+            examined.add_warning("scripts", message, advice, where=where, version=version)
         return environment
     except EnvironmentBusyError as error:
-        message, _, _ = error.message.partition("; ")
-        finding = Finding(
-            severity=Severity.WARNING,
-            code="environment-busy",
-            message=message,
-            advice="examine the model again when that has ended; most of its checks need the environment",
-            where=str(resolution.environment or ""),
-        )
-        examined.add_findings([finding], version)
+        advice = "examine the model again when that has ended; most of its checks need the environment"
+        message = error.message.partition("; ")[0]
+        examined.add_warning("environment-busy", message, advice, where=where, version=version)
         return None
     except NaiadError as error:
         code = "python" if resolution.environment is None else "environment"
@@ -397,7 +377,7 @@ def _prepare_environment(
             code=code,
             message=message,
             advice=advice or _ADVICE[code],
-            where=str(resolution.environment or ""),
+            where=where,
         )
         examined.add_findings([finding], version)
         return None

@@ -70,12 +70,14 @@ CONFIGURATIONS = {
 
 
 def codes_of_source():
-    """The codes in `naiad_operations.doctor`: the values of `code=`, and the keys of the tables of advice."""
+    """The codes in `naiad_operations.doctor`: values of `code=`, first arguments of `add_warning`, keys of advice."""
     found = set()
     for path in Path(naiad_operations.doctor.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "code":
                 found |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_warning":
+                found.add(node.args[0].value)
             elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_ADVICE":
                 found |= {key.value for key in node.value.keys}
     return {each for each in found if isinstance(each, str) and each != "code"}

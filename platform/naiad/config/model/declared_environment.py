@@ -128,11 +128,7 @@ def add_dependencies(text: str, requirements: Iterable[str], where: str, *, requ
 
 
 def remove_dependencies(text: str, packages: Iterable[str], where: str) -> str:
-    """The script without these packages in its block, whatever version and condition it requires them with.
-
-    Raises:
-        ConfigError: If the block does not require one of them, or no other package; or is invalid.
-    """
+    """The script without these packages in its block; ConfigError if it does not require one, or no other."""
     block = read_script_block(text, where)
     names = [(_key(line, where).partition(";")[0], line) for line in (block.dependencies if block else ())]
     removed = {canonicalize_name(name): name for name in packages}

@@ -32,11 +32,7 @@ _INTEGERS = {
 
 
 def prepare(value: Any, descriptor: Descriptor, path: str = "") -> dict[str, Any]:
-    """Check the JSON form of a message; return a copy in the form that protobuf's parser in Python accepts.
-
-    Raises:
-        ConfigError: With the path of the first field that is unknown or has the wrong type.
-    """
+    """The JSON form of a message for protobuf's parser in Python; ConfigError has the path of a wrong field."""
     if not isinstance(value, Mapping):
         raise _type_error(path, "an object", value)
     # Both spellings of a field are legal in protobuf's JSON.

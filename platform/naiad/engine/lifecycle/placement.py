@@ -53,11 +53,7 @@ def place_instances(config: ModelConfig, facts: LoadFacts, processes: int) -> Pl
 
 
 def place_ensemble(config: ModelConfig, members: Sequence[Collection[int]], *, is_cached: bool) -> Placement:
-    """Which processes execute requests to an ensemble that arrive there; the coordinator executes all others.
-
-    Args:
-        members: For the model of each step, the processes beside the coordinator that have instances of it.
-    """
+    """Which processes execute requests to an ensemble that arrive there; *members*: who has each step's model."""
     message = config.message
     if is_cached and message.response_cache.enable:
         return Placement((COORDINATOR,), "one cache has its responses")

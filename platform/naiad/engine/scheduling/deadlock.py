@@ -43,11 +43,7 @@ def find_deadlocked(waits: Mapping[Instance, Sequence[Collection[Instance]]]) ->
 def deadlock_cycle(
     start: Instance, waits: Mapping[Instance, Sequence[Collection[Instance]]], deadlocked: set[Instance]
 ) -> list[Instance]:
-    """A cycle of *deadlocked* instances that *start*, one of them, waits for, to name it in an error.
-
-    Returns:
-        The instances of the cycle in the order of their calls, the first one again at the end.
-    """
+    """A cycle of *deadlocked* instances that *start* waits for, in the order of their calls, its first one twice."""
     path: list[Instance] = []
     instance = start
     while instance not in path:

@@ -71,11 +71,7 @@ class ReportedResponses:
 
 
 class ReportedStatistics:
-    """Counts what backends report about the requests of one model version.
-
-    Args:
-        find: The time at which a request in flight was queued (monotonic ns), and its rows; None if it has ended.
-    """
+    """Counts what backends report of requests; *find* has when one in flight was queued, and its rows."""
 
     def __init__(self, statistics: Statistics, find: Callable[[int], tuple[int, int] | None]) -> None:
         self._statistics = statistics

@@ -30,11 +30,7 @@ _ABANDONED_AFTER = 86_400.0
 
 
 class RemoteArchives:
-    """The records and downloads of remote archives of one store.
-
-    Args:
-        waits: Whether to wait for a download of another process; `EnvironmentBusyError` otherwise.
-    """
+    """The records and downloads of remote archives of one store; with *waits*, it waits for other processes."""
 
     def __init__(self, root: Path, reporter: ProgressReporter, *, waits: bool = True) -> None:
         self._root = root
@@ -88,11 +84,7 @@ class RemoteArchives:
 
     @contextmanager
     def exclusive(self, uri: str, label: str) -> Iterator[None]:
-        """A lock on downloading this URI, across processes.
-
-        Raises:
-            ExecutionEnvironmentError: If the lock cannot be used, or another process has it and this does not wait.
-        """
+        """A lock on downloading this URI, across processes; ExecutionEnvironmentError if it cannot be had."""
         subject = redact(uri) + (f" of '{label}'" if label else "")
 
         def on_waiting(holder: str) -> None:

@@ -12,11 +12,7 @@ _Inode = tuple[int, int]
 
 
 class DiskUsage:
-    """The bytes that parts take together; parts are removed from it one by one.
-
-    Args:
-        linked: Sizes of the files of each part that have several links, as `linked_files` returns them.
-    """
+    """The bytes that parts take together; *linked* has the sizes of their files that have several links."""
 
     def __init__(self, sizes: Mapping[str, int], linked: Mapping[str, Mapping[_Inode, int]]) -> None:
         self._sizes = dict(sizes)

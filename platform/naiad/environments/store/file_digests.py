@@ -94,11 +94,7 @@ def make_read_only(files: Mapping[str, FileState]) -> dict[str, FileState]:
 def record_files(
     entry: Path, files: Mapping[str, FileState], unpacked: Mapping[str, UnpackedFile]
 ) -> dict[str, list[str]]:
-    """Write the digests of an entry's files to its `files.json`; returns its content.
-
-    Args:
-        unpacked: Files that unpacking wrote, by path relative to `env`; their digests are reused while unchanged.
-    """
+    """Write the digests of an entry's files to its `files.json`; those of *unpacked* are reused while unchanged."""
     content = {name: _describe(state, unpacked.get(name)) for name, state in files.items()}
     (entry / _NAME).write_text(json.dumps({"format": _FORMAT, "content": content}), encoding="utf-8")
     return content

@@ -67,12 +67,7 @@ def unused_bytes(root: Path) -> int:
 
 
 def make_room(store: Store, leases: EntryLeases, archive: Path, origin: str, *, max_bytes: int) -> None:
-    """Make room for unpacking an archive.
-
-    Args:
-        max_bytes: Size above which unused entries and pulled repositories are removed, least recently used first; 0 to
-            remove none.
-    """
+    """Make room for unpacking an archive; above *max_bytes* (0: never) unused parts go, least recently used first."""
     needed = needed_room(archive)
     if max_bytes:
         parts = read_parts(store.root)

@@ -61,11 +61,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class Store:
-    """The store in one folder; safe to use from any number of threads and processes.
-
-    Args:
-        waits: Whether to wait for an entry that another process is creating; `EnvironmentBusyError` otherwise.
-    """
+    """The store in one folder, for all threads and processes; without *waits*, it raises EnvironmentBusyError."""
 
     def __init__(self, root: Path, reporter: ProgressReporter, *, waits: bool = True) -> None:
         self.root = root

@@ -77,11 +77,7 @@ class PythonDefaults:
 
 
 def python_defaults(settings: Mapping[str, str], manifest: BackendManifest | None) -> PythonDefaults:
-    """The defaults of the flag --backend-config, else of the `backend.toml` of backend `python`, if it has a manifest.
-
-    Raises:
-        ResolutionError: If a setting is neither a version of Python nor a path, or two settings name an environment.
-    """
+    """The operator's defaults, else those of backend `python`; ResolutionError for invalid or double ones."""
     environment, environment_origin, base = "", "", Path.cwd()
     python, python_origin = None, ""
     if manifest is not None:
