@@ -25,7 +25,7 @@ def run(test: Callable[[OffloadPool], Awaitable[T]], **settings: Any) -> T:
             return await asyncio.wait_for(test(pool), 60)
         finally:
             await pool.close()
-            assert pool.pids == []
+            assert not pool.pid
 
     return asyncio.run(body())
 
@@ -67,7 +67,7 @@ def test_errors_of_a_function_are_raised() -> None:
         assert caught.value.code is Code.NOT_FOUND
         with pytest.raises(NaiadError, match=r"internal error; the server's log has the details"):
             await start(pool, tasks.fail)[1]
-        assert await start(pool, tasks.pid)[1] in pool.pids
+        assert await start(pool, tasks.pid)[1] == pool.pid
 
     run(test)
 
@@ -100,7 +100,7 @@ def test_cancelled_tasks_are_not_run_and_end_their_process_if_they_are_long() ->
         running, result = start(pool, tasks.hold, bytes(9 << 20))
         waiting, never = start(pool, tasks.hold)
         last = start(pool, tasks.pid)[1]
-        (pid,) = pool.pids
+        pid = pool.pid
         waiting.cancel()
         running.cancel()
         assert await last != pid
@@ -113,7 +113,7 @@ def test_cancelled_tasks_are_not_run_and_end_their_process_if_they_are_long() ->
 def test_process_without_tasks_ends() -> None:
     async def test(pool: OffloadPool) -> None:
         pid = await start(pool, tasks.pid)[1]
-        while pool.pids or psutil.pid_exists(pid):
+        while pool.pid or psutil.pid_exists(pid):
             await asyncio.sleep(0.01)
 
     run(test, idle_seconds=0.05)

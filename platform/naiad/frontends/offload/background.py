@@ -26,7 +26,7 @@ class Background:
     def __init__(self, memory_limit: int | None = None) -> None:
         """Nothing runs yet; reading a request may take *memory_limit* bytes, None for what its length allows."""
         self.slices = SliceScheduler()  # runs generators on the event loop, a slice of them in each turn
-        self.pool = OffloadPool() if memory_limit is None else OffloadPool(memory_limit=memory_limit)
+        self.pool = OffloadPool(memory_limit=memory_limit)
 
     async def close(self) -> None:
         self.slices.close()

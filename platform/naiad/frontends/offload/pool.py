@@ -29,7 +29,6 @@ logger = logging.getLogger("naiad.offload")
 _IDLE_SECONDS = 30.0  # How long a process without a task is kept. A start costs a quarter of a second.
 _WRITTEN_ON_LOOP = 1 << 20  # contents up to this are written on the event loop, in half a millisecond; else on a thread
 _KILLED_FROM = 8 << 20  # content from which a cancelled task is ended with its process; less is cheaper to finish
-_UNLIMITED = 1 << 62
 _BASE_MEMORY = 192 << 20
 _MEMORY_FACTOR = 32
 """Memory that a task may use: the base, and so many bytes for each byte of content. As Python's objects, a list of
@@ -89,28 +88,28 @@ class OffloadTask:
 
 
 class OffloadPool:
-    """Runs functions in processes of the host's interpreter, one task at a time in each.
+    """Runs functions in a process of the host's interpreter, one after the other.
 
     A function and its arguments are pickled, so that both must be importable there. A function gets the content of its
     task as a view of shared memory, then the arguments. What it returns is described in `messages`.
     """
 
-    def __init__(self, *, size: int = 1, idle_seconds: float = _IDLE_SECONDS, memory_limit: int = _UNLIMITED) -> None:
-        """A pool without processes; a task may use *memory_limit* bytes, or less if it has little content."""
-        self._size = size
+    def __init__(self, *, idle_seconds: float = _IDLE_SECONDS, memory_limit: int | None = None) -> None:
+        """A pool without process; a task may use *memory_limit* bytes, or less if it has little content."""
         self._memory_limit = memory_limit
         self._idle_seconds = idle_seconds
-        self._processes: list[OffloadProcess] = []
+        self._process: OffloadProcess | None = None  # which is replaced when it ends
         self._waiting: deque[OffloadTask] = deque()
         self._reaping: set[asyncio.Future[int]] = set()
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<OffloadPool processes={len(self._processes)} waiting={len(self._waiting)}>"
+        return f"<OffloadPool process={self.pid} waiting={len(self._waiting)}>"
 
     @property
-    def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
+    def pid(self) -> int:
+        """The id of its process; 0 without one."""
+        return 0 if self._process is None else self._process.pid
 
     def start(
         self,
@@ -126,17 +125,18 @@ class OffloadPool:
         """Run a function, after the tasks that were started before."""
         task = OffloadTask(self, function, content, arguments, resolve, on_done, on_failed)
         self._waiting.append(task)
-        self._dispatch()
+        self.dispatch()
         return task
 
     def memory_of(self, task: OffloadTask) -> int:
-        return min(_BASE_MEMORY + _MEMORY_FACTOR * task.size, self._memory_limit)
+        needed = _BASE_MEMORY + _MEMORY_FACTOR * task.size
+        return needed if self._memory_limit is None else min(needed, self._memory_limit)
 
     async def close(self) -> None:
-        """End all processes; tasks fail."""
+        """End the process; tasks fail."""
         self._is_closed = True
-        for process in tuple(self._processes):
-            process.end("the server is stopping")
+        if self._process is not None:
+            self._process.end("the server is stopping")
         while self._waiting:
             self._waiting.popleft().fail(_closed_error())
         while self._reaping:
@@ -151,38 +151,33 @@ class OffloadPool:
         elif task.size >= _KILLED_FROM:
             task.process.end("its task was cancelled")
 
-    def on_idle(self) -> None:
-        self._dispatch()
-
     def on_end(self, process: OffloadProcess, reaping: asyncio.Future[int]) -> None:
-        if process in self._processes:
-            self._processes.remove(process)
+        if process is self._process:
+            self._process = None
         self._reaping.add(reaping)
         reaping.add_done_callback(self._reaping.discard)
-        self._dispatch()
+        self.dispatch()
 
-    def _dispatch(self) -> None:
-        while self._waiting:
+    def dispatch(self) -> None:
+        """Begin the next task, unless the process has one."""
+        while self._waiting and (self._process is None or self._process.task is None):
+            task = self._waiting.popleft()
             if self._is_closed:
-                _fail_later(self._waiting.popleft(), _closed_error())
+                _fail_later(task, _closed_error())
                 continue
-            process = next((each for each in self._processes if each.task is None), None)
-            if process is None:
-                if len(self._processes) >= self._size:
-                    return
+            if self._process is None:
                 try:
-                    process = OffloadProcess(self, self._idle_seconds)
+                    self._process = OffloadProcess(self, self._idle_seconds)
                 except OSError as error:
                     logger.error("cannot start a process that reads long requests: %s", error)  # noqa: TRY400 - the cause is in the text
                     text = f"cannot read the request: no process could be started for it: {error.strerror or error}"
-                    _fail_later(self._waiting.popleft(), NaiadError(text, code=Code.UNAVAILABLE))
+                    _fail_later(task, NaiadError(text, code=Code.UNAVAILABLE))
                     continue
-                self._processes.append(process)
-            process.begin(self._waiting.popleft())
+            self._process.begin(task)
 
 
 class OffloadProcess:
-    """One process of the pool."""
+    """A process of the pool, until it is idle for long, dies or is ended."""
 
     def __init__(self, pool: OffloadPool, idle_seconds: float) -> None:
         self._pool = pool
@@ -265,7 +260,7 @@ class OffloadProcess:
             if task is not None and not task.is_over:
                 report(task)
         finally:  # an error of one task's callbacks must not keep the waiting tasks
-            self._pool.on_idle()
+            self._pool.dispatch()
 
     def _report(self, task: OffloadTask, head: bytes, memory: int) -> None:
         try:
