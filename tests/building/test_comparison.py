@@ -13,6 +13,7 @@ from environments import makers
 from naiad.cli.commands import naiad_group
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
+from naiad_building.comparison import _members
 
 
 def env(*arguments: object) -> Result:
@@ -105,3 +106,15 @@ def test_a_package_that_is_not_there_is_an_error_with_the_nearest(before, tmp_pa
 
     assert isinstance(failed, ExecutionEnvironmentError)
     assert failed.message == f"there is no package 'ader' in {before}; did you mean 'adder'?"
+
+
+def test_a_damaged_archive_is_named_with_the_members_before_the_damage(tmp_path, before):
+    packed = makers.pack_plainly(before, tmp_path / "e.tar")
+    packed.write_bytes(packed.read_bytes()[: packed.stat().st_size // 2])
+    read = []
+
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        read.extend(name for name, *_ in _members(packed))
+
+    assert read
+    assert f"damaged: reading it failed after {len(read)} members" in caught.value.message

@@ -37,12 +37,15 @@ def test_members_are_links_files_and_rewritten_files(tmp_path: Path, collector: 
         collector.add(str(tmp_path / name), name)
     collector.add_bytes(str(file), b"text", "same")
     collector.add_bytes(str(file), b"other", "changed")
+    file.chmod(0o644)
+    collector.add(str(file), "plain")
 
     assert collector.members == {
         "file": OutputMember(name="file", source=file, executable=True),
         "link": OutputMember(name="link", link="file"),
         "same": OutputMember(name="same", source=file, executable=True),
         "changed": OutputMember(name="changed", data=b"other", executable=True),
+        "plain": OutputMember(name="plain", source=file, executable=False),
     }
 
 
