@@ -13,7 +13,7 @@ from environments import makers
 from naiad.cli.commands import naiad_group
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.manager import EnvironmentManager
-from naiad_building.comparison import _members
+from naiad_building.comparison import _files, _members
 
 
 def env(*arguments: object) -> Result:
@@ -118,3 +118,9 @@ def test_a_damaged_archive_is_named_with_the_members_before_the_damage(tmp_path,
 
     assert read
     assert f"damaged: reading it failed after {len(read)} members" in caught.value.message
+
+
+def test_files_of_an_archive_have_the_sizes_and_digests_of_those_in_its_folder(tmp_path, before):
+    packed = makers.pack_plainly(before, tmp_path / "e.tar")
+
+    assert dict(_files(str(packed), tmp_path)) == dict(_files(str(before), tmp_path))

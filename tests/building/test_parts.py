@@ -12,7 +12,7 @@ import pytest
 from naiad.core.errors import ConfigError, ExecutionEnvironmentError
 from naiad.environments.archives.archive_writer import MTIME, OutputMember
 from naiad_building import build, collecting, pack, recipe
-from naiad_building.base_interpreter import BaseInterpreter, copy_base
+from naiad_building.base_interpreter import BaseInterpreter, copy_base, inspect_base
 from naiad_building.collecting import CHANNEL, HEADER
 from naiad_building.declared.conda import _python_version, _requirement
 from naiad_building.declared.declaration import read_declaration
@@ -83,7 +83,8 @@ def test_the_prefix_is_left_out_of_scripts_records_and_texts(
 
     data = {name: member.read() for name, member in collector.members.items()}
     assert str(prefix).encode() not in data["bin/tool"]
-    assert data["bin/tool"].endswith(b"print()\n")
+    start = b'#!/bin/sh\n\'\'\'exec\' "$(dirname -- "$(realpath -- "$0")")/python" "$0" "$@"\n\' \'\'\'\n'
+    assert data["bin/tool"] == start + b"print()\n"
     assert {name for name in files if collector.members[name] == before[name]} == {"bin/other", "share/tool"} | {
         name for name in files if name == "conda-meta/broken.json"
     }
@@ -334,3 +335,43 @@ def test_the_record_of_a_copied_python_has_its_files_and_those_that_name_the_pre
     assert entries["bin/tool"]["prefix_placeholder"] == str(tmp_path)
     assert "prefix_placeholder" not in entries["bin/binary"]
     assert f"\n+{CHANNEL}::python-3.12.4-0\n" in (tmp_path / "conda-meta" / "history").read_text()
+
+
+def test_bytecode_with_the_prefix_is_compiled_again_and_that_of_changed_sources_left_out(
+    tmp_path: Path, collector: collecting._MemberCollector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefix = tmp_path / "environment"
+    (prefix / "lib" / "__pycache__").mkdir(parents=True)
+    for name in ("own", "plain", "changed"):
+        source = prefix / "lib" / f"{name}.py"
+        source.write_text("")
+        head = HEADER.pack(b"magi", 0, int(source.stat().st_mtime), 0)
+        bytecode = prefix / "lib" / "__pycache__" / f"{name}.cpython-312.pyc"
+        bytecode.write_bytes(head + (str(prefix).encode() if name == "own" else b"code"))
+        for path in (source, bytecode):
+            collector.add(str(path), path.relative_to(prefix).as_posix())
+    collector.rewrite("lib/changed.py", b"other")
+
+    def compile_files(python: Path, jobs: list[collecting.CompileJob]) -> None:
+        assert (python, [job.source.name for job in jobs], jobs[0].shown) == (Path("/python"), ["own.py"], "lib/own.py")
+        jobs[0].target.parent.mkdir(parents=True)
+        jobs[0].target.write_bytes(HEADER.pack(b"magi", 0, int(jobs[0].source.stat().st_mtime), 0) + b"compiled")
+
+    monkeypatch.setattr(collecting, "compile_files", compile_files)
+
+    collecting._normalize_bytecode(collector, prefix, Path("/python"))
+
+    head = HEADER.pack(b"magi", 0, MTIME, 0)
+    found = {Path(name).name: member.read() for name, member in collector.members.items() if name.endswith(".pyc")}
+    assert found == {"own.cpython-312.pyc": head + b"compiled", "plain.cpython-312.pyc": head + b"code"}
+
+
+def test_an_interpreter_that_fails_is_named_with_its_error(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho '{}'\necho broken >&2\nexit 3\n")
+    python.chmod(0o755)
+
+    with pytest.raises(ExecutionEnvironmentError) as caught:
+        inspect_base(python)
+
+    assert caught.value.message == f"{python} does not work: broken"

@@ -218,6 +218,8 @@ def test_conda_packages_are_solved_for_the_python_that_the_model_asks_for(
     found = conda.read_conda_lock(lock, declared, None)
     assert found.versions == PACKAGES.versions
     assert found.pins == (Pin("six", "1.1", (wheel.digest,)),)
+    stale = replace(declared, specs=("zlib=9",))
+    assert "requires 'zlib=9'" in refusal(lambda: conda.read_conda_lock(lock, stale, None), StaleLockError)
     asked.clear()
     conda.resolve_conda(replace(DECLARED, requirements=()), *given, None, InstallOptions())
     assert asked == [["python>=3.10", "zlib=1.2.*"]]
