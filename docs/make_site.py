@@ -162,16 +162,24 @@ def build(site: Path = SITE) -> None:
 
 _CELL = re.compile(r"<td.*?</td>", re.DOTALL)
 _CODE = re.compile(r"(?<=<code>)[^<]+(?=</code>)")
-_HYPHENATED = re.compile(r"\S*\w-\w\S*")
+_WORD = re.compile(r"[^\s<>]+")
+_HYPHENATED = re.compile(r"-\w")
+_LONG_WORD = 24
+_JOINT = re.compile(r"(?<=[,/_])(?=\w|\{)")
 
 
 def unbroken(page: str) -> str:
-    """The HTML of a page, in whose tables no code is broken at a hyphen, where browsers would: `--http-` and `port`."""
+    """The HTML of a page whose code in tables is broken where a reader would break it.
 
-    def in_code(code: re.Match[str]) -> str:
-        return _HYPHENATED.sub(r'<span class="word">\g<0></span>', code[0])
+    Browsers break it at hyphens (`--http-` and `port`, `-` and `k`), and long names nowhere: their columns left one
+    word of room for the text beside them. A long name may be broken behind a comma, a slash or an underscore.
+    """
 
-    return _CELL.sub(lambda cell: _CODE.sub(in_code, cell[0]), page)
+    def in_word(word: re.Match[str]) -> str:
+        parts = _JOINT.split(word[0]) if len(word[0]) > _LONG_WORD else [word[0]]
+        return "<wbr>".join(f'<span class="word">{part}</span>' if _HYPHENATED.search(part) else part for part in parts)
+
+    return _CELL.sub(lambda cell: _CODE.sub(lambda code: _WORD.sub(in_word, code[0]), cell[0]), page)
 
 
 # -- the first page --------------------------------------------------------------------------------------------------

@@ -248,6 +248,18 @@ def test_code_in_tables_is_not_broken_at_hyphens():
     )
 
 
+def test_long_names_in_tables_are_broken_at_their_joints():
+    unbroken = MAKE_SITE["unbroken"]
+    cell = "<td><code>nv_{request,queue}_duration_us tests/test_it.py -k short_name</code></td>"
+    assert unbroken(cell) == (
+        "<td><code>nv_<wbr>{request,<wbr>queue}_<wbr>duration_<wbr>us tests/test_it.py "
+        '<span class="word">-k</span> short_name</code></td>'
+    )
+    assert unbroken("<td><code>model-repository,model-config,trace</code></td>") == (
+        '<td><code><span class="word">model-repository,</span><wbr><span class="word">model-config,</span><wbr>trace</code></td>'
+    )
+
+
 def test_a_state_without_a_place_in_the_picture_is_named():
     with pytest.raises(MAKE_SITE["SiteError"], match="no place for PAUSED; add one to _PLACES"):
         MAKE_SITE["state_picture"]("stateDiagram-v2\n    READY --> PAUSED\n")
