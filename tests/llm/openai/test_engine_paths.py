@@ -176,4 +176,4 @@ def test_a_client_that_leaves_cancels_its_request(stream):
         connection.request("POST", "/completion", "{}")
         assert begun.wait(120)
         connection.close()
-        api.loop.until(lambda: api.engine.cancelled)
+        api.loop.until(lambda: api.engine.cancelled, 120)

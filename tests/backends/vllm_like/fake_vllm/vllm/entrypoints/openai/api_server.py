@@ -9,7 +9,7 @@ class Application:
         self.args = args
         self.tasks = supported_tasks
         self.state = SimpleNamespace()
-        self.left = 0
+        self.begun = self.left = 0
 
     async def __call__(self, scope, receive, send):
         message = await receive()
@@ -19,6 +19,7 @@ class Application:
         if given.get("fails"):
             raise ValueError("as it was told")
         if given.get("waits"):
+            self.begun += 1
             assert (await receive())["type"] == "http.disconnect"
             self.left += 1
             return
@@ -32,6 +33,7 @@ class Application:
             "tasks": self.tasks,
             "name": self.args.served_model_name,
             "has_engine": self.state.engine is not None,
+            "begun": self.begun,
             "left": self.left,
         }
         text = json.dumps(told).encode()
