@@ -16,10 +16,10 @@ from naiad.core.errors import ConfigError, ExecutionEnvironmentError, Interprete
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import LogReporter
 from naiad.environments.store.store import Store
-from naiad_building import build, pack, recipe
+from naiad_building import build, pack, recipe, uv_program
 from naiad_building.base_interpreter import BaseInterpreter
 from naiad_building.comparison import PackageChange
-from naiad_building.declared import conda, locking, provider, venv
+from naiad_building.declared import conda, locking, provider, resolving, venv
 from naiad_building.declared.conda import CondaDeclaration, CondaPackages
 from naiad_building.declared.declaration import _logical_lines, locked_pins, read_declaration
 from naiad_building.declared.interpreter import ChosenPython, require_agreement
@@ -575,3 +575,94 @@ def test_what_a_closed_or_missing_folder_has_is_known(tmp_path: Path) -> None:
     assert provider._first_file(tmp_path / "no", ["b"]) is None
     assert provider._first_file(tmp_path, ["a", "b"]) == tmp_path / "b"
     assert provider._first_file(tmp_path, ["a"]) is None
+
+
+def test_a_declaration_without_a_lock_is_resolved_for_the_chosen_python_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, asked = tmp_path / "store", []
+    made = DeclaredEnvironments(root, StorePolicy(build=EnvBuild.ALLOWED), Store(root, LogReporter()))
+    file = tmp_path / "requirements.txt"
+    file.write_text("adder\n")
+
+    def resolve(resolver: resolving.Resolver) -> Path:
+        asked.append((resolver.declaration.file, resolver.base))
+        (resolver.folder / "pylock.toml").write_text(PYLOCK.format("1.0"))
+        return resolver.folder / "pylock.toml"
+
+    monkeypatch.setattr(provider, "inspect_base", lambda _: BASE)
+    monkeypatch.setattr(resolving.Resolver, "resolve_for_one", resolve)
+    declaration = read_declaration(file)
+    (root / "resolved" / provider.resolution_key(declaration, CHOSEN)).mkdir(parents=True)
+
+    found = [made._resolve(declaration, CHOSEN, "m") for _ in range(2)]
+
+    assert [[pin.name for pin in pins] for pins in found] == [["adder"]] * 2
+    assert asked == [(file, BASE)]
+
+
+@pytest.mark.parametrize(
+    ("required", "spec"),
+    [
+        ("==3.12", "python 3.12.*"),
+        ("==3.12.*", "python 3.12.*"),
+        ("==3.12.4", "python ==3.12.4"),
+        (">=3.10,<3.13", "python <3.13,>=3.10"),
+    ],
+)
+def test_versions_of_python_are_asked_of_conda_in_its_words(required: str, spec: str) -> None:
+    assert conda._python_spec(SpecifierSet(required)) == spec
+
+
+def test_packages_of_a_build_are_those_of_pypi_unless_conda_has_installed_its_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = [SimpleNamespace(name=name, version="1", source=name) for name in ("python", "conda")]
+    monkeypatch.setattr(build, "list_packages", lambda _: packages)
+
+    assert build._describe_build(tmp_path, Path("/p"), BASE).packages == (("python", "1"),)
+    own = replace(BASE, prefix=tmp_path)
+    assert build._describe_build(tmp_path, Path("/p"), own).packages == (("python", "1"), ("conda", "1"))
+
+
+def test_blank_lines_and_comments_of_mlflows_file_say_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "python_env.yaml"
+    file.write_text("# of mlflow\npython: '3.11.7'\n\ndependencies:\n  # why\n- \"adder\"\n")
+
+    found = read_declaration(file)
+
+    assert [*map(str, found.requirements)] == ["adder"]
+    assert found.requires_python == SpecifierSet("==3.11.*")
+
+
+def test_a_lock_may_have_a_version_before_its_release_and_markers_of_minor_versions(tmp_path: Path) -> None:
+    file, lock = tmp_path / "requirements.txt", tmp_path / "pylock.toml"
+    file.write_text("adder\n")
+    text = PYLOCK.format("1.0rc1").replace("wheels", "marker = \"python_version == '3.12'\"\nwheels")
+    lock.write_text(text)
+
+    pins = locked_pins(read_declaration(file), open_foreign_lock(lock), "3.12.4", ())
+
+    assert [(pin.name, pin.version) for pin in pins or ()] == [("adder", "1.0rc1")]
+    assert open_foreign_lock(lock).pins("3.11.4") == []
+
+
+def test_an_index_that_refuses_access_is_asked_again_with_uvs_own_strategy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "uv"
+    program.write_text(
+        "#!/bin/sh\ncase \"$*\" in *first-index*) echo 'hint: An index URL (https://h) returned a 401 Unauthorized';;\n"
+        "*) echo one; echo 'Because adder was not found in the package registry and you require adder';; esac\nexit 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(uv_program, "find_uv", lambda: program)
+
+    message = refusal(
+        lambda: uv_program.run_uv(["pip"], "m", tmp_path / "model.py", tmp_path / "python", InstallOptions())
+    )
+
+    assert message.startswith(
+        f"cannot install adder for 'm', named in {tmp_path / 'model.py'}; the error of uv:\n  one"
+    )
+    assert "An index refuses access, so check its user and password: An index URL (https://h) returned a 401" in message
