@@ -82,6 +82,16 @@ async def test_a_coroutine_waits_for_the_answer_of_the_coordinator(pair: Pair, e
     assert not pair.remote._calls
 
 
+async def test_metadata_and_configuration_are_those_of_the_route(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    described: Any = {"name": "m"}
+    monkeypatch.setattr(pair.engine, "model_metadata", lambda *_: described)
+    monkeypatch.setattr(pair.engine, "model_config", lambda *_: {"backend": "python"})
+    assert pair.remote.model_metadata("m", 1) == described
+    assert pair.remote.model_config("m", 1) == {"backend": "python"}
+    assert pair.remote.is_decoupled("m", 1) is False
+    assert pair.remote.reserve_input("m", 1, 100, 0) is None, "its version has no shared memory"
+
+
 async def test_bytes_of_a_load_may_be_in_any_buffer(pair: Pair, engine: Answering) -> None:
     assert await pair.remote.load("m", {"file:1/model.py": memoryview(b"class")})
     assert engine.called == [("load", "m", {"file:1/model.py": b"class"})]

@@ -61,6 +61,19 @@ async def test_memory_that_a_guest_lent_is_returned_when_its_response_is_dropped
     guest.close()
 
 
+async def test_the_numbers_of_lent_memory_begin_again_before_they_do_not_fit(pair: Pair) -> None:
+    guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
+    sink = pair.sink(1)
+    pair.session.requests._token = 0xFFFFFFFE
+    for count in (1, 2, 3):
+        outputs = [OutputTensor("X", Datatype.UINT8, (4,), guest.borrow(0, 0, 4))]
+        pair.session.requests.sink_of(1).send(InferResponse("m", 1, "", outputs, layout="a layout"), False)
+        del outputs
+        await pair.settle(lambda count=count: len(sink.responses) == count and not guest.borrowed_count)
+    assert pair.session.requests._token == 2, "0 says that nothing is lent"
+    guest.close()
+
+
 @pytest.mark.parametrize("waits", [False, True], ids=["directly", "behind a call that blocked"])
 async def test_many_responses_that_arrive_together_are_passed_on_in_shares(pair: Pair, waits: bool) -> None:
     def work() -> None:
@@ -79,5 +92,5 @@ async def test_many_responses_that_arrive_together_are_passed_on_in_shares(pair:
         before = len(sink.responses)
         await asyncio.sleep(0)
         at_once.append(len(sink.responses) - before)
-    assert max(at_once) <= 50
+    assert 2 <= max(at_once) <= 50
     assert sink.responses[-1] is None

@@ -137,6 +137,7 @@ async def test_a_request_whose_turn_has_not_come_is_not_traced(pair: Pair) -> No
     tracer, sink = use(pair, is_on=False), Sink()
     pair.remote.submit(request("m"), sink, ARRIVAL)
     await pair.settle(lambda: sink.responses)
+    assert [None if each is None else each.error for each in sink.responses] == [None]
     assert len(tracer.started) == 1
     assert not pair.session.requests._traces
 
