@@ -388,7 +388,7 @@ def make_processes(seed: int, *, most_events: int = 24) -> History:
         options = () if rng.random() < 0.5 else rng.choice(_OPTIONS.get(kind_of(name), ((),)))
         counts = (processes,) if is_busy else (1, processes, processes, processes + 1)
         if kind_of(name) == "caller" and is_busy:
-            counts = (2 * processes,)
+            counts = (processes, 2 * processes)
         models[name] = Model(rng.choice(counts), () if is_busy else options, starts)
     events: list[Event] = []
     steps: dict[tuple[str, int], int] = {}
