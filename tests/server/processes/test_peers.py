@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fakes.submitted import Submitted
-from server.processes.pair import Sink, request
+from server.processes.pair import Pair, Sink, request
 from support.waiting import until_async
 
 from naiad.core.errors import Code, NaiadError
@@ -312,3 +312,28 @@ def test_the_responses_to_a_cancelled_call_come_until_they_are_dropped(elements:
         assert [each and each.request_id for each in sink.responses] == ["still", None]
 
     run(test)
+
+
+async def test_every_process_is_told_of_memory_and_replicas_that_have_ended(pair: Pair) -> None:
+    told: list[tuple[Any, ...]] = []
+
+    def session(name: str) -> Any:
+        return SimpleNamespace(
+            forget_part=lambda number: told.append((name, "part", number)),
+            forget_segment=lambda number: told.append((name, "segment", number)),
+            on_routes_changed=lambda: told.append((name, "routes")),
+        )
+
+    replicas: Any = SimpleNamespace()
+    memory = LinkMemory(2)
+    pair.remote.replicas = replicas
+    pair.remote.share_replicas(memory)
+    assert replicas.memory is memory
+    pair.remote.session = session("coordinator")
+    pair.remote.peers[2] = SimpleNamespace(session=session("process 2"))  # type: ignore[assignment]
+    memory.on_inputs_removed(3)
+    memory.on_outputs_removed(4)
+    replicas.on_closed()
+    expected = [("part", 3), ("segment", 4), ("routes",)]
+    assert told == [(name, *each) for each in expected for name in ("coordinator", "process 2")]
+    pair.remote.peers.clear()
