@@ -666,3 +666,31 @@ def test_an_index_that_refuses_access_is_asked_again_with_uvs_own_strategy(
         f"cannot install adder for 'm', named in {tmp_path / 'model.py'}; the error of uv:\n  one"
     )
     assert "An index refuses access, so check its user and password: An index URL (https://h) returned a 401" in message
+
+
+def test_packages_of_debians_python_are_where_it_looks_for_them(tmp_path: Path) -> None:
+    debian = replace(BASE, prefix=Path("/usr"), stdlib=tmp_path / "lib" / "python3.12")
+    stdlib = Path("/new/lib/python3.12")
+
+    assert pack.packages_folder(debian, stdlib) == Path("/new/lib/python3/dist-packages")
+    assert pack.packages_folder(BASE, stdlib) == stdlib / "site-packages"
+    (debian.stdlib / "site-packages").mkdir(parents=True)
+    assert pack.packages_folder(debian, stdlib) == stdlib / "site-packages"
+
+
+def test_links_in_data_of_a_venv_stay_links(tmp_path: Path) -> None:
+    (tmp_path / "venv" / "share" / "x").mkdir(parents=True)
+    (tmp_path / "venv" / "share" / "x" / "link").symlink_to("nothing")
+
+    pack._copy_rest(tmp_path / "venv", tmp_path / "whole")
+
+    assert (tmp_path / "whole" / "share" / "x" / "link").readlink() == Path("nothing")
+
+
+def test_a_lock_is_its_own_declaration_and_options_of_several_kinds_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "pylock.toml").write_text(PYLOCK.format("1.0"))
+    (tmp_path / "requirements.txt").write_text("-i https://a --pre\nadder\n")
+
+    assert read_declaration(tmp_path / "pylock.toml").is_lock
+    found = read_declaration(tmp_path / "requirements.txt")
+    assert (found.is_lock, found.has_options, found.indexes.default) == (False, False, PackageIndex("https://a"))
