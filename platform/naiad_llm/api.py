@@ -97,8 +97,7 @@ logger = logging.getLogger("naiad.openai")
 PREFIX = b"/v1/"
 _LIVE = ("/health", "/ping")
 """Whether the server has loaded its models and runs, as vLLM's and SageMaker's servers say it; no API key is needed."""
-_READY = "/health/ready"
-"""Whether the server is ready, as Triton's OpenAI frontend says it; no API key is needed."""
+_READY = "/health/ready"  # whether the server is ready, as Triton's OpenAI frontend says it; no API key is needed
 _VERSION = "/version"
 _REQUEST_ID = re.compile(rb"[!-~]{1,200}")
 _BASE = "/v1"
@@ -118,42 +117,31 @@ _COMPLETIONS = TextProtocol(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAiSettings:
-    """Settings of the API.
+    """Settings of the API."""
 
-    Attributes:
-        keys: API keys; each request must present one of them. Without keys and a file, all requests are accepted.
-        key_file: File with more keys, which is read again when it changes; None for no file.
-        default_tokens: `max_tokens` of a request that sets none; None for 16 in completions and the rest of the context
-            in chats.
-        lora_separator: Separates the name of a model from that of an adapter (`MODEL<separator>ADAPTER`); "" to
-            support no adapters.
-        chat_template: Renders chats as prompts for models without the input `messages`; None to reject such chats.
-        origins: Origins whose pages may call the API from a browser; `*` for any.
-        adapters: Finds the adapter names of a model's version. Called only with a separator set.
-        context: Finds the number of tokens that a model's version takes; 0 if unknown.
-        stored_responses: How many responses of `/v1/responses` are kept; 0 to keep none.
-        store: Where they are kept; None for a store of this API's own, with these bounds.
-        mcp_models: The models that are tools; empty for all.
-        metrics: Makes the response to `GET /metrics`; None to serve none here.
-        created: When the models were created, as far as clients are told: seconds since 1970.
-    """
-
+    # API keys; each request must present one of them. Without keys and a file, all requests are accepted.
     keys: tuple[str, ...] = ()
-    key_file: Path | None = None
+    key_file: Path | None = None  # file with more keys, which is read again when it changes; None for no file
+    # `max_tokens` of a request that sets none; None for 16 in completions and the rest of the context in chats.
     default_tokens: int | None = None
+    # Separates the name of a model from that of an adapter (`MODEL<separator>ADAPTER`); "" to support no adapters.
     lora_separator: str = ""
     max_json: int = 64 << 20
+    # Renders chats as prompts for models without the input `messages`; None to reject such chats.
     chat_template: ChatTemplate | None = None
     restrictions: Restrictions = field(default_factory=dict)
-    origins: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()  # origins whose pages may call the API from a browser; `*` for any
+    # Finds the adapter names of a model's version. Called only with a separator set.
     adapters: AdapterNames = no_adapters
-    context: ContextLength = unknown_context
-    stored_responses: int = 1000
+    context: ContextLength = unknown_context  # finds the number of tokens that a model's version takes; 0 if unknown
+    stored_responses: int = 1000  # how many responses of `/v1/responses` are kept; 0 to keep none
     stored_bytes: int = STORED_BYTES
-    store: StoredResponses | None = None
+    store: StoredResponses | None = None  # where they are kept; None for a store of this API's own, with these bounds
     mcp: bool = False
-    mcp_models: tuple[str, ...] = ()
+    mcp_models: tuple[str, ...] = ()  # the models that are tools; empty for all
+    # Makes the response to `GET /metrics`; None to serve none here.
     metrics: Callable[[], Awaitable[list[Buffer]]] | None = None
+    # When the models were created, as far as clients are told: seconds since 1970.
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -246,7 +234,6 @@ class OpenAiApi:
         return True
 
     def _group_of(self, path: str) -> Api:
-        """The group of endpoints that a path with POST belongs to."""
         return Api.INFERENCE if path in self._posts and path not in {_SLEEP, _WAKE_UP} else Api.MODEL_REPOSITORY
 
     def try_handle(self, exchange: HttpExchange) -> bool:
@@ -257,7 +244,6 @@ class OpenAiApi:
         return True
 
     def _has_path(self, given: bytes) -> bool:
-        """Whether a path that is not below `/v1` is one of this API."""
         path = given.decode("latin-1").rstrip("/")
         return path in self._posts or path in self._gets or (path == _METRICS and self._settings.metrics is not None)
 

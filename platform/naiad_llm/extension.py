@@ -71,8 +71,7 @@ EXTENSION = _Extension()
 # `model.json` has `"enable_lora": true` (VLLM:src/model.py).
 _SETTINGS, _ADAPTERS = "model.json", "multi_lora.json"
 _LENGTH = "max_model_len"
-_LLAMA_SUFFIX, _LLAMA_LENGTH = ".gguf", 4096
-"""Models of the engine xllamacpp, and their default of `max_model_len`."""
+_LLAMA_SUFFIX, _LLAMA_LENGTH = ".gguf", 4096  # models of the engine xllamacpp, and their default of `max_model_len`
 
 
 def adapter_names(version: Path) -> tuple[str, ...]:

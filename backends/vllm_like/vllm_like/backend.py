@@ -20,21 +20,17 @@ class TritonPythonModel:
         return tensors.complete_config(config, has_paths=settings.has_paths(pb_utils.get_model_dir()))
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Read `model.json` and start the engine."""
         try:
             self._service = Service(args, json.loads(args["model_config"]), pb_utils.get_model_dir())
         except ValueError as error:  # a sentence for the operator, without frames; Triton has no such class
             raise getattr(pb_utils, "ModelLoadError", ValueError)(str(error)) from None
 
     def execute(self, requests: List[Any]) -> None:
-        """Submit the requests to the engine."""
         for request in requests:
             self._service.submit(request)
 
     def is_ready(self) -> bool:
-        """Whether the engine is healthy."""
         return self._service.is_healthy()
 
     def finalize(self) -> None:
-        """Wait for running requests, then stop the engine."""
         self._service.close()

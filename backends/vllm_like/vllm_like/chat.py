@@ -22,11 +22,7 @@ _KEYS = (
 
 
 def parse(text: str) -> Dict[str, Any]:
-    """The conversation in the input `messages`: a list of messages, or an object with `messages` and other keys.
-
-    Raises:
-        CallerError: If the conversation is invalid.
-    """
+    """The conversation in the input `messages`: a list of messages, or an object with `messages` and other keys."""
     given = json_text.parse(text, "'messages'")
     if isinstance(given, list):
         given = {"messages": given}
@@ -88,11 +84,7 @@ def _checked_call(call: Any, what: str) -> Dict[str, Any]:
 
 
 def take_images(conversation: Dict[str, Any]) -> Tuple[Dict[str, Any], List[bytes]]:
-    """The conversation with `{"type": "image"}` in place of each image, as chat templates expect, and the images.
-
-    Raises:
-        CallerError: If an image is not a data URL in base64.
-    """
+    """The conversation with `{"type": "image"}` in place of each image, as chat templates expect, and the images."""
     images: List[bytes] = []
     messages = []
     for message in conversation["messages"]:

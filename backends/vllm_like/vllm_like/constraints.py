@@ -24,27 +24,20 @@ JSON_CALLS = CallSyntax('[{"name": "', '", "arguments": ', '}, {"name": "', "}]"
 """A list of calls as `json.dumps` writes it, for templates whose own form is not known."""
 _TOOL_KEYS = ("messages", "tools", "tool_choice", "parallel_tool_calls")
 _STRUCTURE = "structured_outputs"
-_IN_GRAMMARS = ("json", "json_object", "choice", "regex")
-"""Kinds of structures that can be a part of a larger grammar."""
+_IN_GRAMMARS = ("json", "json_object", "choice", "regex")  # kinds of structures that can be a part of a larger grammar
 REASONING_TAGS = ("think", "thinking", "thought", "reasoning", "seed:think")
 _OPENING = re.compile(rf"\s*<(?P<tag>{'|'.join(REASONING_TAGS)})>")
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What an answer must be.
+    """What an answer must be."""
 
-    Attributes:
-        functions: The functions that may be called.
-        structure: The format of text that is not a call, as `structured_outputs`; None if there must be a call.
-        takes_several: Whether there may be several calls.
-        form: How calls are written.
-    """
-
-    functions: Sequence[Dict[str, Any]] = ()
+    functions: Sequence[Dict[str, Any]] = ()  # the functions that may be called
+    # The format of text that is not a call, as `structured_outputs`; None if there must be a call.
     structure: Optional[Mapping[str, Any]] = None
-    takes_several: bool = False
-    form: CallSyntax = JSON_CALLS
+    takes_several: bool = False  # whether there may be several calls
+    form: CallSyntax = JSON_CALLS  # how calls are written
 
     def schema(self) -> Dict[str, Any]:
         """The JSON schema of calls in the form `JSON_CALLS`."""
@@ -67,14 +60,10 @@ def parameters_of(function: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 class ConstraintRules:
-    """Makes the constraints of the conversations with one model.
-
-    Attributes:
-        template: The rules of its chat template.
-    """
+    """Makes the constraints of the conversations with one model."""
 
     def __init__(self, template: TemplateRules, engine: Engine) -> None:
-        self.template = template
+        self.template = template  # the rules of its chat template
         self._engine = engine
 
     @cached_property
@@ -89,9 +78,6 @@ class ConstraintRules:
         """The conversation as the model gets it, and the constraint of its answer; None where the engine needs none.
 
         The structure in the sampling *parameters* is changed to the one that the engine must enforce by itself.
-
-        Raises:
-            CallerError: If `tool_choice` is invalid or names an unknown tool.
         """
         demanded = _demanded_functions(conversation)
         if demanded is not None:
@@ -267,14 +253,10 @@ def _overlap(text: str, mark: str) -> int:
 
 
 class _ValueScanner:
-    """Finds the end of a JSON value whose text arrives in parts.
-
-    Attributes:
-        is_over: Whether the end was found.
-    """
+    """Finds the end of a JSON value whose text arrives in parts."""
 
     def __init__(self) -> None:
-        self.is_over = False
+        self.is_over = False  # whether the end was found
         self._depth = 0
         self._is_in_string = self._is_escaped = False
 

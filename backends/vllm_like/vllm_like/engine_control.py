@@ -16,11 +16,7 @@ _MODES = ("abort", "wait", "keep")
 
 
 def read_request(text: str) -> Dict[str, Any]:
-    """The request in the input `engine_request`.
-
-    Raises:
-        CallerError: If it is invalid.
-    """
+    """The request in the input `engine_request`."""
     given = json_text.parse(text, "'engine_request'")
     if not isinstance(given, dict) or len(given) != 1:
         raise CallerError(_FORMS)
@@ -38,11 +34,7 @@ def read_request(text: str) -> Dict[str, Any]:
 
 
 def respond(engine: Engine, given: Dict[str, Any]) -> Dict[str, Any]:
-    """The response to a request that was read; blocks until the engine has obeyed.
-
-    Raises:
-        CallerError: If the engine cannot do it.
-    """
+    """The response to a request that was read; blocks until the engine has obeyed."""
     if "sleep" in given:
         engine.sleep(given["sleep"].get("level", 1), given["sleep"].get("mode", "abort"))
     elif "wake_up" in given:

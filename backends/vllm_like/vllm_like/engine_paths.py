@@ -24,11 +24,7 @@ _EMBEDDED = "data:"
 
 
 def read_setting(given: Any, engine: str) -> Tuple[str, ...]:
-    """The value of `engine_paths`.
-
-    Raises:
-        ValueError: If it is not a list of paths that the engine has and that may be passed on.
-    """
+    """The value of `engine_paths`."""
     if not isinstance(given, list) or not all(path in PATHS[engine] for path in given):
         known = ", ".join(PATHS[engine]) or "none"
         raise ValueError(
@@ -39,11 +35,7 @@ def read_setting(given: Any, engine: str) -> Tuple[str, ...]:
 
 
 def read_request(parts: Sequence[bytes], allowed: Sequence[str]) -> PathRequest:
-    """The request in the input `path_request`: path, content type and body.
-
-    Raises:
-        CallerError: If the model does not serve the path, or the request is invalid.
-    """
+    """The request in the input `path_request`: path, content type and body."""
     if len(parts) != _PARTS:
         raise CallerError(f"input 'path_request' must have {_PARTS} elements: path, content type and body")
     path, content_type = (part.decode("utf-8", "replace") for part in parts[:2])

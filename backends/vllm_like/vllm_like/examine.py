@@ -20,9 +20,7 @@ _ERROR, _WARNING = "error", "warning"
 def examine(directory: str, config: Dict[str, Any]) -> List[Dict[str, str]]:
     """The problems of the model in a version's directory: objects with `severity`, `message`, `advice` and `where`.
 
-    Args:
-        directory: The version's directory.
-        config: Values of the parameters in `config.pbtxt` by name.
+    *config* has the parameters in `config.pbtxt` by name.
     """
     problems: List[Dict[str, str]] = []
     where = str(Path(directory, FILE))

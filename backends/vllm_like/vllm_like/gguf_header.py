@@ -10,35 +10,22 @@ from typing import Any, BinaryIO, Dict, NamedTuple, Optional
 MAGIC = b"GGUF"
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
-_MAX_LENGTH = 1 << 28
-"""Bytes of a string and elements of an array: larger numbers are from a damaged file."""
+_MAX_LENGTH = 1 << 28  # bytes of a string and elements of an array: larger numbers are from a damaged file
 _MAX_DIMENSIONS = 8
 
 
 class Header(NamedTuple):
-    """Sizes of a model.
+    """Sizes of a model."""
 
-    Attributes:
-        size: Bytes of the file.
-        context_length: Tokens that the model was trained with; None if the file does not say it.
-        cache_numbers: Numbers that the cache has for each token; 0 if unknown.
-        vocabulary: Number of tokens that the model knows.
-        weights: Number of numbers in its tensors.
-    """
-
-    size: int
-    context_length: Optional[int]
-    cache_numbers: int
-    vocabulary: int = 0
-    weights: int = 0
+    size: int  # bytes of the file
+    context_length: Optional[int]  # tokens that the model was trained with; None if the file does not say it
+    cache_numbers: int  # numbers that the cache has for each token; 0 if unknown
+    vocabulary: int = 0  # number of tokens that the model knows
+    weights: int = 0  # number of numbers in its tensors
 
 
 def read(path: Path) -> Header:
-    """The header of a file.
-
-    Raises:
-        ValueError: If it is not a GGUF file, damaged, or shorter than its header says.
-    """
+    """The header of a file; `ValueError` if it is not GGUF, damaged, or shorter than its header says."""
     size = path.stat().st_size
     with path.open("rb") as file:
         if file.read(4) != MAGIC:

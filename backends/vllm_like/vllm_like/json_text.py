@@ -10,15 +10,7 @@ from vllm_like.engines.base import CallerError
 
 
 def parse(text: str, where: str) -> Any:
-    """The value in a text.
-
-    Args:
-        text: The text.
-        where: What it is, for the error, as `'messages'`.
-
-    Raises:
-        CallerError: If it is not JSON.
-    """
+    """The value in a text; `CallerError` if it is not JSON, with *where* it is."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -26,11 +18,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str, what: str = "key") -> None:
-    """As `keys.reject_unknown`, for what a caller has sent.
-
-    Raises:
-        CallerError: If *given* has keys that are not in *known*.
-    """
+    """As `keys.reject_unknown`, for what a caller has sent: raises `CallerError`."""
     try:
         keys.reject_unknown(given, known, where, what)
     except ValueError as error:

@@ -10,8 +10,7 @@ def _words(text: str) -> FrozenSet[str]:
     return frozenset(text.split())
 
 
-OURS = _words("engine engine_options engine_paths chat_template tool_call_parser")
-"""Keys that this backend adds."""
+OURS = _words("engine engine_options engine_paths chat_template tool_call_parser")  # keys that this backend adds
 
 VLLM = _words("""
 model model_weights served_model_name tokenizer hf_config_path runner convert task skip_tokenizer_init
@@ -63,8 +62,7 @@ enable_nccl_comm_suspend kv_cache_dtype_skip_layers prefix_match_unit enable_mam
 replayssm_buffer_len use_replayssm mamba_backend mamba_ssu_algorithm enable_mamba_cache_stochastic_rounding
 mamba_cache_philox_rounds swa_bounded_replay fault_tolerance_config enable_fault_tolerance fail_on_environ_validation
 gdn_prefill_backend kda_prefill_backend kda_decode_backend
-""")
-"""Arguments of vLLM's engine in its releases up to 0.32."""
+""")  # arguments of vLLM's engine in its releases up to 0.32
 
 VLLM_FORMER = _words("""
 calculate_kv_scales chat_template_text_format device disable_async_output_proc disable_image_processor
@@ -81,16 +79,11 @@ speculative_disable_mqa_scorer speculative_draft_tensor_parallel_size speculativ
 speculative_model_quantization swap_space tokenizer_pool_extra_config tokenizer_pool_size tokenizer_pool_type
 typical_acceptance_sampler_posterior_alpha typical_acceptance_sampler_posterior_threshold use_v2_block_manager
 worker_use_ray
-""")
-"""Arguments of earlier releases, still found in files written for them."""
+""")  # arguments of earlier releases, still found in files written for them
 
 
 def reject_unknown(given: Mapping[str, Any], known: Iterable[str], where: str, what: str = "key") -> None:
-    """Check that *given* has only keys in *known*.
-
-    Raises:
-        ValueError: If it has others; the text names them all, with similar known keys.
-    """
+    """`ValueError` with all keys that are not in *known*, and with similar known ones."""
     known = sorted(known)
     wrong = []
     for key in given:

@@ -23,8 +23,7 @@ _GAUGES = (
     (CACHE_USAGE, "KV-cache usage. 1 means 100 percent usage."),
     (THROUGHPUT, "Average generation throughput in tokens/s."),
 )
-_RATE_SECONDS = 1.0
-"""How often the usage of the cache and the throughput are measured while requests run."""
+_RATE_SECONDS = 1.0  # how often the usage of the cache and the throughput are measured while requests run
 _FIRST_TOKEN_SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
 _PER_TOKEN_SECONDS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
 _LATENCY_SECONDS = [1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
@@ -62,7 +61,6 @@ class _EngineMetrics:
     """
 
     def __init__(self, read: Callable[[], Sequence[EngineMetric]], labels: Mapping[str, str], new_family: Any) -> None:
-        """Show what *read* returns, with *labels* beside each metric's own."""
         self._read = read
         self._labels = labels
         self._new_family = new_family
@@ -70,7 +68,6 @@ class _EngineMetrics:
         self._shown: Dict[Tuple[str, Tuple[Tuple[str, str], ...]], Tuple[Any, EngineMetric]] = {}
 
     def update(self) -> None:
-        """Read the metrics and pass on what has changed."""
         for new in self._read():
             key = (new.name, tuple(sorted(new.labels.items())))
             found = self._shown.get(key)
@@ -112,36 +109,27 @@ _ADVANCES = {"counter": _count_on, "gauge": _set, "histogram": _observe_on}
 
 
 class RequestProgress:
-    """One request in the gauges of its model. Without *metrics* it does nothing.
-
-    Attributes:
-        prompt_tokens: Tokens of its prompt, 0 while they are unknown.
-        tokens: Tokens that were generated for it.
-        choices: How many texts are generated at once; each has the prompt in its part of the cache.
-    """
+    """One request in the gauges of its model. Without *metrics* it does nothing."""
 
     def __init__(self, metrics: Optional[Metrics] = None, choices: int = 1) -> None:
-        self.prompt_tokens = self.tokens = 0
-        self.choices = choices
+        self.prompt_tokens = self.tokens = 0  # of its prompt, 0 while they are unknown, and generated
+        self.choices = choices  # how many texts are generated at once; each has the prompt in its part of the cache
         self._metrics = metrics
         self._gauge = ""
         self._count_in(WAITING)
 
     def start(self) -> None:
-        """Count the request as running, if it is waiting."""
         if self._gauge == WAITING:
             self._count_in(RUNNING)
             if self._metrics is not None:
                 self._metrics.on_start(self)
 
     def add_tokens(self, count: int) -> None:
-        """Count new tokens."""
         self.tokens += count
         if self._metrics is not None:
             self._metrics.on_tokens(count)
 
     def end(self) -> None:
-        """Count the request no more."""
         self._count_in("")
         if self._metrics is not None:
             self._metrics.on_end(self)
@@ -155,11 +143,7 @@ class RequestProgress:
 
 
 class Metrics:
-    """The metrics of one model.
-
-    Attributes:
-        is_on: Whether they are recorded.
-    """
+    """The metrics of one model."""
 
     def __init__(self) -> None:
         self.is_on = False
@@ -215,7 +199,6 @@ class Metrics:
         return True
 
     def close(self) -> None:
-        """Measure no more."""
         self._is_closed = True
         self._is_running.set()
 
@@ -224,22 +207,18 @@ class Metrics:
         return RequestProgress(self if self.is_on else None, choices)
 
     def increment(self, name: str, step: float) -> None:
-        """Add *step* to a gauge."""
         self._metrics[name].increment(step)
 
     def on_start(self, request: RequestProgress) -> None:
-        """A request runs from now on."""
         with self._lock:
             self._running.add(request)
         self._is_running.set()
 
     def on_end(self, request: RequestProgress) -> None:
-        """A request runs no more."""
         with self._lock:
             self._running.discard(request)
 
     def on_tokens(self, count: int) -> None:
-        """Tokens were generated."""
         with self._lock:  # engines have several threads
             self._new_tokens += count
 

@@ -17,33 +17,23 @@ _MAX_TOKEN_ID = (1 << 31) - 1
 
 @dataclass(frozen=True)
 class ResponseOptions:
-    """What the responses to a request for text contain.
+    """What the responses to a request for text contain."""
 
-    Attributes:
-        stream: Whether each delta is sent at once; else there is one response.
-        echo: Prompt to repeat before the text; "" for none.
-        choices: Number of texts to generate.
-        finish_reason: Whether to send the output of this name; the same for the five fields that follow.
-        num_cached_tokens: Whether to send the output of this name; the same for `stop_reason`.
-        prompt: Whether to send the prompt's text, and its log probabilities if the request has the parameter for them.
-        single_call: Whether an answer has at most one tool call; the model may write more.
-        constraint: What the response must be; None for any text.
-    """
-
-    stream: bool = False
-    echo: str = ""
-    choices: int = 1
-    finish_reason: bool = False
+    stream: bool = False  # whether each delta is sent at once; else there is one response
+    echo: str = ""  # prompt to repeat before the text; "" for none
+    choices: int = 1  # number of texts to generate
+    finish_reason: bool = False  # whether to send the output of this name; the same for all fields named as outputs
     cumulative_logprob: bool = False
     logprobs: bool = False
     num_input_tokens: bool = False
     num_output_tokens: bool = False
     message: bool = False
-    single_call: bool = False
+    single_call: bool = False  # whether an answer has at most one tool call; the model may write more
     num_cached_tokens: bool = False
     stop_reason: bool = False
+    # Whether to send the prompt's text, and its log probabilities if the request has the parameter for them.
     prompt: bool = False
-    constraint: Optional[constraints.Constraint] = None
+    constraint: Optional[constraints.Constraint] = None  # what the response must be; None for any text
 
 
 @dataclass(frozen=True)
@@ -65,17 +55,7 @@ class Question:
 def read_request(
     request: Any, request_id: str, rules: constraints.ConstraintRules, paths: Sequence[str]
 ) -> Union[TextRequest, EmbeddingRequest, RankRequest, Question, PathRequest]:
-    """The request in the input tensors of *request*.
-
-    Args:
-        request: The server's request.
-        request_id: Unique among the running requests.
-        rules: Makes the constraints of conversations.
-        paths: Those of the engine's own server that the model serves.
-
-    Raises:
-        CallerError: If an input is invalid.
-    """
+    """The request in the input tensors of *request*; *request_id* is unique among the running requests."""
     inputs = Inputs(request)
     embedding = inputs.text("embedding_request")
     if embedding is not None:

@@ -20,8 +20,7 @@ _CODES = {
     CallerError: pb_utils.TritonError.INVALID_ARG,
     BusyError: pb_utils.TritonError.UNAVAILABLE,
 }
-UNFINISHED = "None"
-"""The output `finish_reason` of a choice that is not finished: Triton's backend sends `str(None)`."""
+UNFINISHED = "None"  # the output `finish_reason` of a choice that is not finished: Triton's backend sends `str(None)`
 
 
 def send_error(sender: Any, error: BaseException) -> None:
@@ -51,7 +50,6 @@ class _Choice:
         self.writer = ConstrainedWriter(options.constraint) if options.constraint is not None else None
 
     def add(self, delta: Delta, *, keeps_message: bool) -> None:
-        """Append a delta."""
         if self.writer is not None:
             self.writer.convert(delta)
         if self.single_call and delta.message is not None and "tool_calls" in delta.message:
@@ -98,7 +96,6 @@ class ResponseSink(Sink):
         self._token_seconds: List[float] = []
 
     def on_start(self, at: float = 0.0) -> None:
-        """Count the request as running since *at*, by default now."""
         if self._has_started:
             return
         self._has_started = True
@@ -125,19 +122,15 @@ class ResponseSink(Sink):
             self._prompt["prompt_logprobs"] = [tensors.to_json(logprobs)]
 
     def on_progress(self, processed_tokens: int) -> None:
-        """Note how many tokens of the prompt were read so far."""
         self._processed_tokens = processed_tokens
 
     def on_transfer(self, parameters: Mapping[str, Any]) -> None:
-        """Send the parameters with the next response."""
         self._prompt["kv_transfer_params"] = [tensors.to_json(dict(parameters))]
 
     def is_cancelled(self) -> bool:
-        """Whether the client has cancelled the request or disconnected."""
         return bool(self._sender.is_cancelled())
 
     def push(self, deltas: Sequence[Delta], prompt_tokens: int) -> bool:
-        """Send the deltas, or keep them for the end; return False if the request is cancelled."""
         if self._sender.is_cancelled():
             return False
         if prompt_tokens:
@@ -171,7 +164,6 @@ class ResponseSink(Sink):
                 self._token_seconds += [(now - before) / delta.tokens] * delta.tokens
 
     def end(self, error: Optional[BaseException] = None) -> None:
-        """Send the final response, or *error*."""
         if self._is_over:
             return
         self._progress.end()
@@ -244,15 +236,12 @@ class PathResponse(PathSink):
         self._sender = sender
 
     def is_cancelled(self) -> bool:
-        """Whether the client has cancelled the request or disconnected."""
         return bool(self._sender.is_cancelled())
 
     def push(self, status: int, content_type: str, body: bytes) -> None:
-        """Send an event of a stream, or the whole of another response."""
         self._sender.send(tensors.response({"text_output": [str(status).encode(), content_type.encode(), body]}))
 
     def end(self, error: Optional[BaseException] = None) -> None:
-        """End the response, with *error* if it failed."""
         if self._sender.is_cancelled():
             self._sender.send(tensors.error_response(CANCELLED_TEXT, pb_utils.TritonError.CANCELLED), flags=FINAL)
         elif error is not None:

@@ -119,17 +119,9 @@ RANGES: Mapping[str, Tuple[float, float]] = {
 
 
 def parse(text: str, where: str, dropped: Iterable[str] = NOT_SAMPLING) -> Dict[str, Any]:
-    """The parameters in a JSON object, converted to their types.
+    """The parameters in a JSON object, converted to their types, but those *dropped*; *where* is for errors.
 
     null means absent, except for `max_tokens`, where it means no limit.
-
-    Args:
-        text: The JSON.
-        where: Source of the parameters, for error messages.
-        dropped: Names that have another meaning there.
-
-    Raises:
-        CallerError: If the text is not a JSON object, or a parameter is unknown or invalid.
     """
     given = json_text.parse(text, where) if text else {}
     if not isinstance(given, dict):
@@ -138,11 +130,7 @@ def parse(text: str, where: str, dropped: Iterable[str] = NOT_SAMPLING) -> Dict[
 
 
 def cast(given: Mapping[str, Any], where: str) -> Dict[str, Any]:
-    """The parameters *given*, each converted to its type.
-
-    Raises:
-        CallerError: If a parameter is unknown, of the wrong type, or out of range.
-    """
+    """The parameters *given*, each converted to its type; `CallerError` if one is unknown or invalid."""
     json_text.reject_unknown(given, _CASTS, where, "sampling parameter")
     parameters = {}
     for name, value in given.items():

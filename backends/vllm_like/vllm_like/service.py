@@ -17,22 +17,12 @@ from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadErro
 from vllm_like.metrics import Metrics
 from vllm_like.responses import FINAL, PathResponse, ResponseSink, embedding_sink, rank_sink, send_document, send_error
 
-_DEAD_STATUS = 70
-"""Exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h."""
+_DEAD_STATUS = 70  # exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h
 UNHEALTHY_TEXT = "Model is unavailable due to unhealthy vLLM engine"
 
 
 class Service:
-    """Starts the engine of one model, and submits requests to it.
-
-    Args:
-        args: The arguments of `initialize`.
-        config: The model's configuration.
-        directory: The version's directory.
-
-    Raises:
-        ValueError: If `model.json` is missing or invalid, or the model is not decoupled.
-    """
+    """Starts the engine of one model, and submits requests to it; *args* are the arguments of `initialize`."""
 
     def __init__(self, args: Mapping[str, str], config: Mapping[str, Any], directory: str) -> None:
         if not pb_utils.using_decoupled_model_transaction_policy(dict(config)):
@@ -51,7 +41,6 @@ class Service:
                 _log("REPORT_CUSTOM_METRICS has no effect: the server has metrics disabled")
 
     def submit(self, request: Any) -> None:
-        """Submit a request to the engine; any error is sent as its response."""
         sender = request.get_response_sender()
         try:
             if self._checks_health and not self.is_healthy():
@@ -91,7 +80,6 @@ class Service:
             send_error(sender, error)
 
     def is_healthy(self) -> bool:
-        """Whether the engine is healthy; the reason is logged if it is not."""
         try:
             self._engine.check_health()
         except Exception as error:  # noqa: BLE001 - engines raise exceptions of any class
@@ -100,7 +88,6 @@ class Service:
         return True
 
     def close(self) -> None:
-        """Wait for running requests, then stop the engine."""
         self._tokenizer.shutdown(wait=True)
         self._engine.shutdown()
         self._metrics.close()

@@ -17,40 +17,25 @@ _ENGINE_BY_ENDING = {".gguf": "xllamacpp", ".onnx": "onnx"}
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one model instance.
-
-    Attributes:
-        engine: Name of the engine.
-        directory: The version's directory.
-        arguments: The keys of `model.json` that vLLM defines.
-        options: Its `engine_options`, which are specific to the engine.
-        chat_template: Text of its `chat_template`; "" for the model's own.
-        tool_call_parser: Name of the parser that extracts tool calls from the text (vLLM); "" for none.
-        loras: Paths of the adapters in `multi_lora.json` by name.
-        instance: Arguments of `initialize`, such as `model_instance_kind`.
-        devices: The parameter `GPU_DEVICE_IDS` of `config.pbtxt`.
-        paths: Its `engine_paths`: those of the engine's own server that the model serves.
-    """
+    """The settings of one model instance."""
 
     engine: str
-    directory: str
-    arguments: Dict[str, Any]
-    options: Dict[str, Any] = field(default_factory=dict)
-    chat_template: str = ""
-    tool_call_parser: str = ""
-    loras: Dict[str, str] = field(default_factory=dict)
+    directory: str  # the version's directory
+    arguments: Dict[str, Any]  # the keys of `model.json` that vLLM defines
+    options: Dict[str, Any] = field(default_factory=dict)  # its `engine_options`, which are specific to the engine
+    chat_template: str = ""  # text of its `chat_template`; "" for the model's own
+    tool_call_parser: str = ""  # name of the parser that extracts tool calls from the text (vLLM); "" for none
+    loras: Dict[str, str] = field(default_factory=dict)  # paths of the adapters in `multi_lora.json` by name
+    # Arguments of `initialize`, such as `model_instance_kind`.
     instance: Mapping[str, str] = field(default_factory=dict)
-    devices: str = ""
-    paths: Sequence[str] = ()
+    devices: str = ""  # the parameter `GPU_DEVICE_IDS` of `config.pbtxt`
+    paths: Sequence[str] = ()  # its `engine_paths`: those of the engine's own server that the model serves
 
     @property
     def reasoning_parser(self) -> str:
         """Name of the parser that extracts reasoning from the text (vLLM); "" for none.
 
         vLLM has the key itself, for structured outputs after reasoning, so it is among the arguments.
-
-        Raises:
-            ValueError: If the value is not a string.
         """
         given = self.arguments.get("reasoning_parser") or ""
         if not isinstance(given, str):
@@ -58,46 +43,29 @@ class Settings:
         return given
 
     def flag(self, key: str) -> bool:
-        """Whether *key* is true.
-
-        Raises:
-            ValueError: If the value is neither true nor false.
-        """
+        """The value of *key*; `ValueError` unless it is true or false."""
         return values.flag(self.arguments, key)
 
     def find(self, key: str, default: Optional[str] = None) -> str:
-        """The path of the existing file that *key* names.
-
-        Raises:
-            ValueError: If the key or the file is missing.
-        """
+        """The path of the file that *key* names; `ValueError` if it is missing."""
         name = self.arguments.get(key, default)
         if not isinstance(name, str) or not name:
             raise ValueError(f"{FILE} in '{self.directory}' has no '{key}', which the engine {self.engine} needs")
         return weights.find(name, self.directory, key)
 
     def number(self, key: str, default: int, least: int = 1) -> int:
-        """The value of *key*, an integer.
-
-        Raises:
-            ValueError: If the value is not an integer, or less than *least*.
-        """
+        """The value of *key*; `ValueError` unless it is an integer of *least* or more."""
         value = values.integer(self.arguments, key, least=least)
         return default if value is None else value
 
     def log_ignored(self, used: Iterable[str], log: Callable[[str], None]) -> None:
-        """Log the keys that the engine does not use."""
         ignored = sorted(set(self.arguments) - set(used))
         if ignored:
             log(f"the engine {self.engine} ignores these keys of {FILE}: {', '.join(ignored)}")
 
 
 def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Settings:
-    """The settings in a version's directory.
-
-    Raises:
-        ValueError: If the file is missing, malformed, or has an unknown key or an invalid value.
-    """
+    """The settings in a version's directory; `ValueError` if a file is missing or invalid."""
     document = _document(directory)
     engine = _engine_name(document)
     if engine != "vllm":  # the engine vllm checks against the installed release

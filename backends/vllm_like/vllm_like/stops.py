@@ -6,11 +6,7 @@ from typing import Optional, Sequence, Tuple
 
 
 class StopFinder:
-    """Finds the first stop in a text that arrives in parts, and holds back an end that may begin one.
-
-    Args:
-        stops: The texts that end it, none of which is empty.
-    """
+    """Finds the first stop in a text that arrives in parts, and holds back an end that may begin one."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = stops
@@ -34,7 +30,6 @@ class StopFinder:
         return rest
 
     def _beginning(self, text: str) -> int:
-        """The length of the longest end of *text* with which a stop begins."""
         longest = min(len(text), max(map(len, self._stops)) - 1)
         ends = (text[-length:] for length in range(longest, 0, -1))
         return next((len(end) for end in ends if any(stop.startswith(end) for stop in self._stops)), 0)

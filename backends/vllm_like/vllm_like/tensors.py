@@ -60,12 +60,7 @@ _OUTPUT_TYPES = {name: _NUMPY[kind] for name, kind, _ in OUTPUTS}
 
 
 def complete_config(config: Any, *, has_paths: bool = False) -> Any:
-    """Add the inputs, the outputs and the transaction policy to a configuration that lacks them.
-
-    Args:
-        config: The configuration, a `ModelConfig`.
-        has_paths: Whether the model serves paths of its engine's own server.
-    """
+    """Add the inputs, the outputs and the transaction policy to a `ModelConfig` that lacks them."""
     document = config.as_dict()
     given = {tensor["name"] for tensor in document["input"]}
     for name, kind, size in (*INPUTS, *([(PATH_REQUEST, _STRING, -1)] if has_paths else [])):

@@ -14,11 +14,7 @@ _KEYS = (*_SUBJECTS, "add_special_tokens", "return_token_strs", "return_tokens")
 
 
 def read_request(text: str, rules: ConstraintRules) -> Dict[str, Any]:
-    """The request in the input `tokenizer_request`.
-
-    Raises:
-        CallerError: If it is invalid.
-    """
+    """The request in the input `tokenizer_request`."""
     given = json_text.parse(text, "'tokenizer_request'")
     if not isinstance(given, dict) or len(set(_SUBJECTS) & set(given)) != 1:
         raise CallerError("'tokenizer_request' must be a JSON object with one of 'prompt', 'chat', 'tokens' and 'info'")
@@ -34,11 +30,7 @@ def read_request(text: str, rules: ConstraintRules) -> Dict[str, Any]:
 
 
 def respond(engine: Engine, given: Dict[str, Any]) -> Dict[str, Any]:
-    """The response to a request that was read; blocks.
-
-    Raises:
-        CallerError: If the engine cannot respond.
-    """
+    """The response to a request that was read; blocks."""
     if "info" in given:
         return {**engine.tokenizer_info(), "model_max_length": engine.max_model_len}
     if "tokens" in given:

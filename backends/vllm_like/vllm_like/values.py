@@ -11,11 +11,7 @@ OPTIONS = f"'engine_options' of {FILE}"
 
 
 def flag(given: Mapping[str, Any], key: str, where: str = FILE, *, default: bool = False) -> bool:
-    """Whether *key* is true; models for Triton's vLLM backend write flags as the strings `"true"` and `"false"`.
-
-    Raises:
-        ValueError: If it is anything else.
-    """
+    """The value of *key*, which models for Triton's vLLM backend write as `"true"`; `ValueError` if it is no flag."""
     value = given.get(key)
     if value is None:
         return default
@@ -28,11 +24,7 @@ def flag(given: Mapping[str, Any], key: str, where: str = FILE, *, default: bool
 
 
 def integer(given: Mapping[str, Any], key: str, where: str = FILE, *, least: Optional[int] = None) -> Optional[int]:
-    """The value of *key*; None if it is missing or null.
-
-    Raises:
-        ValueError: If it is not an integer, or less than *least*.
-    """
+    """The value of *key*, None if it is missing or null; `ValueError` unless it is an integer of *least* or more."""
     value = given.get(key)
     if value is None:
         return None
@@ -43,11 +35,7 @@ def integer(given: Mapping[str, Any], key: str, where: str = FILE, *, least: Opt
 
 
 def choice(given: Mapping[str, Any], key: str, allowed: Sequence[str], where: str = FILE) -> str:
-    """The value of *key* in lower case; empty if it is missing or null.
-
-    Raises:
-        ValueError: If it is not one of the *allowed* words.
-    """
+    """The value of *key* in lower case, empty if it is missing or null; `ValueError` unless it is *allowed*."""
     value = given.get(key)
     if value is None:
         return ""
@@ -62,8 +50,7 @@ def choice(given: Mapping[str, Any], key: str, allowed: Sequence[str], where: st
 POOLINGS = {
     "xllamacpp": ("mean", "cls", "last", "rank", "none", "unspecified"),
     "onnx": ("mean", "cls"),
-}
-"""The `pooling_type`s of engines."""
+}  # the `pooling_type`s of engines
 WORDS = {
     "runner": ("auto", "generate", "pooling", "draft"),
     "convert": ("auto", "none", "embed", "classify", "reward", "mm_encoder_only"),
@@ -71,8 +58,7 @@ WORDS = {
         *("auto", "generate", "embedding", "embed", "classify", "score", "reward", "transcription", "draft"),
         *("pooling", "none", "mm_encoder_only"),
     ),
-}
-"""The words of keys in the releases of vLLM up to 0.32."""
+}  # the words of keys in the releases of vLLM up to 0.32
 _FLAGS = ("enable_lora", "disable_log_stats")
 _FLAGS_OF_VLLM = (*_FLAGS, "enforce_eager")
 _FLAGS_OF_OTHERS = (*_FLAGS, "enable_prefix_caching")
@@ -81,8 +67,7 @@ _FLAGS_OF_OTHERS = (*_FLAGS, "enable_prefix_caching")
 def check(arguments: Mapping[str, Any], engine: str) -> None:
     """Check the keys whose values have the same meaning for every engine, and those that only naiad would read.
 
-    Raises:
-        ValueError: If values are invalid; the text has a sentence for each.
+    The text of the `ValueError` has a sentence for each invalid one.
     """
     problems = list(_problems(arguments, engine))
     if problems:
@@ -109,11 +94,7 @@ def _problems(arguments: Mapping[str, Any], engine: str) -> Iterable[str]:
 
 
 def pooling(arguments: Mapping[str, Any], engine: str) -> Tuple[str, bool]:
-    """How the vectors of tokens become one, `mean` by default, and whether that is normalized, from `pooler_config`.
-
-    Raises:
-        ValueError: If a value is invalid.
-    """
+    """How the vectors of tokens become one, `mean` by default, and whether that is normalized, from `pooler_config`."""
     config = arguments.get("pooler_config") or {}
     if not isinstance(config, dict):
         raise ValueError(f"'pooler_config' in {FILE} must be an object, not {json.dumps(config)}")

@@ -11,16 +11,9 @@ ENVIRONMENT = "env:"
 
 
 def locate(name: str, version_dir: str, key: str, file: str = "model.json") -> str:
-    """The path for *name*, the value of *key* in *file*; the path need not exist.
+    """The path for *name*, the value of *key* in *file*, which need not exist; `ValueError` without the package.
 
-    Args:
-        name: `pkg:<package>/<file>`, `env:<path below the environment>`, or a path.
-        version_dir: Base of relative paths.
-        key: Key that holds the name, for error messages.
-        file: File that holds the key, for error messages.
-
-    Raises:
-        ValueError: If the package is missing.
+    The name is `pkg:<package>/<file>`, `env:<path below the environment>`, or a path.
     """
     if name.startswith(PACKAGE):
         return _in_package(name, key, file)
@@ -30,11 +23,7 @@ def locate(name: str, version_dir: str, key: str, file: str = "model.json") -> s
 
 
 def find(name: str, version_dir: str, key: str, file: str = "model.json") -> str:
-    """The path of an existing file or directory.
-
-    Raises:
-        ValueError: If it is missing; the text has the path that was tried.
-    """
+    """The path of an existing file or directory; `ValueError` with the path that was tried."""
     path = locate(name, version_dir, key, file)
     if not Path(path).exists():
         raise ValueError(
@@ -45,11 +34,7 @@ def find(name: str, version_dir: str, key: str, file: str = "model.json") -> str
 
 
 def file_or_name(name: str, version_dir: str, key: str, file: str = "model.json") -> str:
-    """The path of *name* if it exists, else *name* itself, which vLLM may find in a model hub.
-
-    Raises:
-        ValueError: If the package is missing.
-    """
+    """The path of *name* if it exists, else *name* itself, which vLLM may find in a model hub."""
     path = locate(name, version_dir, key, file)
     return path if name.startswith((PACKAGE, ENVIRONMENT)) or Path(path).exists() else name
 

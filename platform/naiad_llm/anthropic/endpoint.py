@@ -21,8 +21,7 @@ from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 MESSAGES_PATH = "/v1/messages"
 COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
-VERSION_HEADER = b"anthropic-version"
-"""Sent by all clients of this API, also to the list of models."""
+VERSION_HEADER = b"anthropic-version"  # sent by all clients of this API, also to the list of models
 
 
 class CountWriter:

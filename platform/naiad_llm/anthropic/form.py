@@ -25,7 +25,6 @@ class MessagesForm:
         self._head = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": model}
 
     def begin(self, usage: Usage) -> Events:
-        """The message without content."""
         message: dict[str, Any] = {
             **self._head,
             "content": [],
@@ -44,7 +43,6 @@ class MessagesForm:
         return [{"type": "content_block_stop", "index": block.index}]
 
     def finish(self, answer: Answer) -> Events:
-        """Why the message is finished, and the token counts."""
         delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.stop or None}
         return [
             {"type": "message_delta", "delta": delta, "usage": _usage(answer.usage)},

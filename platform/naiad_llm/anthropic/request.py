@@ -61,11 +61,7 @@ _ROLES = ("user", "assistant", "system")
 
 
 def read_message_request(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:  # noqa: ARG001 - `max_tokens` is required here
-    """The request in the body of `POST /v1/messages`.
-
-    Args:
-        default_tokens: Not used: Anthropic's API has no default.
-    """
+    """The request in the body of `POST /v1/messages`."""
     given = validate_fields(document, _RULES, ("model", "max_tokens", "messages"), _UNSUPPORTED)
     stops = given.get("stop_sequences", [])
     if not all(isinstance(stop, str) for stop in stops):
@@ -191,7 +187,6 @@ def _user_messages(role: str, blocks: list[tuple[dict[str, Any], str]]) -> list[
 
 
 def _part(block: object, where: str) -> dict[str, Any]:
-    """A block as a part of a chat's message."""
     kind = block.get("type") if isinstance(block, dict) else None
     if isinstance(block, dict) and kind == "text":
         return {"type": "text", "text": _string(block, "text", where)}

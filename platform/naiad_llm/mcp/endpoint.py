@@ -28,11 +28,9 @@ logger = logging.getLogger("naiad.mcp")
 PATH = "/mcp"
 VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 """Revisions of the protocol that begin with `initialize`, the newest first; clients of later ones fall back to them."""
-MAX_BODY = 128 << 10
-"""Bytes of a message. Agents write arguments as text; longer ones would hold the event loop."""
+MAX_BODY = 128 << 10  # bytes of a message: agents write arguments as text, and longer ones would hold the event loop
 
-_LEAST_COUNTED = 8
-"""Bytes that a response counts at least: a model may send any number of empty ones."""
+_LEAST_COUNTED = 8  # bytes that a response counts at least: a model may send any number of empty ones
 
 _OK = 200
 _ACCEPTED = 202
@@ -56,7 +54,6 @@ class McpEndpoint:
         submit: Submit,
         origins: tuple[str, ...] = (),
     ) -> None:
-        """An endpoint with *tools*, whose calls *submit* submits."""
         self._tools = tools
         self._submit = submit
         self._origins = origins
@@ -130,11 +127,7 @@ class McpEndpoint:
 
 
 class CallSink:
-    """Collects the responses of a model, and responds with the result of the call.
-
-    Attributes:
-        submitted: The request, which may have been answered already; None until `submit` has returned.
-    """
+    """Collects the responses of a model, and responds with the result of the call."""
 
     __slots__ = ("_exchange", "_request_id", "_responses", "_sent", "_size", "_tool", "submitted")
 
@@ -151,10 +144,10 @@ class CallSink:
         self._sent = sent
         self._responses: list[bytes] = []  # as JSON
         self._size = 0
+        # The request, which may have been answered already; None until `submit` has returned.
         self.submitted: SubmittedRequest | None = None
 
     def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
-        """Keep a response; respond after the final one, or at the first error."""
         if inferred is not None:
             self._sent.add()
         exchange = self._exchange

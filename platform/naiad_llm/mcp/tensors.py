@@ -21,8 +21,7 @@ _INTEGERS = {
     for sign in ("", "U")
     for bits in (8, 16, 32, 64)
 }
-_SAFE = 1 << 53
-"""Bounds of larger integers are left out: clients read numbers of schemas as double-precision ones."""
+_SAFE = 1 << 53  # bounds of larger integers are left out: clients read numbers of schemas as double-precision ones
 
 
 def item_shape(tensor: TensorMetadata, *, is_batched: bool) -> tuple[int, ...]:
@@ -95,11 +94,7 @@ def _flattened(name: str, value: object, declared: Sequence[int]) -> tuple[tuple
 
 
 def to_value(tensor: OutputTensor, *, is_batched: bool) -> Any:
-    """The value of an output: a single one if it has one element, else nested arrays.
-
-    Raises:
-        NaiadError: If the output has no form in JSON.
-    """
+    """The value of an output: a single one, else nested arrays. `NaiadError` if it has no form in JSON."""
     elements = from_tensor(tensor)
     shape = tensor.shape[1:] if is_batched and tensor.shape[:1] == (1,) else tensor.shape
     if len(elements) == 1:

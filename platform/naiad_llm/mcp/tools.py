@@ -16,10 +16,8 @@ from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 from naiad.protocol.model_names import LATEST, model_key
 from naiad_llm.mcp.tensors import item_shape, schema, to_tensor, to_value
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-"""Names of tools that all clients accept."""
-_DESCRIPTION = "description"
-"""Parameter of a model's configuration with the description of its tool."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")  # names of tools that all clients accept
+_DESCRIPTION = "description"  # parameter of a model's configuration with the description of its tool
 MAX_OUTPUT = 128 << 10
 """Bytes of the tensors in a result: agents read it as text, and longer JSON would take long to make."""
 
@@ -49,7 +47,6 @@ class Tool:
         return {**schema(tensor, shape), "description": f"{tensor.datatype} {list(shape)}"}
 
     def infer_request(self, arguments: Mapping[str, Any]) -> InferRequest:
-        """The inference request of a call."""
         known = {tensor.name: tensor for tensor in self.metadata.inputs}
         for name in arguments:
             if name not in known:

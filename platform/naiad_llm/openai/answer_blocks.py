@@ -19,8 +19,7 @@ from naiad_llm.openai.logprobs import SampledTokenFinder, for_chat
 from naiad_llm.openai.text_response import Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
-_BLOCK_BYTES = 1024
-"""What a block takes besides its text."""
+_BLOCK_BYTES = 1024  # what a block takes besides its text
 REASONING_NAMES = ("reasoning_content", "reasoning")
 """Members of a message with the model's reasoning: that of vLLM until 0.11 and of llama.cpp, and vLLM's newer one."""
 
@@ -43,24 +42,19 @@ class Step(Enum):
 
 @dataclass(slots=True)
 class Block:
-    """A part of an answer.
-
-    Attributes:
-        call_id: Identifies a tool call, so that its result can refer to it; "" for other kinds.
-        logprobs: Of each token of a text, in the form of chats; empty if they were not requested.
-    """
+    """A part of an answer."""
 
     index: int
     kind: BlockKind
-    call_id: str = ""
+    call_id: str = ""  # identifies a tool call, so that its result can refer to it; "" for other kinds
     name: str = ""
     content: JsonText = field(default_factory=JsonText)
+    # Of each token of a text, in the form of chats; empty if they were not requested.
     logprobs: JsonList = field(default_factory=JsonList)
     _parts: list[str] = field(default_factory=list)
 
     @property
     def arguments(self) -> str:
-        """The arguments of a call so far, which are JSON."""
         if len(self._parts) > 1:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""
@@ -130,7 +124,6 @@ class BlockAssembler:
         self.size = 0
 
     def add(self, delta: ChoiceDelta) -> list[BlockEvent]:
-        """Append new output; return what changed."""
         message = delta.message or {}
         events: list[BlockEvent] = []
         reasoning = next((message[name] for name in REASONING_NAMES if isinstance(message.get(name), str)), "")

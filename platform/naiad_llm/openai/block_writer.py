@@ -16,11 +16,9 @@ from naiad_llm.openai.text_response import Choice, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 _OK = 200
-_JOINED = 1 << 16
-"""Bytes of events below which they are joined."""
+_JOINED = 1 << 16  # bytes of events below which they are joined
 
-Events = Sequence[dict[str, Any]]
-"""Events of a stream; the member `type` of each is also its name."""
+Events = Sequence[dict[str, Any]]  # events of a stream; the member `type` of each is also its name
 
 
 class AnswerForm(Protocol):
@@ -122,7 +120,6 @@ class BlockStreamWriter:
         self._events.write()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
-        """End the last block and the answer."""
         if self._is_abandoned:
             self._end([])
             return
@@ -131,7 +128,6 @@ class BlockStreamWriter:
         self._end(events + _encoded(self._form.finish(self._answer)))
 
     def fail(self, error: ApiError) -> None:
-        """Write the error: with its HTTP status if the stream has not begun, else as the last event."""
         if self._events.has_begun:
             self._end(_encoded(self._form.failure(error, self._answer)))
         else:

@@ -81,7 +81,6 @@ def _custom_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _allowed(functions: list[dict[str, Any]], choice: Mapping[str, Any]) -> tuple[list[dict[str, Any]], object]:
-    """The functions that `allowed_tools` permits, and the choice among them."""
     allowed = choice.get("allowed_tools")
     tools = allowed.get("tools") if isinstance(allowed, dict) else None
     if not isinstance(allowed, dict) or not isinstance(tools, list):

@@ -27,8 +27,7 @@ from naiad_llm.openai.vllm_tensors import ChoiceDelta
 _OK = 200
 _CHAT_LOGPROBS = "content"
 _COMPLETION_LOGPROBS = ("tokens", "token_logprobs", "top_logprobs")
-_OFFSET_BYTES = 40
-"""What an offset takes as a number in a list."""
+_OFFSET_BYTES = 40  # what an offset takes as a number in a list
 _DONE = event(b"[DONE]")
 
 
@@ -98,7 +97,6 @@ class EventStreamWriter:
         self._end([_event(chunk) for chunk in chunks])
 
     def fail(self, error: ApiError) -> None:
-        """Write the error: with its HTTP status if the stream has not begun, else as the last event."""
         if self._events.has_begun:
             self._end([_event(error.document())])
         else:

@@ -13,8 +13,7 @@ from naiad.protocol.inference import Buffer, SubmittedRequest
 
 ANY = "*"
 _NO_CONTENT = 204
-_MAX_AGE_SECONDS = 600
-"""How long a browser may cache the response to a preflight request."""
+_MAX_AGE_SECONDS = 600  # how long a browser may cache the response to a preflight request
 
 
 def allowed_lines(request: HttpRequest, origins: Sequence[str]) -> bytes:

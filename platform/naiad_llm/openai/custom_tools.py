@@ -17,8 +17,7 @@ _ARGUMENT = "input"
 _HEAD = re.compile(rf'\s*\{{\s*"{_ARGUMENT}"\s*:\s*"')
 _WHOLE = re.compile(
     r'(?:[^"\\\ud800-\udfff]|\\(?:["\\/bfnrt]|u(?![dD][89abAB])[0-9a-fA-F]{4}|u[dD][89abAB][0-9a-fA-F]{2}\\u[0-9a-fA-F]{4}))*'
-)
-"""The part of a JSON string that ends with a whole character: no escape is cut off, nor the second half of a pair."""
+)  # the part of a JSON string that ends with a whole character: no escape is cut off, nor the second half of a pair
 
 
 def custom_function(description: object, grammar: Mapping[str, Any] | None) -> dict[str, Any]:

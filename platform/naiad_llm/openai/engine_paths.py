@@ -22,8 +22,7 @@ from naiad_llm.openai.requests import to_json
 from naiad_llm.openai.vllm_tensors import build_infer_request, strings
 
 PATHS = ("/apply-template", "/classify", "/completion", "/infill", "/pooling", "/score")
-FORM_PATHS = ("/v1/audio/transcriptions",)
-"""Paths whose requests are forms with a file."""
+FORM_PATHS = ("/v1/audio/transcriptions",)  # paths whose requests are forms with a file
 _REQUEST = "path_request"
 _FORM, _EVENTS = "multipart/form-data", "text/event-stream"
 _MODEL_FIELD = b'name="model"\r\n\r\n'
@@ -85,7 +84,6 @@ class PathSink:
     """Passes the engine's response on: whole, or the events of a stream as they come."""
 
     def __init__(self, exchange: HttpExchange, model: str, sent: SentCount) -> None:
-        """Respond on *exchange*; *sent* counts the model's responses."""
         self._exchange: HttpExchange | None = exchange
         self._events = EventWriter(exchange)
         self._model = model
@@ -134,7 +132,6 @@ class PathSink:
 
 
 def _parts(outputs: Mapping[str, Any]) -> tuple[int, str, bytes]:
-    """Status, content type and a part of the body, as the model returned them."""
     texts = strings(outputs.get(TEXT_OUTPUT))
     if len(texts) != len(("status", "type", "body")) or not (texts[0].isascii() and texts[0].isdecimal()):
         raise ApiError(f"The model returned no status, content type and body in '{TEXT_OUTPUT}'", status=SERVER_ERROR)

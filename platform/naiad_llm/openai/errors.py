@@ -24,8 +24,7 @@ _MODEL_ERROR = "Error generating stream: "
 """Prefix of all errors of Triton's vLLM backend and of `vllm_like`; it does not help a client of this API."""
 _UNKNOWN_ADAPTER = re.compile(
     r"LoRA feature is not enabled|LoRA .{0,500} is not supported, we currently support", re.DOTALL
-)
-"""In errors of the same backends for the adapter in the name of a model."""
+)  # in errors of the same backends for the adapter in the name of a model
 _TOO_MANY_TOKENS = re.compile(
     r"maximum context length is \d+|longer than the maximum model length of \d+|too long to fit into the model"
 )
@@ -34,13 +33,7 @@ a conversation when they see the code, which no other part of the error tells th
 
 
 class ApiError(Exception):
-    """An error response to a request.
-
-    Attributes:
-        param: Field of the request that caused the error; None if no single field did.
-        code: OpenAI's error code; None if OpenAI defines none for this case.
-        wrong_secret: The wrong secret that the client sent, as `RefusalLog` names it; "" for any other error.
-    """
+    """An error response to a request."""
 
     def __init__(
         self,
@@ -54,8 +47,9 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.param = param
-        self.code = code
+        self.param = param  # field of the request that caused the error; None if no single field did
+        self.code = code  # OpenAI's error code; None if OpenAI defines none for this case
+        # The wrong secret that the client sent, as `RefusalLog` names it; "" for any other error.
         self.wrong_secret = wrong_secret
 
     def document(self) -> dict[str, Any]:

@@ -19,11 +19,7 @@ class ApiKeys:
     """The accepted keys. Those of a file are read again when the file has changed."""
 
     def __init__(self, keys: Sequence[str] = (), file: Path | None = None) -> None:
-        """Keys that never change, and a file with more.
-
-        Raises:
-            OptionError: If the file cannot be read or contains no key.
-        """
+        """*keys* never change; `OptionError` if *file*, which has more, cannot be read or contains none."""
         self.is_required = bool(keys) or file is not None
         self._fixed = [key.encode() for key in keys]
         self._file = file
@@ -38,7 +34,6 @@ class ApiKeys:
         return presented_key(headers) if self.is_required else b""
 
     def accepts(self, key: bytes) -> bool:
-        """Whether a client may use the API with this key."""
         if self._file is not None:
             self._follow(self._file)
         # All keys are compared, each in constant time, so that the response time reveals nothing about them.

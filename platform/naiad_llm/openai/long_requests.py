@@ -15,8 +15,7 @@ from naiad_llm.openai.embeddings import embedding_document, read_embedding_reque
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.requests import parse_body
 
-MAX_VALUES = 100_000
-"""Values in a long request, apart from the token ids of embeddings."""
+MAX_VALUES = 100_000  # values in a long request, apart from the token ids of embeddings
 
 T = TypeVar("T")
 
@@ -67,7 +66,6 @@ def _parse(content: memoryview, limit: int) -> dict[str, Any]:
 
 
 def _check_count(document: Mapping[str, Any]) -> None:
-    """Reject a document with too many values."""
     rest: list[object] = [document]
     count = 0
     while rest:

@@ -21,23 +21,16 @@ class ModelRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelInput:
-    """The string input for requests of one kind.
-
-    Attributes:
-        ability: What the models that have it can do, for errors.
-        counts: Whether the response needs the number of input tokens.
-    """
+    """The string input for requests of one kind."""
 
     name: str
-    ability: str
-    counts: bool = False
+    ability: str  # what the models that have it can do, for errors
+    counts: bool = False  # whether the response needs the number of input tokens
 
     def is_in(self, metadata: ModelMetadata) -> bool:
-        """Whether a model has the input."""
         return has_string(metadata.inputs, self.name)
 
     def infer_request(self, document: str, metadata: ModelMetadata) -> InferRequest:
-        """The inference request for a model that gets *document*."""
         if not self.is_in(metadata):
             raise ApiError(
                 f"The model `{metadata.name}` does not {self.ability}: it has no string input '{self.name}'",

@@ -28,8 +28,7 @@ from naiad_llm.openai.errors import TOO_LARGE, ApiError
 
 logger = logging.getLogger("naiad.openai")
 
-COMPLETION_TOKENS = 16
-"""`max_tokens` of a completion whose request sets none: OpenAI's default, and vLLM's."""
+COMPLETION_TOKENS = 16  # `max_tokens` of a completion whose request sets none: OpenAI's default, and vLLM's
 CHAT_TOKENS = 1 << 16
 """`max_tokens` of a chat whose request sets none: larger than any context, so that the context is the limit."""
 
@@ -46,10 +45,8 @@ _IMAGE_HEAD = re.compile(r"data:image/[\w.+-]+;base64")
 _MISSPELLING_SIMILARITY = 0.88
 """Similarity (difflib's ratio) from which on an unknown name is a misspelling. `top_a` and `top_p`, two different
 parameters, have 0.8; `temprature` and `temperature` have 0.95."""
-_NOT_MISSPELLED = frozenset({"models"})
-"""Names that are similar to a known one but are fields of other servers."""
-_MAX_LOGGED = 100
-"""Bound of `_logged`: clients choose the names, so the set must not grow without limit."""
+_NOT_MISSPELLED = frozenset({"models"})  # names that are similar to a known one but are fields of other servers
+_MAX_LOGGED = 100  # bound of `_logged`: clients choose the names, so the set must not grow without limit
 _logged: set[str] = set()
 
 # -- validation of fields ---------------------------------------------------------------------------------------
@@ -123,11 +120,7 @@ def check_size(body: Buffer, limit: int) -> None:
 
 
 def to_json(value: object) -> str:
-    """A part of a request as JSON, to be sent to a model.
-
-    Raises:
-        ApiError: If the value is nested too deeply. orjson parses deeper nesting than it can serialize (254 levels).
-    """
+    """A part of a request as JSON for a model; orjson parses deeper nesting than it serializes (254 levels)."""
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError as problem:
@@ -227,8 +220,7 @@ SAMPLING_RULES: dict[str, FieldRule] = {
     "cache_salt": TEXT,
     "kv_transfer_params": OBJECT,
     "lora_name": TEXT,
-}
-"""Fields that are passed to the model as sampling parameters of the same name."""
+}  # fields that are passed to the model as sampling parameters of the same name
 
 _COMMON: dict[str, FieldRule] = {
     **SAMPLING_RULES,
@@ -270,8 +262,7 @@ _GUIDED = {
     "json_schema": "json",
     "grammar": "grammar",
     "regex": "regex",
-}
-"""Other names of the members of `structured_outputs`: vLLM's earlier ones, llama.cpp's, and SGLang's."""
+}  # other names of the members of `structured_outputs`: vLLM's earlier ones, llama.cpp's, and SGLang's
 _NEUTRAL: Mapping[str, object] = {
     "typical_p": 1, "tfs_z": 1, "top_a": 0, "top_n_sigma": -1, "xtc_probability": 0, "dry_multiplier": 0, "mirostat": 0,
     "mirostat_mode": 0, "dynatemp_range": 0, "n_keep": 0, "epsilon_cutoff": 0, "eta_cutoff": 0, "smoothing_factor": 0,
@@ -293,8 +284,7 @@ _UNSUPPORTED = {
     "use_beam_search": "omit it",
     "prompt_logprobs": "use `echo` and `logprobs` of completions, with a model that has an output `prompt_logprobs`",
     "prompt_embeds": "use `prompt` instead",
-}
-"""Fields that must not be ignored because they change the response; each with an alternative."""
+}  # fields that must not be ignored because they change the response; each with an alternative
 _CHAT: dict[str, FieldRule] = {
     **_COMMON,
     "messages": ARRAY,
@@ -315,36 +305,27 @@ _CHAT: dict[str, FieldRule] = {
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """A validated request to `/v1/chat/completions` or `/v1/completions`.
-
-    Attributes:
-        prompts: Prompts of a completion, each a text or token ids; for a chat one element, its conversation as JSON.
-        top_logprobs: Number of most likely tokens reported for each generated token; None to report no probabilities.
-        is_empty: Whether no text is wanted, only what is told of the prompt; the model generates one token.
-        ignored: What was left out of the request, for the log.
-        custom_tools: Names of the functions whose calls are written as those of custom tools.
-    """
+    """A validated request to `/v1/chat/completions` or `/v1/completions`."""
 
     model: str
+    # Prompts of a completion, each a text or token ids; for a chat one element, its conversation as JSON.
     prompts: tuple[str | list[int], ...]
     is_chat: bool
     sampling: Mapping[str, Any]
     choices: int
     stream: bool
     include_usage: bool
+    # Number of most likely tokens reported for each generated token; None to report no probabilities.
     top_logprobs: int | None
     echo: bool = False
-    is_empty: bool = False
-    ignored: tuple[str, ...] = ()
+    is_empty: bool = False  # whether no text is wanted, only what is told of the prompt; the model generates one token
+    ignored: tuple[str, ...] = ()  # what was left out of the request, for the log
+    # Names of the functions whose calls are written as those of custom tools.
     custom_tools: frozenset[str] = frozenset()
 
 
 def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:
-    """The request in the body of `POST /v1/completions`; None for OpenAI's default of `max_tokens`.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /v1/completions`; None for OpenAI's default of `max_tokens`."""
     given = validate_fields(document, _COMPLETION, ("model", "prompt"), _UNSUPPORTED)
     if given.get("suffix"):
         raise ApiError("suffix is not currently supported", param="suffix")
@@ -375,11 +356,7 @@ def read_completion(document: Mapping[str, Any], default_tokens: int | None) -> 
 
 
 def read_chat(document: Mapping[str, Any], default_tokens: int | None) -> TextRequest:
-    """The request in the body of `POST /v1/chat/completions`; None for as many tokens as fit into the context.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /v1/chat/completions`; None for as many tokens as fit into the context."""
     given = validate_fields(document, _CHAT, ("model", "messages"), _UNSUPPORTED)
     if not given["messages"]:
         raise ApiError("`messages` must hold at least one message", param="messages")
@@ -559,7 +536,6 @@ def _part(part: object, where: str) -> dict[str, Any]:
 
 
 def _is_image(url: str) -> bool:
-    """Whether a URL has an image in it, in base64."""
     head, comma, data = url.partition(",")
     if not comma or not _IMAGE_HEAD.fullmatch(head):
         return False

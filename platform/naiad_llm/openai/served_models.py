@@ -56,12 +56,7 @@ class ServedModels:
         raise to_api_error(first, name)
 
     def only(self, can: Callable[[ModelMetadata], bool], what: str, status: int = BAD_REQUEST) -> str:
-        """The only model that can do something, for requests that name none.
-
-        Args:
-            what: What the models can do, for errors.
-            status: Of the error if there is no such model.
-        """
+        """The only model that can do *what*, for requests that name none; an error of *status* if there is none."""
         names = [name for name in self._ready_names() if self._is(name, can)]
         if len(names) == 1:
             return names[0]
@@ -86,7 +81,6 @@ class ServedModels:
         return await self._context(metadata.name, metadata.versions[-1]) if metadata.versions else 0
 
     async def is_known(self, name: str) -> bool:
-        """Whether *name* selects a model that can be served."""
         if self._can_serve(name):
             return True
         for model, _ in self._split_adapter(name):

@@ -64,9 +64,7 @@ class BodyReader:
     ) -> None:
         """Have *then* get what *read* returns for the JSON object in the body.
 
-        Args:
-            read: Reads the object. A function that can be pickled: for a long body it runs in another process.
-            read_long: Called with a long body, in another process, with *read* and the limit.
+        For a long body, *read_long* gets *read* in another process, so both must be functions that can be pickled.
         """
         body = exchange.request.body
         if len(body) <= LONG_JSON:
@@ -102,7 +100,6 @@ class Submitter:
         self._background = background
 
     def submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> SubmittedRequest:
-        """Submit a request that a client has sent on *exchange*."""
         inference.propagated = propagated_headers(exchange.request.headers)
         if self._tracer.is_on:
             return self._tracer.submit(self.engine, inference, sink, "HTTP", inference.propagated)
@@ -135,13 +132,9 @@ class Submitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextProtocol(Generic[R]):
-    """How a protocol reads its requests for text and writes the responses.
+    """How a protocol reads its requests for text and writes the responses."""
 
-    Attributes:
-        read: Reads the JSON object of a body, given the default of the number of tokens too. A function of a module,
-            since it runs in another process for a long body.
-    """
-
+    # Given a body and the default number of tokens. A function of a module: long bodies are read in another process.
     read: Callable[[dict[str, Any], int | None], R]
     begin: Callable[[HttpExchange, R], tuple[TextRequest, ResponseWriter]]
     error_response: ErrorResponse = ApiError.response
@@ -178,7 +171,6 @@ class TextSubmission:
         self._bodies.read(exchange, read, then, protocol.error_response)
 
     def submit(self, exchange: HttpExchange, request: TextRequest, writer: ResponseWriter) -> None:
-        """Submit a request that was read; *writer* writes the response."""
         for what in request.ignored:  # logged here: long requests are read in another process
             log_ignored(what)
         rank = exchange.request.headers.get(_RANK_HEADER)

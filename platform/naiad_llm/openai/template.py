@@ -18,11 +18,7 @@ class ChatTemplate:
     """Renders conversations as prompts by a Jinja template written for Hugging Face's `apply_chat_template`."""
 
     def __init__(self, path: Path) -> None:
-        """Read the template.
-
-        Raises:
-            OptionError: If the file is missing or not a valid template, or Jinja is not installed.
-        """
+        """Read the template; `OptionError` if the file is missing or invalid, or Jinja is not installed."""
         try:
             from jinja2 import TemplateError
             from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -57,30 +57,24 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Choice:
-    """One generated text and its state.
-
-    Attributes:
-        prompt: Prompt to repeat before the text (`echo`); "" for none.
-        prompt_logprobs: Alternatives of each of its tokens, the first of which has none.
-        text: Text so far; stays empty in a stream.
-        message: Members of a chat's message besides its content, such as tool calls.
-        logprobs: Members of the log probabilities so far; stay empty in a stream.
-        offsets: Places of the tokens in the text, for a completion; stay empty in a stream.
-        length: Characters of text before the next token, in a stream with the prompt.
-        transfer: What another server needs to continue with the model's cache (`kv_transfer_params`).
-    """
+    """One generated text and its state."""
 
     index: int
-    prompt: str = ""
+    prompt: str = ""  # prompt to repeat before the text (`echo`); "" for none
+    # Alternatives of each of its tokens, the first of which has none.
     prompt_logprobs: list[Any] = field(default_factory=list)
-    text: JsonText = field(default_factory=JsonText)
+    text: JsonText = field(default_factory=JsonText)  # text so far; stays empty in a stream
+    # Members of a chat's message besides its content, such as tool calls.
     message: dict[str, Any] = field(default_factory=dict)
+    # Members of the log probabilities so far; stay empty in a stream.
     logprobs: defaultdict[str, JsonList] = field(default_factory=lambda: defaultdict(JsonList))
+    # Places of the tokens in the text, for a completion; stay empty in a stream.
     offsets: list[int] = field(default_factory=list)
     finder: SampledTokenFinder = field(default_factory=SampledTokenFinder)
     finish_reason: str | None = None
     has_begun: bool = False
-    length: int = 0
+    length: int = 0  # characters of text before the next token, in a stream with the prompt
+    # What another server needs to continue with the model's cache (`kv_transfer_params`).
     transfer: dict[str, Any] | None = None
 
 
@@ -117,7 +111,6 @@ class TextResponse:
         writer: ResponseWriter,
         budget: RequestBudget,
     ) -> None:
-        """Respond on *exchange* by *writer*."""
         self.request = request
         self.is_over = False
         self._exchange = exchange
@@ -140,7 +133,6 @@ class TextResponse:
             self._exchange.on_disconnect(submitted)
 
     def on_response(self, prompt: int, response: InferResponse | None, *, final: bool, sent: SentCount) -> None:
-        """Add a response of the model."""
         if response is not None:
             events: list[Buffer] = []
             is_read = self._exchange.is_connected

@@ -40,20 +40,15 @@ _PROMPT_LOGPROBS = "prompt_logprobs"
 _TRANSFER = "kv_transfer_params"
 _SAMPLING = "sampling_parameters"
 _SURROGATES = re.compile("[\ud800-\udfff]")
-_UNFINISHED = ("", "None")
-"""Values of the output `finish_reason` for a choice that is not finished."""
+_UNFINISHED = ("", "None")  # values of the output `finish_reason` for a choice that is not finished
 
 
 def infer_requests(
     request: TextRequest, metadata: ModelMetadata, template: ChatTemplate | None = None, lora: str = ""
 ) -> Iterator[InferRequest]:
-    """One inference request for each prompt of *request*.
+    """One inference request for each prompt; *template* renders chats for models without the input `messages`.
 
     A model without the input `sampling_parameters` receives them as parameters of the inference request.
-
-    Args:
-        template: Renders chats as prompts for a model without the input `messages`; None to reject such chats.
-        lora: Name of the adapter; "" for none.
     """
     if not can_generate_text(metadata):
         raise ApiError(
@@ -159,20 +154,16 @@ def _scalar_input(tensor: TensorMetadata, value: object) -> InputTensor:
 
 @dataclass(slots=True)
 class ChoiceDelta:
-    """New output of one choice.
-
-    Attributes:
-        stop_reason: The text in `stop` that has ended it; "" if none did, or the model does not tell.
-        logprobs: For each new token its most likely alternatives by token id, in vLLM's form.
-        message: New members of a chat's message, such as tool calls; may repeat the text. None if the model sent none.
-    """
+    """New output of one choice."""
 
     index: int
     text: str
     finish_reason: str | None = None
+    # For each new token its most likely alternatives by token id, in vLLM's form.
     logprobs: list[dict[str, dict[str, Any]]] = field(default_factory=list)
+    # New members of a chat's message, such as tool calls; may repeat the text. None if the model sent none.
     message: dict[str, Any] | None = None
-    stop_reason: str = ""
+    stop_reason: str = ""  # the text in `stop` that has ended it; "" if none did, or the model does not tell
 
 
 @dataclass(slots=True)
@@ -189,11 +180,7 @@ class ModelOutput:
 
 
 def read_output(response: InferResponse) -> ModelOutput:
-    """The outputs of a response that is not an error.
-
-    Raises:
-        ApiError: If `text_output` is missing, or an output has the wrong type or invalid JSON.
-    """
+    """The outputs of a response that is not an error; `ApiError` if they are not those of the convention."""
     outputs = {output.name: output for output in response.outputs}
     if TEXT_OUTPUT not in outputs:
         raise ApiError(f"The model returned no output '{TEXT_OUTPUT}'", status=SERVER_ERROR)

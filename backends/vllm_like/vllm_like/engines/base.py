@@ -31,62 +31,38 @@ class EngineDeadError(Exception):
 
 @dataclass(frozen=True)
 class Generation:
-    """One request for text.
+    """One request for text."""
 
-    Attributes:
-        request_id: Unique among the running requests.
-        prompt: The prompt, as text or as token ids; "" with `chat`.
-        chat: A conversation instead of a prompt: `messages`, `tools` and other fields of OpenAI's API.
-        sampling: The sampling parameters that the request sets, by vLLM's names.
-        lora: Name of the adapter to use; "" for none.
-        images: Encoded image files that belong to the prompt.
-        wants_logprobs: Whether the log probability of each token is needed, also if only for the sum.
-        wants_counts: Whether each delta needs its number of tokens; else the last one has the total.
-        is_stream: Whether each delta is sent to the client at once.
-        wants_prompt: Whether the text of the prompt is needed.
-        wants_stop: Whether the client is told which of the texts in `stop` has ended a choice.
-        constraint: What the answer of a chat must be (`constraints.Constraint`); None for anything.
-        has_images: Whether the conversation has images.
-    """
-
-    request_id: str
-    prompt: Union[str, List[int]]
+    request_id: str  # unique among the running requests
+    prompt: Union[str, List[int]]  # text or token ids; "" with `chat`
+    # A conversation instead of a prompt: `messages`, `tools` and other fields of OpenAI's API.
     chat: Optional[Dict[str, Any]]
-    sampling: Dict[str, Any]
-    lora: str = ""
-    images: Sequence[bytes] = ()
-    wants_logprobs: bool = False
-    wants_counts: bool = False
-    is_stream: bool = False
-    wants_prompt: bool = False
-    wants_stop: bool = False
-    constraint: Optional[Any] = None
-    has_images: bool = False
+    sampling: Dict[str, Any]  # the sampling parameters that the request sets, by vLLM's names
+    lora: str = ""  # name of the adapter to use; "" for none
+    images: Sequence[bytes] = ()  # encoded image files that belong to the prompt
+    wants_logprobs: bool = False  # whether the log probability of each token is needed, also if only for the sum
+    wants_counts: bool = False  # whether each delta needs its number of tokens; else the last one has the total
+    is_stream: bool = False  # whether each delta is sent to the client at once
+    wants_prompt: bool = False  # whether the text of the prompt is needed
+    wants_stop: bool = False  # whether the client is told which of the texts in `stop` has ended a choice
+    constraint: Optional[Any] = None  # what the answer of a chat must be (`constraints.Constraint`); None for anything
+    has_images: bool = False  # whether the conversation has images
 
 
 @dataclass
 class Delta:
-    """New output of one choice.
+    """New output of one choice."""
 
-    Attributes:
-        index: Number of the choice; 0 unless the request has `n` above 1.
-        text: New text.
-        tokens: Number of new tokens.
-        logprobs: For each new token `{token id: {"logprob", "rank", "decoded_token"}}`, the sampled token last.
-        logprob: Sum of the log probabilities of the new tokens.
-        finish_reason: Why the choice is finished; None while it is not.
-        stop_reason: The text in `stop` that has ended the choice, where the engine tells it; None without one.
-        message: New members of the assistant's message, if it has more than `text`.
-    """
-
-    index: int
+    index: int  # of the choice; 0 unless the request has `n` above 1
     text: str = ""
     tokens: int = 0
+    # For each new token `{token id: {"logprob", "rank", "decoded_token"}}`, the sampled token last.
     logprobs: List[Dict[int, Dict[str, Any]]] = field(default_factory=list)
-    logprob: float = 0.0
-    finish_reason: Optional[str] = None
+    logprob: float = 0.0  # sum of the log probabilities of the new tokens
+    finish_reason: Optional[str] = None  # why the choice is finished; None while it is not
+    # The text in `stop` that has ended the choice, where the engine tells it; None without one.
     stop_reason: Optional[str] = None
-    message: Optional[Dict[str, Any]] = None
+    message: Optional[Dict[str, Any]] = None  # new members of the assistant's message, if it has more than `text`
 
 
 @dataclass(frozen=True)
@@ -111,16 +87,12 @@ class RankRequest:
 
 @dataclass(frozen=True)
 class PathRequest:
-    """One request to a path of the engine's own server.
-
-    Attributes:
-        document: The JSON object in the body; empty for a form.
-    """
+    """One request to a path of the engine's own server."""
 
     path: str
     content_type: str
     body: bytes
-    document: Mapping[str, Any]
+    document: Mapping[str, Any]  # the JSON object in the body; empty for a form
 
 
 class PathSink:
@@ -181,25 +153,15 @@ class Sink:
 
 @dataclass(frozen=True)
 class EngineMetric:
-    """A metric that an engine measures itself, as it is now.
-
-    Attributes:
-        name: Its name on a page of metrics.
-        description: What it measures.
-        kind: `counter`, `gauge` or `histogram`.
-        labels: Its labels.
-        value: The value; of a histogram, the sum of its values.
-        buckets: A histogram's upper bounds.
-        counts: How many values are in each of its buckets, and in a last one above all bounds.
-    """
+    """A metric that an engine measures itself, as it is now."""
 
     name: str
     description: str
-    kind: str
+    kind: str  # `counter`, `gauge` or `histogram`
     labels: Mapping[str, str]
-    value: float
-    buckets: Tuple[float, ...] = ()
-    counts: Tuple[int, ...] = ()
+    value: float  # of a histogram, the sum of its values
+    buckets: Tuple[float, ...] = ()  # a histogram's upper bounds
+    counts: Tuple[int, ...] = ()  # how many values are in each of its buckets, and in a last one above all bounds
 
 
 EmbeddingSink = Callable[[List[List[float]], int, Optional[BaseException]], None]
@@ -211,19 +173,12 @@ RankSink = Callable[[List[float], int, Optional[BaseException]], None]
 
 
 class Engine:
-    """Runs one model. `generate` and `embed` return at once: sinks are called from the engine's own threads.
+    """Runs one model. `generate` and `embed` return at once: sinks are called from the engine's own threads."""
 
-    Attributes:
-        max_model_len: Maximum number of tokens of prompt and output together; 0 if unknown.
-        loras: Names of the adapters; None if adapters are not enabled.
-        chat_adds_special: Whether the tokenizer adds special tokens to a rendered chat.
-        takes_grammars: Whether it enforces the constraint of a `Generation`.
-    """
-
-    max_model_len = 0
-    loras: Optional[Sequence[str]] = None
-    chat_adds_special = False
-    takes_grammars = False
+    max_model_len = 0  # maximum number of tokens of prompt and output together; 0 if unknown
+    loras: Optional[Sequence[str]] = None  # names of the adapters; None if adapters are not enabled
+    chat_adds_special = False  # whether the tokenizer adds special tokens to a rendered chat
+    takes_grammars = False  # whether it enforces the constraint of a `Generation`
 
     def kv_cache_usage(self, tokens: int) -> float:  # noqa: ARG002 - engines use it that cannot tell otherwise
         """The part of the key-value cache in use, 0 to 1, while the running requests have *tokens*; 0 if unknown."""
@@ -275,11 +230,9 @@ class Engine:
         return []
 
     def sleep(self, level: int, mode: str) -> None:  # noqa: ARG002 - signature of engines that can
-        """Free the memory of the GPU; blocks.
+        """Free the memory of the GPU; blocks. Level 1 keeps the weights in the machine's memory, 2 discards them.
 
-        Args:
-            level: 1 keeps the weights in the machine's memory, 2 discards them.
-            mode: `abort` ends the running requests, `wait` waits for them, `keep` freezes them.
+        The mode `abort` ends the running requests, `wait` waits for them, `keep` freezes them.
         """
         raise CallerError(_NO_SLEEP)
 
@@ -309,22 +262,14 @@ def _cosines(vectors: List[List[float]]) -> List[float]:
 
 
 def check_tokens(tokens: Iterable[int], vocabulary: int, where: str) -> None:
-    """Check that a model with *vocabulary* tokens has these; *where* is the name of the field that has them.
-
-    Raises:
-        CallerError: If it has not.
-    """
+    """`CallerError` unless a model with *vocabulary* tokens has these; *where* is the name of their field."""
     wrong = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if wrong is not None:
         raise CallerError(f"'{where}' has {wrong}; the model's vocabulary has the token ids 0 to {vocabulary - 1}")
 
 
 def truncate_vectors(vectors: List[List[float]], dimensions: Optional[int]) -> List[List[float]]:
-    """The first *dimensions* elements of each vector, normalized again; all of them for None.
-
-    Raises:
-        CallerError: If the vectors have fewer elements.
-    """
+    """The first *dimensions* elements of each vector, normalized again; all of them for None."""
     if dimensions is None:
         return vectors
     if dimensions > len(vectors[0]):

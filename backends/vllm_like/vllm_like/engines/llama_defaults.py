@@ -10,10 +10,8 @@ from vllm_like import values
 
 MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 4
-BATCHED_TOKENS = 512
-"""The most tokens of prompts in a batch by default: llama.cpp's own default of `n_ubatch`."""
-LEAST_BATCH = 2
-"""llama.cpp warms up with so many tokens, and aborts if they do not fit into a batch."""
+BATCHED_TOKENS = 512  # the most tokens of prompts in a batch by default: llama.cpp's own default of `n_ubatch`
+LEAST_BATCH = 2  # llama.cpp warms up with so many tokens, and aborts if they do not fit into a batch
 _LEAST_BATCHED_TOKENS = 16
 _BATCH_SECONDS = 0.5
 _OPERATIONS_PER_SECOND = 20e9
@@ -42,8 +40,7 @@ OPTIONS: Mapping[str, Any] = {
     "draft_n_gpu_layers": None,
     "draft_min": None,
     "draft_max": None,
-}
-"""`engine_options` and their defaults; None for the default of llama.cpp or of this backend."""
+}  # `engine_options` and their defaults; None for the default of llama.cpp or of this backend
 
 FLASH_ATTENTIONS = ("auto", "enabled", "disabled")
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
@@ -58,11 +55,9 @@ _WORDS = {
     "split_mode": SPLIT_MODES,
 }
 _NUMBERS = ("rope_freq_base", "rope_freq_scale")
-MAX_SEQS = 256
-"""Limit of llama.cpp (LLAMA_MAX_SEQ): it does not load a model with more sequences."""
+MAX_SEQS = 256  # limit of llama.cpp (LLAMA_MAX_SEQ): it does not load a model with more sequences
 _MAX_TOKENS = (1 << 31) - 1
-_CACHE_BYTES = 2
-"""Bytes of a number of the cache, whose type is f16 by default."""
+_CACHE_BYTES = 2  # bytes of a number of the cache, whose type is f16 by default
 _LEAST = {
     "n_threads": 1,
     "n_threads_batch": 1,
@@ -80,11 +75,7 @@ _MAX_POLL = 100
 
 
 def option(given: Mapping[str, Any], key: str) -> Any:
-    """The value of one of `engine_options`, or its default.
-
-    Raises:
-        ValueError: If the value is invalid.
-    """
+    """The value of one of `engine_options`, or its default; `ValueError` if it is invalid."""
     default = OPTIONS[key]
     if isinstance(default, bool):
         return values.flag(given, key, values.OPTIONS, default=default)
@@ -120,12 +111,7 @@ def _is_share(value: Any) -> bool:
 def batched_tokens(weights: int, threads: int, *, has_gpu: bool) -> int:
     """How many tokens of prompts a CPU reads in about half a second; a GPU reads as many as there can be.
 
-    A request cannot be cancelled within a batch, and no other request gets a token meanwhile.
-
-    Args:
-        weights: Number of the model's weights; 0 if unknown.
-        threads: How many threads read a prompt.
-        has_gpu: Whether layers of the model are on a GPU.
+    A request cannot be cancelled in a batch, and no other one gets a token meanwhile. *weights* is 0 if unknown.
     """
     if has_gpu or not weights:
         return BATCHED_TOKENS
@@ -134,11 +120,7 @@ def batched_tokens(weights: int, threads: int, *, has_gpu: bool) -> int:
 
 
 def check_sizes(length: int, seqs: int) -> None:
-    """Check how many tokens there are in the cache.
-
-    Raises:
-        ValueError: If llama.cpp has a limit below that.
-    """
+    """`ValueError` if llama.cpp cannot have so many requests, or tokens in its cache."""
     if seqs > MAX_SEQS:
         raise ValueError(
             f"'max_num_seqs' in {values.FILE} is {seqs}, and llama.cpp runs at most {MAX_SEQS} requests at a time; set "

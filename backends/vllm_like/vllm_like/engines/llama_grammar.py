@@ -16,8 +16,7 @@ from vllm_like.engines.base import CallerError
 _HEAD = "%llguidance {}\nstart: "
 _DETAILS = frozenset(
     ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern", "backend", "disable_fallback")
-)
-"""Members of `structured_outputs` that only tune vLLM's implementation."""
+)  # members of `structured_outputs` that only tune vLLM's implementation
 _KINDS = ("json", "json_object", "choice", "regex", "grammar")
 _OPEN_TAG = re.compile(r"<(?P<tag>[\w:]+)>\s*$")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]")
@@ -25,11 +24,7 @@ _INNER_ANCHOR = re.compile(r"(?<!\\)(?:\\\\)*(?:\\[ABZz]|\$(?!$)|(?!^)\^)")
 
 
 def of_structure(given: Mapping[str, Any]) -> str:
-    """The grammar of `structured_outputs`.
-
-    Raises:
-        CallerError: If it is invalid.
-    """
+    """The grammar of `structured_outputs`."""
     kind, value = _kind(given)
     if kind == "grammar":
         return str(value)
@@ -37,11 +32,7 @@ def of_structure(given: Mapping[str, Any]) -> str:
 
 
 def of_constraint(constraint: Constraint) -> str:
-    """The grammar of an answer without reasoning; see `with_reasoning`.
-
-    Raises:
-        CallerError: If the format of the answer is invalid.
-    """
+    """The grammar of an answer without reasoning; see `with_reasoning`."""
     rules: Dict[str, str] = {}
     if constraint.functions:
         form = constraint.form
@@ -61,10 +52,7 @@ def of_constraint(constraint: Constraint) -> str:
 def with_reasoning(grammar: str, prompt: str, *, may_reason: bool) -> str:
     """The grammar of `of_constraint` with reasoning before the answer, where the model may reason.
 
-    Args:
-        grammar: The grammar.
-        prompt: The prompt, which may begin the reasoning or end it.
-        may_reason: Whether the chat template has reasoning.
+    The *prompt* may begin the reasoning, or end it.
     """
     tag = opened_tag(prompt)
     opening = "" if tag else '"<think>" '
@@ -82,7 +70,6 @@ def opened_tag(prompt: str) -> str:
 
 
 def _kind(given: Mapping[str, Any]) -> Any:
-    """The kind of structure that a request asks for, and its value."""
     wanted = {key: value for key, value in given.items() if value not in (None, False)}
     found = [(key, wanted.pop(key)) for key in _KINDS if key in wanted]
     if len(found) != 1 or set(wanted) - _DETAILS:

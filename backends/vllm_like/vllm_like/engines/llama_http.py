@@ -39,11 +39,7 @@ class LlamaServer:
         parameters.api_keys = [self._key]
 
     def post(self, path: str, body: Mapping[str, Any]) -> Dict[str, Any]:
-        """The JSON object that llama.cpp responds with.
-
-        Raises:
-            CallerError: If llama.cpp rejects the request.
-        """
+        """The JSON object that llama.cpp responds with; `CallerError` if it rejects the request."""
         return self._ask("POST", path, json.dumps(body))
 
     def get(self, path: str) -> Dict[str, Any]:

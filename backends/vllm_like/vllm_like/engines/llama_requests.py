@@ -44,8 +44,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "length_penalty": 1.0,
     "priority": 0,
     "data_parallel_rank": 0,
-}
-"""Parameters that llama.cpp does not have, with the values that have no effect."""
+}  # parameters that llama.cpp does not have, with the values that have no effect
 
 
 def finds_stops(generation: Generation) -> bool:
@@ -59,17 +58,7 @@ def finds_stops(generation: Generation) -> bool:
 
 
 def body(generation: Generation, seed: Optional[int], max_logprobs: int, *, takes_images: bool) -> Dict[str, Any]:
-    """The body of a request to llama.cpp.
-
-    Args:
-        generation: The request.
-        seed: Seed of requests that set none; None for a random one.
-        max_logprobs: Maximum of `logprobs`.
-        takes_images: Whether there is an encoder of images.
-
-    Raises:
-        CallerError: If llama.cpp does not support the request.
-    """
+    """The body of a request to llama.cpp; *seed* is for requests that set none, None for a random one."""
     given = generation.sampling
     _reject_unsupported(generation, takes_images=takes_images)
     document: Dict[str, Any] = {name: given.get(name, default) for name, default in _SAME_NAMES.items()}

@@ -19,8 +19,7 @@ _TEXT = re.compile(
 )
 _CONTENT = re.compile(
     r'\{"choices":\[\{"finish_reason":null,"index":(?P<index>\d+),"delta":\{"content":"(?P<text>[^"\\]+)"\}\}\],'
-)
-"""Start of a chunk that has only text, as nearly all have: parsing it as JSON takes five times as long."""
+)  # start of a chunk that has only text, as nearly all have: parsing it as JSON takes five times as long
 
 
 _TEMPLATE_SENTENCE = re.compile(r"Jinja Exception: (?P<text>.+)", re.DOTALL)
@@ -43,14 +42,12 @@ def template_error(text: str) -> CallerError:
 _UNPARSED = re.compile(
     r"The model produced output that does not match the expected|^Failed to parse input at pos|"
     r"Unexpected empty grammar stack after accepting piece"
-)
-"""Errors for a text in another form than the template's, and for a call of a function that is not among the tools."""
+)  # errors for a text in another form than the template's, and for a call of a function that is not among the tools
 _LOG_LINE = re.compile(r"^(?:[\d.]+ [A-Z] )?(?:[\w ~]+: )?(?P<text>.+)$")
 _CONSEQUENCES = re.compile(
     r"failed to load model|fit params to free device memory|exiting due to|failed to create context|"
     r"failed to initialize chat template|std::exception"
-)
-"""Lines of the log that only say that a load failed, after the one with the reason."""
+)  # lines of the log that only say that a load failed, after the one with the reason
 
 
 class UnparsedError(RuntimeError):
@@ -87,11 +84,7 @@ def parse_error(document: Any) -> Optional[Exception]:
 
 
 def check_length(tokens: int, limit: int) -> None:
-    """Check that a prompt fits into the context, with one token to generate.
-
-    Raises:
-        CallerError: If it does not.
-    """
+    """`CallerError` unless a prompt fits into the context, with one token to generate."""
     if tokens >= limit:
         raise _too_long("prompt", tokens, limit)
 
@@ -109,13 +102,7 @@ Said = Mapping[int, Mapping[str, Sequence[Any]]]
 
 
 class ChunkReader:
-    """Reads the chunks of one request and passes their deltas to its sink.
-
-    Attributes:
-        error: The error of the request; None without one.
-        first_choice: Number of the choice that llama.cpp calls 0.
-        said: The parts that the sink has got of each choice of a chat: reasoning, content and calls, by their names.
-    """
+    """Reads the chunks of one request and passes their deltas to its sink."""
 
     def __init__(
         self,
@@ -126,18 +113,12 @@ class ChunkReader:
         opening: str = "",
         said: Optional[Said] = None,
     ) -> None:
-        """Prepare to read the chunks of one call of llama.cpp.
+        """Read one call of llama.cpp, which generates choices in parts if it has fewer slots than there are choices.
 
-        Args:
-            generation: The request.
-            sink: Receives the deltas.
-            on_progress: Called for each chunk.
-            first_choice: Number of the choice that llama.cpp calls 0: it generates the choices in parts if it has fewer
-                slots than the request has choices.
-            opening: The end of the prompt that belongs to the text of each choice.
-            said: What the sink has got of these texts already.
+        *opening* is the end of the prompt that belongs to each text, *said* what the sink has got of the texts already.
         """
-        self.error: Optional[Exception] = None
+        self.error: Optional[Exception] = None  # the error of the request; None without one
+        # The parts that the sink has got of each choice of a chat: reasoning, content and calls, by their names.
         self.said: Dict[int, Dict[str, List[str]]] = {}
         choices = range(first_choice, first_choice + generation.sampling.get("n", 1))
         self._openings = dict.fromkeys(choices, opening) if opening else {}
@@ -145,7 +126,7 @@ class ChunkReader:
         self._unmatched: Dict[int, str] = {}  # text in which the next skipped part is not found yet
         self._sink = sink
         self._on_progress = on_progress
-        self.first_choice = first_choice
+        self.first_choice = first_choice  # number of the choice that llama.cpp calls 0
         self._is_chat = generation.chat is not None
         self._top_logprobs = generation.sampling.get("logprobs") or 0
         self._counted: Dict[int, int] = {}

@@ -28,11 +28,7 @@ _MAX_PARTS = 10000
 
 
 def check(schema: Any) -> None:
-    """Check that llama.cpp supports a schema.
-
-    Raises:
-        CallerError: If it does not; the text has the keyword and its path.
-    """
+    """`CallerError` with the keyword and its path, unless llama.cpp supports a schema."""
     pending = [("#", schema)]
     count = 0
     while pending:

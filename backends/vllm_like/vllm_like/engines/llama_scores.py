@@ -12,21 +12,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from vllm_like.engines.llama_responses import alternatives, parse_error
 
-_BIAS = 1e6
-"""Far above any logit."""
+_BIAS = 1e6  # far above any logit
 
 Complete = Callable[[str, Callable[[str], bool]], Any]
 """Runs one request to llama.cpp, given its JSON and what receives the chunks, which returns True to stop."""
 
 
 class PromptScorer:
-    """Computes the log probabilities of prompts.
-
-    Args:
-        complete: Runs a request for a completion.
-        vocabulary: The number of tokens that the model knows.
-        whole_token: A token whose text is a whole character.
-    """
+    """Computes the log probabilities of prompts; the text of *whole_token* is a whole character."""
 
     def __init__(self, complete: Complete, vocabulary: int, whole_token: int) -> None:
         self._complete = complete
@@ -38,14 +31,7 @@ class PromptScorer:
     ) -> List[Dict[int, Dict[str, Any]]]:
         """For each token but the first, the *count* most likely ones in its place, and last the token itself.
 
-        Args:
-            tokens: The tokens of the prompt.
-            count: How many alternatives there are.
-            options: More members of each request, such as the adapters.
-            on_token: Called before each token with its number; returns True to stop there.
-
-        Raises:
-            Exception: The error of llama.cpp.
+        *options* are more members of each request. *on_token* gets each token's number first; True stops there.
         """
         scores = []
         for place in range(1, len(tokens)):

@@ -38,11 +38,7 @@ _OPTIONS: Mapping[str, Any] = {"n_threads": None}
 
 
 def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
-    """Load a model.
-
-    Raises:
-        ValueError: If the settings are invalid, or a package is missing.
-    """
+    """Load a model; `ValueError` if the settings are invalid, or a package is missing."""
     keys.reject_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
     settings.log_ignored(_USED, log)
     return OnnxEngine(settings)
@@ -80,11 +76,9 @@ class OnnxEngine(Engine):
         self._thread = ThreadPoolExecutor(1, "onnx")
 
     def generate(self, generation: Generation, sink: Sink) -> None:  # noqa: ARG002 - signature of Engine
-        """Reject the request: an encoder generates no text."""
         raise CallerError("this model supports embeddings only: send an 'embedding_request'")
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        """Start to compute vectors."""
         self._thread.submit(self._run, request, sink)
 
     def _run(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
@@ -125,15 +119,12 @@ class OnnxEngine(Engine):
         return vectors
 
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
-        """The tokens of a text, not truncated."""
         encoded = self._whole_tokenizer.encode(text, add_special_tokens=adds_special)
         return list(encoded.ids), list(encoded.tokens)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
         check_tokens(tokens, self._whole_tokenizer.get_vocab_size(), "tokens")
         return str(self._whole_tokenizer.decode(list(tokens), skip_special_tokens=False))
 
     def shutdown(self) -> None:
-        """Wait for running requests."""
         self._thread.shutdown(wait=True)

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Dict, Iterable, List, Set
 
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - the kernel's folder of POSIX shared memory
-_PREFIXES = ("psm_", "sem.mp-")
-"""Names that `multiprocessing` gives to segments and semaphores."""
+_PREFIXES = ("psm_", "sem.mp-")  # names that `multiprocessing` gives to segments and semaphores
 _PROC = Path("/proc")
 _STARTED = 19
 """Index of a process's start time in the fields of /proc/PID/stat that follow its name (proc(5): field 22)."""
 
-_EXITED = ("Z", "X")
-"""States of processes that are only in the table of processes (proc(5))."""
+_EXITED = ("Z", "X")  # states of processes that are only in the table of processes (proc(5))
 
 
 def mapped_segments(group: int) -> List[str]:

@@ -8,8 +8,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable, Deque, List, NamedTuple
 
-POLL_SECONDS = 0.05
-"""How often queued jobs are checked for cancellation, while others run."""
+POLL_SECONDS = 0.05  # how often queued jobs are checked for cancellation, while others run
 
 
 class _Job(NamedTuple):
@@ -54,7 +53,6 @@ class SlotQueue:
             self._start_jobs()
 
     def close(self) -> None:
-        """Wait for all submitted jobs."""
         with self._lock:
             self._idle.wait_for(lambda: not self._queued and self._free == self._count)
         self._threads.shutdown()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from naiad_stub.process_limits import usable_processors
 
-_FEW_CORES = 2
-"""Of so few cores, a free one is half of the speed of an engine that has the machine for itself."""
+_FEW_CORES = 2  # of so few cores, a free one is half of the speed of an engine that has the machine for itself
 
 
 def available_cores() -> int:

@@ -56,11 +56,7 @@ _FLAGS = ("enable_lora", "disable_log_stats", "enforce_eager", "enable_sleep_mod
 
 
 def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:
-    """Load the model with vLLM; may take minutes.
-
-    Raises:
-        ValueError: If vLLM is not installed, or the settings are invalid.
-    """
+    """Load the model with vLLM, for minutes; `ValueError` if it is not installed, or the settings are invalid."""
     keys.reject_unknown(settings.options, (), "'engine_options' in model.json")
     if not settings.arguments.get("model"):
         raise ValueError(
@@ -89,9 +85,6 @@ def choose_devices(settings: Settings) -> None:
     """Select the GPUs of an instance: its own with KIND_GPU, those of `GPU_DEVICE_IDS` with KIND_MODEL.
 
     Must be called before vLLM is imported, which reads the environment variable then.
-
-    Raises:
-        ValueError: If the devices are invalid, or not as many as the model needs.
     """
     kind = settings.instance.get("model_instance_kind")
     if kind == _KIND_GPU:
@@ -113,7 +106,6 @@ def _visible_name(device: str) -> str:
 
 
 def _devices_needed(settings: Settings) -> int:
-    """How many GPUs of this machine a model takes."""
     one = settings.number("tensor_parallel_size", 1) * settings.number("pipeline_parallel_size", 1)
     return one * _replicas(settings)
 
@@ -226,7 +218,6 @@ class VllmEngine(Engine):
     # -- requests ------------------------------------------------------------------------------------------------
 
     def generate(self, generation: Generation, sink: Sink) -> None:
-        """Start to generate text."""
         asyncio.run_coroutine_threadsafe(self._generate(generation, sink), self._loop)
 
     async def _generate(self, generation: Generation, sink: Sink) -> None:
@@ -324,23 +315,19 @@ class VllmEngine(Engine):
         return await tokenizer if hasattr(tokenizer, "__await__") else tokenizer  # awaitable until release 0.11
 
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
-        """The tokens of a text."""
         tokenizer = self._call(self._tokenizer())
         tokens = list(tokenizer.encode(text, add_special_tokens=adds_special))
         return tokens, [str(token) for token in tokenizer.convert_ids_to_tokens(tokens)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
         tokenizer = self._call(self._tokenizer())
         check_tokens(tokens, len(tokenizer), "tokens")
         return str(tokenizer.decode(list(tokens)))
 
     def render(self, conversation: Dict[str, Any]) -> str:
-        """A conversation as the prompt that the chat template makes of it."""
         return vllm_requests.chat_text(self._call(self._tokenizer()), conversation, self._settings.chat_template)
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        """Start to compute vectors."""
         asyncio.run_coroutine_threadsafe(self._embed(request, sink), self._loop)
 
     async def _embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
@@ -367,7 +354,6 @@ class VllmEngine(Engine):
         return last.outputs.data.tolist(), len(last.prompt_token_ids)
 
     def forward(self, request: PathRequest, sink: PathSink) -> None:
-        """Start to pass a request on to the application of vLLM's own server."""
         asyncio.run_coroutine_threadsafe(self._forward(request, sink), self._loop)
 
     async def _forward(self, request: PathRequest, sink: PathSink) -> None:
@@ -394,17 +380,14 @@ class VllmEngine(Engine):
         return vllm_metrics.cache_usage()
 
     def metrics(self) -> List[EngineMetric]:
-        """The metrics of vLLM; none with `disable_log_stats`."""
         return vllm_metrics.read()
 
     def tokenizer_info(self) -> Dict[str, Any]:
-        """The settings of the tokenizer, as vLLM's own server shows them."""
         return vllm_requests.tokenizer_info(self._call(self._tokenizer()), self._settings.chat_template)
 
     # -- its sleep -----------------------------------------------------------------------------------------------
 
     def sleep(self, level: int, mode: str) -> None:
-        """Free the memory of the GPU; requests are rejected from now on."""
         if not self._settings.flag("enable_sleep_mode"):
             super().sleep(level, mode)
         self._call(self._sleep(level, mode))
@@ -431,7 +414,6 @@ class VllmEngine(Engine):
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
 
     def wake_up(self, tags: Optional[List[str]]) -> None:
-        """Undo `sleep`; requests are accepted once all parts are awake."""
         if not self._settings.flag("enable_sleep_mode"):
             super().wake_up(tags)
         self._call(self._wake_up(tags))
@@ -441,15 +423,12 @@ class VllmEngine(Engine):
         self._is_asleep = bool(await self._engine.is_sleeping())
 
     def is_sleeping(self) -> bool:
-        """Whether vLLM sleeps."""
         return bool(self._call(self._engine.is_sleeping())) if self._settings.flag("enable_sleep_mode") else False
 
     def check_health(self) -> None:
-        """Raise an exception if vLLM reports that it is unhealthy."""
         self._call(self._engine.check_health(), _HEALTH_TIMEOUT_SECONDS)
 
     def shutdown(self) -> None:
-        """Wait for running requests, then stop vLLM and its processes."""
         self._call(self._drain())
         self._engine.shutdown()
         shared_segments.remove_own_record()
@@ -483,7 +462,6 @@ def _scheduled(output: Any) -> float:
 
 
 def _delta(output: Any) -> Delta:
-    """The delta of one choice in an output of kind DELTA."""
     logprobs = [_alternatives(token, entry) for token, entry in zip(output.token_ids, output.logprobs or ())]
     sampled = sum(entry[token]["logprob"] for token, entry in zip(output.token_ids, logprobs))
     return Delta(

@@ -8,8 +8,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 from vllm_like.engines.base import EngineMetric
 
 _PREFIX = "vllm:"
-_CACHE_USAGES = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
-"""Names of the gauge in releases of vLLM."""
+_CACHE_USAGES = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # names of the gauge in releases of vLLM
 _BOUND = "le"
 _KINDS = {"counter": "counter", "gauge": "gauge", "histogram": "histogram", "unknown": "gauge"}
 

@@ -16,11 +16,7 @@ _MEMBERS = ("reasoning", "reasoning_content")
 
 
 def parser_class(name: str) -> Any:
-    """The parser of that name.
-
-    Raises:
-        ValueError: If the installed release has none of that name.
-    """
+    """The parser of that name; `ValueError` if the installed release has none."""
     from vllm.reasoning import ReasoningParserManager as Manager
 
     try:
@@ -39,15 +35,7 @@ class ReasoningExtractor:
     def __init__(
         self, parser: Any, tokenizer: Any, conversation: Mapping[str, Any], request: Any, *, is_stream: bool
     ) -> None:
-        """Extract reasoning for one choice.
-
-        Args:
-            parser: The parser's class.
-            tokenizer: The model's tokenizer.
-            conversation: The conversation.
-            request: The conversation in vLLM's own form.
-            is_stream: Whether deltas are sent at once. If not, all is extracted at the end.
-        """
+        """*request* is the conversation in vLLM's own form. Without a stream, all is extracted at the end."""
         options = dict(conversation.get("chat_template_kwargs") or {})
         takes_options = any(
             one.kind is inspect.Parameter.VAR_KEYWORD or name == "chat_template_kwargs"

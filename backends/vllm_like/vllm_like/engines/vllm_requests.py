@@ -27,11 +27,7 @@ async def make_engine(engine_args: Any) -> Any:
 
 
 def sampling_parameters(generation: Generation) -> Any:
-    """The `SamplingParams` of vLLM.
-
-    Raises:
-        CallerError: If vLLM rejects them.
-    """
+    """The `SamplingParams` of vLLM; `CallerError` if vLLM rejects them."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     given: Dict[str, Any] = dict(generation.sampling)
@@ -89,11 +85,7 @@ def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) 
 
 
 def chat_text(tokenizer: Any, conversation: Mapping[str, Any], template: str) -> str:
-    """A conversation rendered by the chat template.
-
-    Raises:
-        CallerError: If the template rejects the conversation.
-    """
+    """A conversation rendered by the chat template; `CallerError` if the template rejects it."""
     options: Dict[str, Any] = dict(conversation.get("chat_template_kwargs") or {})
     if template:
         options["chat_template"] = template
@@ -131,11 +123,7 @@ def _plain(value: Any) -> str:
 
 
 def prompt_with_images(prompt: Union[str, List[int]], images: Sequence[bytes]) -> Dict[str, Any]:
-    """A prompt with images.
-
-    Raises:
-        CallerError: If an image cannot be decoded.
-    """
+    """A prompt with images; `CallerError` if an image cannot be decoded."""
     from PIL import Image
 
     try:

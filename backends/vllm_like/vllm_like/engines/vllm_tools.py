@@ -12,16 +12,11 @@ from typing import Any, Dict, List, Mapping, Sequence
 from vllm_like.engines.base import CallerError, Delta, Generation
 
 _AUTO = "auto"
-_PASSED = ("messages", "tools", "parallel_tool_calls")
-"""What parsers look at in a conversation."""
+_PASSED = ("messages", "tools", "parallel_tool_calls")  # what parsers look at in a conversation
 
 
 def parser_class(name: str) -> Any:
-    """The parser of that name.
-
-    Raises:
-        ValueError: If the installed release has none of that name.
-    """
+    """The parser of that name; `ValueError` if the installed release has none."""
     manager = _manager()
     try:
         return manager.get_tool_parser(name)
@@ -40,11 +35,7 @@ def are_expected(generation: Generation) -> bool:
 
 
 def chat_request(conversation: Mapping[str, Any]) -> Any:
-    """A conversation in vLLM's own form, with what parsers look at.
-
-    Raises:
-        CallerError: If vLLM rejects it.
-    """
+    """A conversation in vLLM's own form, with what parsers look at; `CallerError` if vLLM rejects it."""
     given = {name: conversation[name] for name in _PASSED if name in conversation}
     choice = {"tool_choice": _AUTO} if given.get("tools") else {}
     try:
@@ -54,26 +45,17 @@ def chat_request(conversation: Mapping[str, Any]) -> Any:
 
 
 class ToolCallRequest:
-    """A conversation with tools, in vLLM's own form.
-
-    Attributes:
-        skips_special_tokens: Whether special tokens may be left out of the text; the marks of calls are some.
-    """
+    """A conversation with tools, in vLLM's own form."""
 
     def __init__(self, parser: Any, tokenizer: Any, conversation: Mapping[str, Any]) -> None:
-        """Convert a conversation.
-
-        Raises:
-            CallerError: If vLLM rejects it.
-        """
         self._parser = parser
         self._tokenizer = tokenizer
         request = chat_request(conversation)
         self._request = self._new_parser(request).adjust_request(request)
+        # Whether special tokens may be left out of the text; the marks of calls are some.
         self.skips_special_tokens = bool(getattr(self._request, "skip_special_tokens", True))
 
     def extractor(self, *, is_stream: bool) -> ToolCallExtractor:
-        """An extractor for the text of one choice."""
         return ToolCallExtractor(self._new_parser(self._request), self._request, is_stream=is_stream)
 
     def _new_parser(self, request: Any) -> Any:
@@ -138,7 +120,6 @@ class ToolCallExtractor:
 
 
 def _plain(call: Any) -> Dict[str, Any]:
-    """A call as in OpenAI's API."""
     plain: Dict[str, Any] = call.model_dump(exclude_none=True)
     return plain
 

@@ -58,11 +58,7 @@ _USED = (
 
 
 def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
-    """Load a model.
-
-    Raises:
-        ValueError: If the settings are invalid, or llama.cpp cannot load the file.
-    """
+    """Load a model; `ValueError` if the settings are invalid, or llama.cpp cannot load the file."""
     keys.reject_unknown(settings.options, llama_defaults.OPTIONS, "'engine_options' in model.json")
     path = settings.find("model")
     with Path(path).open("rb") as file:
@@ -168,7 +164,6 @@ class LlamaEngine(Engine):
         return made
 
     def _divide(self, made: Any, options: Mapping[str, Any]) -> None:
-        """How the model is divided among several GPUs."""
         if options["split_mode"] is not None:
             made.split_mode = _member(self._library.llama_split_mode, "LLAMA_SPLIT_MODE_", options, "split_mode")
         if options["main_gpu"] is not None:
@@ -205,7 +200,6 @@ class LlamaEngine(Engine):
         parameters.lora_init_without_apply = True  # each request selects its own
 
     def generate(self, generation: Generation, sink: Sink) -> None:
-        """Queue a request for text; it runs on a thread once a slot is free."""
         check_tokens(generation.sampling.get("logit_bias", ()), self._vocabulary, "logit_bias")
         body = llama_requests.body(generation, self._seed, self._max_logprobs, takes_images=self._takes_images)
         if self.loras:
@@ -263,7 +257,6 @@ class LlamaEngine(Engine):
             sink.end(error)
 
     def _report_prompt(self, part: Mapping[str, Any], generation: Generation, sink: Sink) -> None:
-        """Report the text of the prompt and, if they are wanted, the log probabilities of its tokens."""
         prompt, count = generation.prompt, generation.sampling.get("prompt_logprobs")
         text = prompt if isinstance(prompt, str) else self.decode(prompt)
         if count is None:
@@ -323,11 +316,9 @@ class LlamaEngine(Engine):
         return str(self.tokenizer_info()["chat_template"])
 
     def kv_cache_usage(self, tokens: int) -> float:
-        """The part of the key-value cache that *tokens* of the running requests use."""
         return min(tokens / (self.max_model_len * self._slots), 1.0)
 
     def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        """Queue a request for vectors."""
         if not self._embeds:
             raise CallerError("this model does not support embeddings: 'runner' in its model.json is not 'pooling'")
         for item in request.inputs:
@@ -383,7 +374,6 @@ class LlamaEngine(Engine):
             self._queue.submit(run, partial(_end_if_cancelled, sink))
 
     def encode(self, text: str, *, adds_special: bool) -> Tuple[List[int], List[str]]:
-        """The tokens of a text."""
         tokens = self._tokens(text, adds_special=adds_special, parses_special=True)
         return [token["id"] for token in tokens], [llama_http.piece_text(token["piece"]) for token in tokens]
 
@@ -399,13 +389,11 @@ class LlamaEngine(Engine):
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
         check_tokens(tokens, self._vocabulary, "tokens")
         asked = {"tokens": list(tokens)}
         return str(self._http.post("/detokenize", asked)["content"])
 
     def render(self, conversation: Dict[str, Any]) -> str:
-        """A conversation as the prompt that the chat template makes of it."""
         return str(self._http.post("/apply-template", conversation)["prompt"])
 
     def tokenizer_info(self) -> Dict[str, Any]:
@@ -420,7 +408,6 @@ class LlamaEngine(Engine):
             raise RuntimeError("the engine was shut down")
 
     def shutdown(self) -> None:
-        """Wait for running requests, then free the model."""
         self._is_closed = True
         self._queue.close()
         self._templates.shutdown()
@@ -428,7 +415,6 @@ class LlamaEngine(Engine):
 
 
 def _has_gpu(library: Any) -> bool:
-    """Whether llama.cpp, as it was built, finds a GPU."""
     cpu = library.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU
     return any(device["type"] != cpu for device in library.get_device_info())
 
@@ -492,11 +478,7 @@ def _load(library: Any, parameters: Any) -> Any:
 
 
 def _check_memory(settings: Settings, path: str, length: int, slots: int) -> None:
-    """Check that the machine has the memory for the cache, which llama.cpp allocates at start.
-
-    Raises:
-        ValueError: If it has not. The kernel would kill the process instead.
-    """
+    """`ValueError` unless the machine has the memory for the cache; the kernel would kill the process instead."""
     if llama_defaults.option(settings.options, "n_gpu_layers"):
         return  # the cache is in the memory of GPUs
     numbers = gguf_header.read(Path(path)).cache_numbers

@@ -34,7 +34,6 @@ class ResponsesApi:
     """Handles requests below `/v1/responses`."""
 
     def __init__(self, store: StoredResponses, max_bytes: int, owner: Callable[[Mapping[bytes, bytes]], bytes]) -> None:
-        """An API that keeps its responses."""
         self._store = store
         self._max_bytes = max_bytes
         self._owner = owner
@@ -115,7 +114,6 @@ class ResponsesApi:
         return request.with_items(partial(self._item, owner=owner)).with_earlier(earlier)
 
     def _item(self, item_id: str, owner: bytes) -> dict[str, Any]:
-        """The stored item that an input refers to."""
         found = self._store.find_item(item_id, owner)
         if found is None:
             raise ApiError(
@@ -127,7 +125,6 @@ class ResponsesApi:
         return found
 
     def _earlier(self, request: ResponsesRequest, owner: bytes) -> tuple[str, ...]:
-        """The messages before the request."""
         if request.previous:
             found = self._store.find(request.previous, owner)
             if found is None:

@@ -27,7 +27,6 @@ class ResponsesForm:
     """Writes one answer."""
 
     def __init__(self, fields: Mapping[str, Any], forms: Mapping[str, CallForm], on_answer: OnAnswer) -> None:
-        """An answer without blocks."""
         self.response_id = f"resp_{uuid.uuid4().hex}"
         self._fields = fields
         self._forms = forms
@@ -38,7 +37,6 @@ class ResponsesForm:
         self._events = 0
 
     def begin(self, usage: Usage) -> Events:  # noqa: ARG002 - reported at the end
-        """The response without output, created and in progress."""
         response = self._response("in_progress", [])
         return [
             self._event("response.created", response=response),
@@ -57,7 +55,6 @@ class ResponsesForm:
         return self._end_item(block, place)
 
     def finish(self, answer: Answer) -> Events:
-        """The whole response, completed or incomplete."""
         status = _status(answer)
         return [self._event(f"response.{status}", response=self.document(answer))]
 

@@ -90,30 +90,19 @@ _PARTS = {"input_text", "output_text", "text"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponsesRequest:
-    """A validated request.
-
-    Attributes:
-        text: The request for text; its prompt is not complete before `with_earlier`.
-        instructions: The system message as JSON; "" for none.
-        messages: The new messages, as JSON without the brackets of their list.
-        options: The other members of the conversation, as JSON without braces.
-        items: The input as items, each with an id, in JSON.
-        has_references: Whether some items are references to stored ones, which `with_items` puts in their place.
-        fields: Members of the response that repeat the request.
-        forms: How calls are written, by the name of the function.
-    """
+    """A validated request."""
 
     text: TextRequest
-    instructions: str
-    messages: str
-    options: str
-    items: str
+    instructions: str  # the system message as JSON; "" for none
+    messages: str  # the new messages, as JSON without the brackets of their list
+    options: str  # the other members of the conversation, as JSON without braces
+    items: str  # the input as items, each with an id, in JSON
     item_ids: tuple[str, ...]
-    has_references: bool
+    has_references: bool  # whether some items are references to stored ones, which `with_items` puts in their place
     previous: str
     is_stored: bool
-    fields: Mapping[str, Any]
-    forms: Mapping[str, CallForm]
+    fields: Mapping[str, Any]  # members of the response that repeat the request
+    forms: Mapping[str, CallForm]  # how calls are written, by the name of the function
 
     def with_earlier(self, earlier: tuple[str, ...]) -> TextRequest:
         """The request for text, with earlier messages before the new ones."""
@@ -132,11 +121,7 @@ class ResponsesRequest:
 
 
 def read_response_request(document: Mapping[str, Any], default_tokens: int | None) -> ResponsesRequest:
-    """The request in the body of `POST /v1/responses`; None for as many tokens as fit into the context.
-
-    Raises:
-        ApiError: If a field is invalid.
-    """
+    """The request in the body of `POST /v1/responses`; None for as many tokens as fit into the context."""
     given = validate_fields(document, _RULES, ("model", "input"), _UNSUPPORTED)
     _reject_unsupported_values(given)
     items = _items(given["input"])
@@ -281,7 +266,6 @@ def _continue(message: dict[str, Any], kind: str, item: Mapping[str, Any], where
 
 
 def _content(given: object, where: str) -> str | list[dict[str, Any]]:
-    """The content of an item as that of a message of a chat."""
     if isinstance(given, str):
         return given
     if not isinstance(given, list) or not all(isinstance(part, dict) for part in given):

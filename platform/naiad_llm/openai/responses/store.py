@@ -9,27 +9,21 @@ from typing import Any, Protocol
 
 import orjson
 
-STORED_BYTES = 64 << 20
-"""Of all responses that are kept."""
-_OVERHEAD = 1024
-"""Bytes that a response counts in addition to its texts: for its objects."""
+STORED_BYTES = 64 << 20  # of all responses that are kept
+_OVERHEAD = 1024  # bytes that a response counts in addition to its texts: for its objects
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredResponse:
-    """A response that was sent.
+    """A response that was sent."""
 
-    Attributes:
-        owner: The API key of its client; b"" without keys. Other clients cannot see it.
-        messages: The conversation up to this response, without instructions: parts of a list in JSON. Responses of one
-            conversation share the parts.
-        item_ids: The ids of the items of its input and output, by which later inputs may refer to them.
-    """
-
-    owner: bytes
+    owner: bytes  # the API key of its client; b"" without keys. Other clients cannot see it
     document: bytes
     items: str
+    # The conversation up to this response, without instructions: parts of a list in JSON. Responses of one
+    # conversation share the parts.
     messages: tuple[str, ...]
+    # The ids of the items of its input and output, by which later inputs may refer to them.
     item_ids: tuple[str, ...] = ()
 
     @property
