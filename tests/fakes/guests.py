@@ -120,7 +120,7 @@ class FakeGuest:
     ) -> None:
         self.spec = spec or SimpleNamespace(name="m_0_0")
         self.owner = owner
-        self._account = getattr(owner, "requests", owner)  # a version's, or a tracker that stands alone
+        self._account = getattr(owner, "requests", owner)  # a version's, or requests in flight that stand alone
         self.pid = pid
         self.python = "3.11"
         self.is_hung = False

@@ -61,7 +61,7 @@ AREAS = {
                 "pending",
                 "rate_limiter",
                 "sequence_states",
-                "tracker",
+                "requests_in_flight",
                 "version",
             )
         ),
@@ -70,7 +70,10 @@ AREAS = {
     "request": Area(
         (
             f"{_ENGINE}/open_request.py",
-            *(f"{_ENGINE}/serving/{name}.py" for name in ("admission", "dormant", "forwarding", "replicas", "tracker")),
+            *(
+                f"{_ENGINE}/serving/{name}.py"
+                for name in ("admission", "dormant", "forwarding", "replicas", "requests_in_flight")
+            ),
             *(f"{_ENGINE}/ensembles/{name}.py" for name in ("execution", "request")),
         ),
         (

@@ -37,7 +37,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "loop.time() <= deadline",
     ): "no loop's clock stands still at exactly that time",
     (
-        "platform/naiad/engine/serving/tracker.py",
+        "platform/naiad/engine/serving/requests_in_flight.py",
         "depth_for",
         "execution_ns >= _DEPTH_WINDOW_NS",
         "execution_ns > _DEPTH_WINDOW_NS",

@@ -54,10 +54,10 @@ from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading import instance_change, loader, model_source
 from naiad.engine.loading.loader import Loader, LoadSettings
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.dynamic.scheduler import DynamicScheduler
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.rate_limit import ResourceCapacity
-from naiad.engine.serving import tracker
+from naiad.engine.serving import requests_in_flight
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.settings import EngineSettings
@@ -319,7 +319,7 @@ class _Run:
     def on_caller_exited(self, guest: SimulatedGuest) -> None:
         for version in self.engine._registry.versions_alive.values():
             if isinstance(version, ModelVersion):
-                for pending in version._tracker._pending.values():
+                for pending in version._in_flight._pending.values():
                     sink = pending.sink
                     if (
                         isinstance(sink, OpenCall)
@@ -629,7 +629,7 @@ class _Run:
         for version in self.versions() if hasattr(self, "engine") else ():
             if version._is_ending:
                 continue
-            scheduler, gate = version._tracker._scheduler, version._tracker._gate
+            scheduler, gate = version._in_flight._scheduler, version._in_flight._gate
             idle = [
                 each.name
                 for each in version._active
@@ -978,7 +978,7 @@ def _settings_of(history: History) -> Iterator[pytest.MonkeyPatch]:
         patch.setattr(worker, "InstanceMemory", _small_memory)
         patch.setattr(result_queue, "_SMALL_BLOCKS", _SMALL_BLOCKS)
     if history.deep:
-        patch.setattr(tracker, "_INITIAL_PACE_NS", 0)
+        patch.setattr(requests_in_flight, "_INITIAL_PACE_NS", 0)
         patch.setattr(model_calls, "_FEW_CALLS", 0)
     try:
         yield patch

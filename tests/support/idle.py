@@ -32,7 +32,7 @@ def report_at_end(mark: str) -> None:
         await engine.end_loads()
         versions = [each for each in engine._registry.versions_alive.values() if isinstance(each, ModelVersion)]
         for _ in range(_LOOKS):
-            if any(each.in_flight or each._tracker.open_sequences for each in versions):
+            if any(each.in_flight or each._in_flight.open_sequences for each in versions):
                 break
             for each in versions:
                 each.maintain()  # as it does every now and then
@@ -95,16 +95,16 @@ def _of_limiter(limiter: SharedRateLimiter) -> Iterator[str]:
 
 def leftovers_of(version: ModelVersion, *, may_keep: bool = False) -> Iterator[str]:
     """What a version still has; see `leftovers`."""
-    tracker, name = version._tracker, version.config.name
-    timer = tracker.dispatcher._timer
+    in_flight, name = version._in_flight, version.config.name
+    timer = in_flight.dispatcher._timer
     yield from _counted(
         name,
         {
-            "requests": len(tracker),
-            "waiting requests": tracker.dispatcher.waiting_count,
-            "sequences": tracker.open_sequences,
-            "responses that wait for others": 0 if tracker.order is None else len(tracker.order),
-            "staged requests": 0 if tracker._gate is None else tracker._gate.staged_count,
+            "requests": len(in_flight),
+            "waiting requests": in_flight.dispatcher.waiting_count,
+            "sequences": in_flight.open_sequences,
+            "responses that wait for others": 0 if in_flight.order is None else len(in_flight.order),
+            "staged requests": 0 if in_flight._gate is None else in_flight._gate.staged_count,
             "timers of the scheduler": int(timer is not None and timer._handle is not None),
             "instances that change": len(version._changing),
             "samples of the warm-up": len(version._warm_up._runs),

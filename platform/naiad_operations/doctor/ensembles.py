@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.ensemble import check_ensemble_members
+from naiad.config.model.ensemble_checks import check_ensemble_members
 from naiad.config.model.validate import validate, validate_response_cache
 from naiad.core.errors import ConfigError, NaiadError
 from naiad.engine.ensembles.build import find_members, needed_models

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.ensemble import check_ensemble_members
+from naiad.config.model.ensemble_checks import check_ensemble_members
 from naiad.core.errors import ConfigError
 
 

@@ -237,7 +237,7 @@ async def test_a_request_that_the_loaded_version_queues_and_refuses_is_answered_
     served, loaded, wrapped = version(), Loaded(), Answers()
 
     def refuse(opened: OpenRequest) -> None:
-        opened.queued, opened.sink = clock.monotonic_ns(), wrapped  # as admission and tracker do before they refuse
+        opened.queued, opened.sink = clock.monotonic_ns(), wrapped  # as admission does before it refuses
         raise NotReadyError("Exceeds maximum queue size")
 
     loaded.submit = refuse  # type: ignore[method-assign]

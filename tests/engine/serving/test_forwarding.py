@@ -18,7 +18,7 @@ from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.compile_plan import compile_plan
 from naiad.engine.serving.forwarding import Forwarding
-from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.requests_in_flight import RequestsInFlight
 from naiad.engine.serving.warmup import WarmUp
 from naiad.guests.exchange import ExecutingBatch, SingleResponse
 from naiad.protocol.datatypes import Datatype
@@ -93,23 +93,23 @@ class Source:
 
 
 class Version:
-    """Admission, tracker and forwarding of a model, as `ModelVersion` has them, with one guest."""
+    """Admission, in_flight and forwarding of a model, as `ModelVersion` has them, with one guest."""
 
     def __init__(self, config: str = PLAIN) -> None:
         self.config = freeze(text_format.Parse(config, pb.ModelConfig()))
         keys = itertools.count(1)
-        self.tracker = RequestTracker(self.config, 1, keys, WarmUp((), keys))
-        self.admission = Admission(compile_plan(self.config, 1, 1), self.tracker.start, self.tracker.statistics)
+        self.in_flight = RequestsInFlight(self.config, 1, keys, WarmUp((), keys))
+        self.admission = Admission(compile_plan(self.config, 1, 1), self.in_flight.start, self.in_flight.statistics)
         self.guest = Guest()
         self.source = Source()
-        self.tracker.add_guest(self.guest)
-        self.forwarding = Forwarding(self.admission, self.tracker)
+        self.in_flight.add_guest(self.guest)
+        self.forwarding = Forwarding(self.admission, self.in_flight)
 
     def check_layout(self) -> Any:
         """Have a request of the layout take the long way, and fail."""
         request = self.source.request_of(ForwardedRequest(self.source, 0, b"", DATA))
         opened = submit(self.admission, request, self.source.sink_of(0))
-        self.tracker.fail_all(NaiadError("it fails"))
+        self.in_flight.fail_all(NaiadError("it fails"))
         self.end(opened.key)
         self.source.made.clear()
         self.source.errors.clear()
@@ -124,7 +124,7 @@ class Version:
         self.guest.open.discard(key)
         started = batch.sent + 10
         response = SingleResponse(key, key, started, started + took, "layout", b"outputs")
-        self.tracker.on_forwarded_response(self.guest, response, batch)
+        self.in_flight.on_forwarded_response(self.guest, response, batch)
 
 
 @pytest.fixture
@@ -146,12 +146,12 @@ def test_bytes_go_to_the_guest_and_back_without_a_request_being_made(version):
     version.end(opened.key)
     assert version.source.responses == [(7, ("m", 1), "layout", b"outputs")]
     assert version.source.made == []
-    assert len(version.tracker) == 0
+    assert len(version.in_flight) == 0
 
 
 def test_requests_are_counted_like_all_others(version):
     version.end(version.forward(7, version.check_layout()).key, took=100)  # less than the test itself takes
-    found = version.tracker.statistics.value("m", "1", 0, (), 0)
+    found = version.in_flight.statistics.value("m", "1", 0, (), 0)
     # The one that had its layout checked was executed, too, and has failed.
     assert (found.inference_count, found.execution_count, found.success.count, found.fail.count) == (1, 2, 1, 1)
     assert found.success.ns > 100
@@ -181,7 +181,7 @@ def test_a_request_behind_queued_ones_is_not_forwarded(version):
     request = version.source.request_of(ForwardedRequest(version.source, 2, b"", DATA))
     submit(version.admission, request, version.source.sink_of(2))
     version.end(next(iter(version.guest.batches)))
-    assert version.tracker.dispatcher.waiting_count == 0
+    assert version.in_flight.dispatcher.waiting_count == 0
     assert version.forward(3, layout) is None
 
 
@@ -193,13 +193,13 @@ def test_a_cancelled_request_is_cancelled_in_the_guest(version):
 
 def test_a_request_that_the_guest_had_not_begun_goes_to_another_one_as_an_ordinary_request(version):
     layout = version.check_layout()
-    version.tracker.forwarding_scheduler.set_depth(version.guest, 2)
+    version.in_flight.forwarding_scheduler.set_depth(version.guest, 2)
     first, second = version.forward(8, layout), version.forward(9, layout)
     assert first
     assert second
     gone, version.guest = version.guest, Guest()
-    version.tracker.on_guest_exit(gone, GuestExitedError("it is gone"), 0.0)
-    version.tracker.add_guest(version.guest)
+    version.in_flight.on_guest_exit(gone, GuestExitedError("it is gone"), 0.0)
+    version.in_flight.add_guest(version.guest)
     ((number, error),) = version.source.errors
     assert (number, error.message) == (8, "it is gone")
     ((key, request),) = version.guest.executed
@@ -220,7 +220,7 @@ def test_models_whose_requests_need_more_work_have_no_forwarding(more):
     async def scheduler() -> object:
         config = freeze(text_format.Parse(PLAIN + more, pb.ModelConfig()))
         keys = itertools.count(1)
-        return RequestTracker(config, 1, keys, WarmUp((), keys)).forwarding_scheduler
+        return RequestsInFlight(config, 1, keys, WarmUp((), keys)).forwarding_scheduler
 
     assert asyncio.run(scheduler()) is None
 

@@ -11,7 +11,7 @@ from fakes.guests import Answers
 from naiad.core.errors import OutOfMemoryError
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.dynamic.scheduler import DynamicScheduler
 from naiad.engine.serving.execution import BatchExecutor
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InputTensor

@@ -27,7 +27,7 @@ from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.open_request import ForwardedRequest, OpenRequest
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.engine.serving.dormant import DormantVersion
-from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.requests_in_flight import RequestsInFlight
 from naiad.engine.serving.warmup import WarmUp
 from naiad.protocol.inference import SEQUENCE_START, InferResponse
 from naiad.protocol.request_plan import CheckedLayout
@@ -123,17 +123,17 @@ class AtLoaded(Moves):
         super().__init__()
         keys, told, guests = itertools.count(1), self.told, []
         decoupled = config(PLAIN, "model_transaction_policy { decoupled: true }")
-        self.tracker = RequestTracker(decoupled, 1, keys, WarmUp((), keys), lambda _: guests)
-        self.guest = FakeGuest(owner=self.tracker)
+        self.in_flight = RequestsInFlight(decoupled, 1, keys, WarmUp((), keys), lambda _: guests)
+        self.guest = FakeGuest(owner=self.in_flight)
         guests.append(self.guest)
         self.guest.cancel = lambda keys: told.append(("cancel", *keys))
         self.guest.credit = lambda key, count: told.append(("credit", key, count))
-        self.tracker.add_guest(self.guest)
+        self.in_flight.add_guest(self.guest)
         self.start()
 
     def start(self) -> None:
-        self.tracker.start(OpenRequest(request(), Answers()), LAYOUT)
-        self.tracker.start(self.opened, LAYOUT)
+        self.in_flight.start(OpenRequest(request(), Answers()), LAYOUT)
+        self.in_flight.start(self.opened, LAYOUT)
 
     def waits(self) -> Any:
         return [[self.guest]]
@@ -143,7 +143,7 @@ class AtGuest(AtLoaded):
     """A guest has it, and has sent 255 responses: with one more, it gets credit."""
 
     def start(self) -> None:
-        self.tracker.start(self.opened, LAYOUT)
+        self.in_flight.start(self.opened, LAYOUT)
         for _ in range(256):
             response = InferResponse("m", 1, outputs=output())
             self.guest.respond(self.opened.key, response, final=False)
@@ -265,11 +265,11 @@ async def test_a_request_stays_the_same_while_it_moves(clock):
     moves, loaded = AtDormant(), AtLoaded()
     assert moves.opened.holder is moves.version
     target: Any = SimpleNamespace(
-        config=loaded.tracker._config, submit=lambda opened: loaded.tracker.start(opened, LAYOUT)
+        config=loaded.in_flight._config, submit=lambda opened: loaded.in_flight.start(opened, LAYOUT)
     )
     moves.version.config = target.config
     moves.version.submit_waiting(target)
-    assert moves.opened.holder is loaded.tracker
+    assert moves.opened.holder is loaded.in_flight
     assert moves.opened.is_waiting
     for _ in range(2):
         loaded.guest.answer()
@@ -284,7 +284,7 @@ def fail_at_dormant(moves: Any) -> None:
 
 
 def fail_at_loaded(moves: Any) -> None:
-    moves.tracker.fail_all(NaiadError("it is over"))
+    moves.in_flight.fail_all(NaiadError("it is over"))
 
 
 def answer_at_guest(moves: Any) -> None:
@@ -297,7 +297,7 @@ def break_sink(moves: Any) -> None:
 
 
 def exit_guest(moves: Any) -> None:
-    moves.tracker.fail_guest(moves.guest, NaiadError("it was removed"))
+    moves.in_flight.fail_guest(moves.guest, NaiadError("it was removed"))
 
 
 def end_step(moves: Any) -> None:

@@ -22,7 +22,7 @@ from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
 from naiad.engine.serving import dispatch
 from naiad.engine.serving.dispatch import Dispatcher
 from naiad.engine.serving.rate_limiter import RateLimitGate, SharedRateLimiter
-from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.requests_in_flight import RequestsInFlight
 from naiad.engine.serving.warmup import WarmUp
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_START, InferRequest, InputTensor
@@ -170,7 +170,7 @@ async def test_a_row_that_was_withdrawn_is_not_queued_again_where_its_batch_cann
     held = config(BATCHED, sequences + limited)
     limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
     keys = itertools.count(1)
-    tracked = RequestTracker(held, 1, keys, WarmUp((), keys), limiter=limiter)
+    tracked = RequestsInFlight(held, 1, keys, WarmUp((), keys), limiter=limiter)
     guest, other = FakeGuest(launch_spec("g"), tracked), FakeGuest(launch_spec("other"))
     [group] = held.message.instance_group
     limiter.register(other, group)

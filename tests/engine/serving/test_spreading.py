@@ -18,10 +18,10 @@ from naiad.protocol.inference import InferRequest, InferResponse
 class Admission:
     """Keeps what was submitted or started here; a request with the id "wrong" is refused."""
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, in_flight: Tracker) -> None:
         self.reason = ""
         self.here: list[tuple[str, bool]] = []
-        self._tracker = tracker
+        self._in_flight = in_flight
 
     def require_valid(self, request: InferRequest) -> None:
         if request.request_id == "wrong":
@@ -29,7 +29,7 @@ class Admission:
 
     def submit(self, opened: OpenRequest) -> None:
         self.here.append((opened.request.request_id, opened.needs_idle))
-        self._tracker.wait(opened)
+        self._in_flight.wait(opened)
 
     def start(self, opened: OpenRequest) -> None:
         if self.reason:
@@ -94,10 +94,10 @@ class Replicas:
 
 class Spread:
     def __init__(self) -> None:
-        self.tracker = Tracker()
-        self.admission = Admission(self.tracker)
+        self.in_flight = Tracker()
+        self.admission = Admission(self.in_flight)
         self.replicas = Replicas()
-        self.spreading = Spreading(self.admission, self.tracker, self.replicas, lambda: 1)  # type: ignore[arg-type]
+        self.spreading = Spreading(self.admission, self.in_flight, self.replicas, lambda: 1)  # type: ignore[arg-type]
         self.answers: list[tuple[InferResponse | None, bool]] = []
 
     def opened(self, name: str, **fields: Any) -> OpenRequest:
@@ -126,7 +126,7 @@ def run(test: Callable[[Spread], Any]) -> None:
 
 def test_a_request_stays_while_an_instance_is_idle() -> None:
     async def test(spread: Spread) -> None:
-        spread.tracker.is_idle, spread.replicas.better, spread.replicas.idle = True, 1, 1
+        spread.in_flight.is_idle, spread.replicas.better, spread.replicas.idle = True, 1, 1
         spread.submit("a")
         spread.submit("b", needs_idle=True)
         assert (spread.admission.here, spread.replicas.sent) == ([("a", False), ("b", True)], [])
@@ -172,7 +172,7 @@ def test_calls_that_wait_move_in_order_when_an_instance_elsewhere_is_idle_and_re
         spread.replicas.idle = 2
         await until_async(lambda: len(spread.replicas.sent) == 2)
         assert spread.replicas.sent == [(2, call) for call in calls]
-        assert [each.request.request_id for each in spread.tracker.waiting] == ["client's"]
+        assert [each.request.request_id for each in spread.in_flight.waiting] == ["client's"]
 
     run(test)
 
@@ -186,7 +186,7 @@ def test_a_call_that_waits_long_goes_to_processes_that_seem_to_be_busy_one_after
         spread.replicas.take_back(first)
         await until_async(lambda: len(spread.replicas.sent) == 2)
         assert spread.replicas.sent[1] == (2, first)
-        assert spread.tracker.waiting == [second]
+        assert spread.in_flight.waiting == [second]
         assert list(spread.spreading._waiting._calls) == [first, second], "at its place"
 
     run(test)
@@ -199,7 +199,7 @@ def test_a_request_that_a_replica_does_not_take_waits_here() -> None:
         spread.replicas.idle = None
         opened.needs_idle = False  # as a client's request
         spread.replicas.take_back(opened)
-        assert spread.tracker.waiting == [opened]
+        assert spread.in_flight.waiting == [opened]
         assert spread.admission.here[-1] == ("a", True), "it would be missing where deadlocks are looked for"
         spread.replicas.idle = 3
         await until_async(lambda: len(spread.replicas.sent) == 2)
@@ -242,6 +242,6 @@ def test_nothing_moves_once_the_version_ends() -> None:
         spread.submit("b")
         spread.replicas.take_back(spread.opened("c"))
         assert spread.replicas.sent == []
-        assert [each.request.request_id for each in spread.tracker.waiting] == ["a", "b", "c"]
+        assert [each.request.request_id for each in spread.in_flight.waiting] == ["a", "b", "c"]
 
     run(test)

@@ -57,7 +57,7 @@ def ask(connection: http.client.HTTPConnection, code: str) -> tuple[int, str]:
 
 
 STUCK_SECONDS = 0.01
-"""See `_STUCK_NS` of `naiad.engine.serving.tracker`."""
+"""See `_STUCK_NS` of `naiad.engine.serving.requests_in_flight`."""
 
 
 class Busy:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.ensemble import ENSEMBLE_PLATFORM, validate_ensemble
+from naiad.config.model.ensemble_checks import ENSEMBLE_PLATFORM, validate_ensemble
 from naiad.core.errors import Code, ConfigError
 
 # Each instance is a process; without a limit, a typing error such as 10**9 would exhaust memory with names alone.

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from naiad.config.model.model_config import ModelConfig
 from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.dynamic.scheduler import DynamicScheduler
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.interface import Instance, Item, Scheduler
-from naiad.engine.scheduling.sequences.batcher import SequenceScheduler
 from naiad.engine.scheduling.sequences.controls import Controls
 from naiad.engine.scheduling.sequences.rules import SequenceRules
+from naiad.engine.scheduling.sequences.scheduler import SequenceScheduler
 from naiad.engine.scheduling.sequences.slots import Direct, Oldest, Strategy
 from naiad.engine.scheduling.sequences.states import StateTensor
 

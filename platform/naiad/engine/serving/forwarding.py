@@ -20,7 +20,7 @@ from collections.abc import Hashable
 
 from naiad.engine.open_request import ForwardedRequest, OpenRequest
 from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.requests_in_flight import RequestsInFlight
 from naiad.protocol.request_plan import CheckedLayout
 
 __all__ = ["Forwarding"]
@@ -31,12 +31,12 @@ logger = logging.getLogger("naiad.engine")
 class Forwarding:
     """Forwards requests to the guests of one loaded version."""
 
-    def __init__(self, admission: Admission, tracker: RequestTracker) -> None:
-        scheduler = tracker.forwarding_scheduler
+    def __init__(self, admission: Admission, in_flight: RequestsInFlight) -> None:
+        scheduler = in_flight.forwarding_scheduler
         assert scheduler is not None
         self._scheduler = scheduler
         self._admission = admission
-        self._tracker = tracker
+        self._in_flight = in_flight
 
     def known_layout(self, layout_key: Hashable, input_byte_size: int) -> CheckedLayout | None:
         """The layout of requests with that key, if requests with so many bytes of inputs can be forwarded."""
@@ -58,7 +58,7 @@ class Forwarding:
             return None
         pending = OpenRequest(None, None, False, forwarded)
         pending.worker = worker
-        self._tracker.track(pending, layout)
+        self._in_flight.track(pending, layout)
         assert layout.packed is not None
         _, _, request_id, inputs, context = forwarded
         try:
@@ -67,7 +67,7 @@ class Forwarding:
             )
         except Exception:  # the long way is checked at every step, and finds out what is wrong
             logger.exception("cannot forward a request to '%s'", worker.spec.name)
-            self._tracker.untrack(pending)
+            self._in_flight.untrack(pending)
             self._scheduler.undo_dispatch(worker, ())
             return None
         return pending

@@ -18,7 +18,7 @@ from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.scheduling.ensembles.graph import EnsembleStep
 from naiad.engine.serving.admission import Admission
-from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.requests_in_flight import RequestsInFlight
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmupSample
 from naiad.engine.statistics.counters import Statistics
@@ -211,13 +211,13 @@ class _WaitingCalls:
 
     def __init__(
         self,
-        tracker: RequestTracker,
+        in_flight: RequestsInFlight,
         replicas: Replicas,
         move: Callable[[int, OpenRequest], None],
     ) -> None:
         """*move* sends a call to a process."""
-        self._is_waiting = tracker.is_waiting
-        self.queue = tracker.waiting
+        self._is_waiting = in_flight.is_waiting
+        self.queue = in_flight.waiting
         self._replicas = replicas
         self._move_one = move
         self._vain_looks = 0
@@ -284,20 +284,20 @@ class Spreading:
     """
 
     def __init__(
-        self, admission: Admission, tracker: RequestTracker, replicas: Replicas, count_serving: Callable[[], int]
+        self, admission: Admission, in_flight: RequestsInFlight, replicas: Replicas, count_serving: Callable[[], int]
     ) -> None:
-        """Spread the requests of one version, whose *tracker* dispatches them one by one."""
+        """Spread the requests of one version, whose *in_flight* dispatches them one by one."""
         self._admission = admission
-        self._tracker = tracker
+        self._in_flight = in_flight
         self._replicas = replicas
         self._count_serving = count_serving
         self._is_closed = False
-        self._waiting = _WaitingCalls(tracker, replicas, self._move)
+        self._waiting = _WaitingCalls(in_flight, replicas, self._move)
         replicas.take_back = self._take_back
 
     def submit(self, opened: OpenRequest) -> None:
         needs_idle = opened.needs_idle
-        is_taken = self._tracker.has_idle() if needs_idle else self._tracker.takes_at_once(self._replicas.typical)
+        is_taken = self._in_flight.has_idle() if needs_idle else self._in_flight.takes_at_once(self._replicas.typical)
         if (not is_taken or self._admission.reason) and not self._is_closed and is_movable(opened):
             process = self._replicas.idle_process() if needs_idle else self._better_process()
             if process is not None:
@@ -305,8 +305,8 @@ class Spreading:
                 self._replicas.send(process, opened)
                 return
         self._admission.submit(opened)
-        self._replicas.note_load(len(self._tracker))
-        if needs_idle and self._waiting.queue and self._tracker.is_waiting(opened) and is_movable(opened):
+        self._replicas.note_load(len(self._in_flight))
+        if needs_idle and self._waiting.queue and self._in_flight.is_waiting(opened) and is_movable(opened):
             self._waiting.add(opened)
 
     def close(self) -> None:
@@ -316,10 +316,10 @@ class Spreading:
 
     def _better_process(self) -> int | None:
         instances = 0 if self._admission.reason else self._count_serving()
-        return self._replicas.least_loaded(len(self._tracker), instances)
+        return self._replicas.least_loaded(len(self._in_flight), instances)
 
     def _move(self, process: int, opened: OpenRequest) -> None:
-        self._tracker.give_away(opened)
+        self._in_flight.give_away(opened)
         self._replicas.send(process, opened)
 
     def _take_back(self, opened: OpenRequest) -> None:

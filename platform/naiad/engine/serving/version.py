@@ -1,7 +1,7 @@
 """One loaded version of a model: its guests' life, and the objects that handle its requests.
 
 - `Admission` checks a request and gives it a key.
-- `RequestTracker` has the scheduler, the requests in flight and the statistics.
+- `RequestsInFlight` has the scheduler, the requests in flight and the statistics.
 - `Instance` has one guest at a time and restarts it.
 - `WarmUp` has a new guest execute the samples before it serves.
 """
@@ -35,7 +35,7 @@ from naiad.engine.serving.instance import Instance
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
 from naiad.engine.serving.readiness import describe_stalls
 from naiad.engine.serving.replicas import ReplicaCounts, Replicas, Spreading, is_movable
-from naiad.engine.serving.tracker import RequestTracker
+from naiad.engine.serving.requests_in_flight import RequestsInFlight
 from naiad.engine.serving.version_log import VersionLog
 from naiad.engine.serving.warmup import WarmUp, WarmupSample
 from naiad.engine.statistics.counters import Statistics
@@ -99,15 +99,15 @@ class ModelVersion:
         self.metadata = metadata_of(config, version)
         keys = itertools.count(1)
         self._warm_up = WarmUp(samples, keys)
-        self.requests = self._tracker = tracker = RequestTracker(
+        self.requests = self._in_flight = in_flight = RequestsInFlight(
             config, version, keys, self._warm_up, self._takers_of, limiter, states
         )
         plan = compile_plan(config, version, self.number)
-        self._admission = Admission(plan, tracker.start, tracker.statistics)
+        self._admission = Admission(plan, in_flight.start, in_flight.statistics)
         self.replicas = replicas
         spreading = None
         if replicas is not None:
-            spreading = Spreading(self._admission, tracker, replicas, lambda: self.serving_count)
+            spreading = Spreading(self._admission, in_flight, replicas, lambda: self.serving_count)
         self._spreading = spreading
         # Requests go straight to what admits them: a method here would be a call per request more.
         self.submit = self._admission.submit if spreading is None else spreading.submit
@@ -115,13 +115,13 @@ class ModelVersion:
         specs = tuple(specs)
         native = [spec.load.code for spec in specs if isinstance(spec.load.code, NativeCode)]
         if native:
-            tracker.count_reports()
-            tracker.lanes = max(len(code.lanes) or 1 for code in native)
+            in_flight.count_reports()
+            in_flight.lanes = max(len(code.lanes) or 1 for code in native)
         self.device = device_use(config, is_native=bool(native))
         self.direct = self
         self.forwarding = None
-        if tracker.forwarding_scheduler is not None:
-            self.forwarding = Forwarding(self._admission, tracker)
+        if in_flight.forwarding_scheduler is not None:
+            self.forwarding = Forwarding(self._admission, in_flight)
         self.shared_inputs = next((spec.inputs for spec in specs), None)
         self._leases = {lease for spec in specs for lease in (spec.prewarm, spec.lease) if lease is not None}
         interface = ModelInterface(plan)
@@ -139,18 +139,18 @@ class ModelVersion:
         self._trials = RecoveryTrials(policy.window)
         self._was_busy = False
         self._is_started = self._is_stopping = self._is_ending = False
-        self.takes_at_once = tracker.takes_at_once
+        self.takes_at_once = in_flight.takes_at_once
         self.on_change: Callable[[], None] = lambda: None
         self.on_instance_lost: Callable[[], None] = lambda: None
         if replicas is not None:
             replicas.log, replicas.is_decoupled = self.log, config.decoupled
-            tracker.observe_load(replicas.note_load)
+            in_flight.observe_load(replicas.note_load)
             self.on_change = lambda: replicas.note_instances(self.serving_count)
 
     def __repr__(self) -> str:
         return (
             f"<ModelVersion '{self.config.name}' {self.version} ready={self.is_ready()} "
-            f"instances={len(self.instances)} in-flight={len(self._tracker)}>"
+            f"instances={len(self.instances)} in-flight={len(self._in_flight)}>"
         )
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ class ModelVersion:
         self._leases.update(leases)
 
     def observe_load(self, note: Callable[[int], None]) -> None:
-        self._tracker.observe_load(note)
+        self._in_flight.observe_load(note)
 
     @property
     def serving_count(self) -> int:
@@ -174,12 +174,12 @@ class ModelVersion:
     @property
     def typical(self) -> int:
         """How long `execute` usually takes, in nanoseconds, if it has replicas or is one."""
-        return self._tracker.typical
+        return self._in_flight.typical
 
     @property
     def in_flight(self) -> int:
         """Number of requests that this process has."""
-        return len(self._tracker)
+        return len(self._in_flight)
 
     @property
     def reason(self) -> str:
@@ -201,10 +201,10 @@ class ModelVersion:
             self._is_started = True
             for instance in self._active:
                 if instance.worker is not None:  # else it exited while others started, and is being restarted
-                    self._tracker.add_guest(instance.worker)
+                    self._in_flight.add_guest(instance.worker)
             self.on_change()
         except BaseException:
-            self._tracker.dispatcher.close()
+            self._in_flight.dispatcher.close()
             await asyncio.gather(*(instance.stop(0) for instance in self.instances))
             if self.replicas is not None:
                 await self.replicas.stop(0)
@@ -232,8 +232,8 @@ class ModelVersion:
         if elsewhere is not None:
             await elsewhere
         self._release_environment()
-        self._tracker.dispatcher.close()
-        self._tracker.fail_all(NotReadyError(f"model '{self.config.name}' is being unloaded"))
+        self._in_flight.dispatcher.close()
+        self._in_flight.fail_all(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 
     async def _stop_instance(self, instance: Instance, deadline: float) -> None:
         """Finalize the model of an instance and end its guest; kill it if it still executes only cancelled requests."""
@@ -253,7 +253,7 @@ class ModelVersion:
         await instance.stop(max(deadline - loop.time(), _LEAST_STOP_SECONDS))
 
     def _has_only_cancelled(self, worker: Worker) -> bool:
-        return bool(worker.open) and not self._tracker.is_busy(worker)
+        return bool(worker.open) and not self._in_flight.is_busy(worker)
 
     async def change_instances(self, config: ModelConfig, specs: Iterable[LaunchSpec], kept: Collection[str]) -> None:
         """Add the instances of *specs* that are new; then let those get no more work that are neither new nor *kept*.
@@ -285,17 +285,17 @@ class ModelVersion:
         removed = [instance for instance in self.instances if instance not in stays]
         self._changing = [instance for instance in self._changing if instance not in added] + removed
         self.config = config
-        self._tracker.follow_groups(config)
+        self._in_flight.follow_groups(config)
         for instance, spec in now:
             instance.spec = spec
         self.instances = stays
         self._active = [instance for instance in self.instances if instance.name not in self._passive]
         for instance in added:
             if instance.worker is not None and instance in self._active:
-                self._tracker.add_guest(instance.worker)
+                self._in_flight.add_guest(instance.worker)
         for instance in removed:
             if instance.worker is not None:
-                self._tracker.retire_guest(instance.worker)
+                self._in_flight.retire_guest(instance.worker)
         self.on_change()
         if removed:
             self.on_instance_lost()
@@ -304,13 +304,13 @@ class ModelVersion:
 
     def is_in_use(self, names: Collection[str]) -> bool:
         workers = [each.worker for each in self.instances if each.name in names and each.worker is not None]
-        return any(self._tracker.is_in_use(worker) for worker in workers)
+        return any(self._in_flight.is_in_use(worker) for worker in workers)
 
     def instance_load(self) -> InstanceLoad:
-        used = [each.worker is not None and self._tracker.is_in_use(each.worker) for each in self.instances]
+        used = [each.worker is not None and self._in_flight.is_in_use(each.worker) for each in self.instances]
         removable = next((number for number, is_used in enumerate(reversed(used)) if is_used), len(used))
         return InstanceLoad(
-            count=len(used), in_use=sum(used), waited=self._tracker.oldest_wait_ns() / 1e9, removable=removable
+            count=len(used), in_use=sum(used), waited=self._in_flight.oldest_wait_ns() / 1e9, removable=removable
         )
 
     async def end_removed(self, timeout: float) -> None:
@@ -323,17 +323,17 @@ class ModelVersion:
         """Let all requests finish within *timeout* seconds; cancelled ones are not waited for."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        while self._tracker.has_uncancelled() and loop.time() < deadline and self.is_ready():
+        while self._in_flight.has_uncancelled() and loop.time() < deadline and self.is_ready():
             await asyncio.sleep(_STOP_POLL_SECONDS)
 
     async def _end_removed(self, instance: Instance, deadline: float) -> None:
         loop, worker = asyncio.get_running_loop(), instance.worker
-        while worker is not None and self._tracker.is_busy(worker) and loop.time() < deadline:
+        while worker is not None and self._in_flight.is_busy(worker) and loop.time() < deadline:
             await asyncio.sleep(_STOP_POLL_SECONDS)
         await self._stop_instance(instance, deadline)
         if worker is not None:
-            self._tracker.forget_guest(worker)
-            self._tracker.fail_guest(worker, NotReadyError(f"instance '{instance.name}' was removed"))
+            self._in_flight.forget_guest(worker)
+            self._in_flight.fail_guest(worker, NotReadyError(f"instance '{instance.name}' was removed"))
 
     async def _start_all(self, instances: Sequence[Instance]) -> None:
         """Start instances; raises the first failure when all have ended."""
@@ -342,16 +342,16 @@ class ModelVersion:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is in progress: no request, cancelled ones included, no sequence, no call of its guests."""
-        if len(self._tracker) or self._tracker.open_sequences or self._changing:
+        if len(self._in_flight) or self._in_flight.open_sequences or self._changing:
             return False
         workers = [instance.worker for instance in self.instances if instance.worker is not None]
         return not any(self._services.is_calling(worker) for worker in workers)
 
     def is_finishing_requests(self) -> bool:
         if self._changing:
-            return any(each.worker is not None and self._tracker.is_busy(each.worker) for each in self._changing)
+            return any(each.worker is not None and self._in_flight.is_busy(each.worker) for each in self._changing)
         is_busy_elsewhere = self.replicas is not None and self.replicas.in_flight > 0
-        return is_busy_elsewhere or self._tracker.has_uncancelled() or self._tracker.open_sequences > 0
+        return is_busy_elsewhere or self._in_flight.has_uncancelled() or self._in_flight.open_sequences > 0
 
     def _release_environment(self) -> None:
         """Release the reader locks: no guest will start in the environment any more, so it may be evicted.
@@ -376,7 +376,7 @@ class ModelVersion:
 
     @property
     def totals(self) -> Statistics:
-        return self._tracker.statistics
+        return self._in_flight.statistics
 
     def statistics(self) -> ModelStatistics:
         counts = self.counts() if self.replicas is None else _sum_of(self.counts(), self.replicas.counts())
@@ -394,8 +394,8 @@ class ModelVersion:
 
     def counts(self) -> ReplicaCounts:
         pending = self.pending_count
-        running = max(len(self._tracker) - pending, 0)
-        refused = self._tracker.fatal.explain() if self._tracker.fatal else ""
+        running = max(len(self._in_flight) - pending, 0)
+        refused = self._in_flight.fatal.explain() if self._in_flight.fatal else ""
         return ReplicaCounts(self.totals, pending, running, self._memory_usage(), refused)
 
     def statuses(self) -> list[InstanceStatus]:
@@ -429,14 +429,14 @@ class ModelVersion:
     @property
     def pending_count(self) -> int:
         """Number of requests that wait: for an instance, or in the queue that an instance reports."""
-        return self._tracker.dispatcher.waiting_count + self._tracker.queued_inside
+        return self._in_flight.dispatcher.waiting_count + self._in_flight.queued_inside
 
     # -- memory -------------------------------------------------------------------------------------------------
 
     def maintain(self) -> None:
         """What is due periodically: released output blocks, pages that are unused after a pause, looks at progress."""
-        was_busy, self._was_busy = self._was_busy, len(self._tracker) > 0
-        is_idle = not was_busy and not self._was_busy and self._tracker.trims_due > 0
+        was_busy, self._was_busy = self._was_busy, len(self._in_flight) > 0
+        is_idle = not was_busy and not self._was_busy and self._in_flight.trims_due > 0
         has_released = False
         for instance in self.instances:
             if instance.worker is not None:
@@ -444,9 +444,9 @@ class ModelVersion:
                 instance.worker.follow_log_level()
                 instance.worker.look_at_progress()
         if is_idle:
-            self._tracker.trims_due -= 1
+            self._in_flight.trims_due -= 1
         if has_released:  # a client may read its response, or leave it, long after the last request
-            self._tracker.expect_trims()
+            self._in_flight.expect_trims()
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
         """Room for a request's body in the input segment of the least loaded instance. See `EngineFacade`.
@@ -454,7 +454,7 @@ class ModelVersion:
         None with schedulers that batch. They lay the inputs of several requests side by side and may move a request
         to another instance, so the bytes would have to be copied anyway.
         """
-        if self._tracker.is_batching:
+        if self._in_flight.is_batching:
             return None
         workers = [instance.worker for instance in self._active if instance.worker is not None]
         return min(workers, key=_load).reserve_input(size, ahead) if workers else None
@@ -462,20 +462,20 @@ class ModelVersion:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def keep_responses(self, cache: ResponseCache) -> None:
-        tracker = self._tracker
+        in_flight = self._in_flight
         self._admission.cache = CachedResponses(
-            cache, self.config, self.version, self.number, tracker.statistics, tracker.order
+            cache, self.config, self.version, self.number, in_flight.statistics, in_flight.order
         )
 
     @property
     def open_sequences(self) -> int:
-        return self._tracker.open_sequences
+        return self._in_flight.open_sequences
 
     def finish_sequences(self) -> int:
-        return self._tracker.finish_sequences()
+        return self._in_flight.finish_sequences()
 
     def has_sequence(self, correlation_id: int | str) -> bool:
-        return self._tracker.has_sequence(correlation_id)
+        return self._in_flight.has_sequence(correlation_id)
 
     def _takers_of(self, request: OpenRequest) -> Collection[Worker]:
         """The guests that may take a request that waits; none while one is being started, which will take it."""
@@ -488,16 +488,16 @@ class ModelVersion:
         return [*(worker for worker in workers if worker is not None), *elsewhere]
 
     def has_idle(self) -> bool:
-        return self._tracker.has_idle()
+        return self._in_flight.has_idle()
 
     # -- callbacks of instances and workers -----------------------------------------------------------------------
 
     def on_exit(self, worker: Worker, error: GuestExitedError) -> None:
         """Fail what the guest was executing, requeue what it had not begun, and have its instance start a new one."""
         now = clock.monotonic()
-        blamed = self._tracker.on_guest_exit(worker, error, now)
-        if self._tracker.fatal:
-            self._admission.guard_with(self._tracker.fatal)
+        blamed = self._in_flight.on_guest_exit(worker, error, now)
+        if self._in_flight.fatal:
+            self._admission.guard_with(self._in_flight.fatal)
         for instance in self.instances:
             instance.forget_exits(blamed)
         for instance in (*self.instances, *self._changing):
@@ -511,7 +511,7 @@ class ModelVersion:
 
     def on_stall(self, worker: Worker, keys: Sequence[int], seconds: float) -> None:
         """Log it: only the model's author knows whether it hangs."""
-        pending = next(filter(None, map(self._tracker.find, keys)), None)
+        pending = next(filter(None, map(self._in_flight.find, keys)), None)
         request = ""
         if pending is not None:
             age = (clock.monotonic_ns() - pending.queued) / 1e9
@@ -536,7 +536,7 @@ class ModelVersion:
             self._admission.reason = ""
             self._trials.on_serving(clock.monotonic())
         if instance.worker is not None and self._is_started and instance in self._active:
-            self._tracker.add_guest(instance.worker)
+            self._in_flight.add_guest(instance.worker)
         self.on_change()
 
     async def warm_up(self, worker: Worker) -> None:
@@ -550,7 +550,7 @@ class ModelVersion:
             # `reason` is set from the time that no instance served until one serves again.
             self._trials.on_given_up(clock.monotonic(), pause, has_served=not self._admission.reason)
             self._admission.reason = instance.reason
-            self._tracker.fail_waiting(NotReadyError(instance.reason))
+            self._in_flight.fail_waiting(NotReadyError(instance.reason))
         self.on_change()
         self.on_instance_lost()
 

@@ -9,8 +9,8 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import freeze
 from naiad.core.errors import Code
 from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.dynamic.queue import QueuePolicy
+from naiad.engine.scheduling.dynamic.scheduler import DynamicScheduler
 from naiad.engine.scheduling.interface import Dispatch, Rejection
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from naiad.engine.scheduling.dynamic.batch_rule import BatchRule
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
 from naiad.engine.scheduling.dynamic.queue import QueuePolicy
+from naiad.engine.scheduling.dynamic.scheduler import DynamicScheduler
 from naiad.engine.scheduling.interface import Dispatch, Rejection
 
 POLICIES = st.builds(

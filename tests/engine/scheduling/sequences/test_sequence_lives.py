@@ -6,7 +6,7 @@ import pytest
 from engine.scheduling.sequences.sequences import END, START, config, refused, rows, scheduler, send, start_error
 
 from naiad.core.errors import Code
-from naiad.engine.scheduling.dynamic.batcher import DynamicScheduler
+from naiad.engine.scheduling.dynamic.scheduler import DynamicScheduler
 from naiad.engine.scheduling.factory import preserves_order, scheduler_for
 from naiad.engine.scheduling.fifo import FifoScheduler
 

@@ -16,9 +16,9 @@ from naiad.core.errors import Code, ModelError, NaiadError, NotReadyError, Queue
 from naiad.engine.open_request import ForwardedRequest, OpenRequest
 from naiad.engine.scheduling.fifo import FifoScheduler
 from naiad.engine.scheduling.rate_limit import EVERY_DEVICE, ResourceCapacity
-from naiad.engine.serving import tracker
+from naiad.engine.serving import requests_in_flight
 from naiad.engine.serving.rate_limiter import SharedRateLimiter
-from naiad.engine.serving.tracker import RequestTracker, depth_for
+from naiad.engine.serving.requests_in_flight import RequestsInFlight, depth_for
 from naiad.engine.serving.warmup import WarmUp
 from naiad.guests.exchange import ExecutingBatch, ExecutionReport, SingleResponse
 from naiad.protocol.datatypes import Datatype
@@ -44,17 +44,17 @@ class Scheduler(FifoScheduler[Any, Any]):
 
 
 class Tracked:
-    """A tracker with one guest."""
+    """Requests in flight with one guest."""
 
     def __init__(
         self, text: str = PLAIN, more: str = "", *, guests: int = 1, limiter: SharedRateLimiter | None = None
     ) -> None:
         keys = itertools.count(1)
         self.opened: dict[int, OpenRequest] = {}  # all that were started, by key
-        self.tracker = RequestTracker(config(text, more), 1, keys, WarmUp((), keys), limiter=limiter)
-        self.guests = [FakeGuest(owner=self.tracker) for _ in range(guests)]
+        self.in_flight = RequestsInFlight(config(text, more), 1, keys, WarmUp((), keys), limiter=limiter)
+        self.guests = [FakeGuest(owner=self.in_flight) for _ in range(guests)]
         for guest in self.guests:
-            self.tracker.add_guest(guest)
+            self.in_flight.add_guest(guest)
 
     @property
     def guest(self) -> FakeGuest:
@@ -68,12 +68,12 @@ class Tracked:
         data = data or bytes(4 * size * elements)
         tensors = [InputTensor("IN", Datatype.FP32, (size, elements), data)]
         opened = OpenRequest(InferRequest("m", -1, tensors, **more), answers)
-        self.tracker.start(opened, LAYOUT._replace(batch_size=size))
+        self.in_flight.start(opened, LAYOUT._replace(batch_size=size))
         self.opened[opened.key] = opened
         return opened.key, answers
 
     def statistics(self) -> ModelStatistics:
-        return self.tracker.statistics.value("m", "1")
+        return self.in_flight.statistics.value("m", "1")
 
 
 def raise_(error: Exception) -> Callable[..., None]:
@@ -91,7 +91,7 @@ def clock(monkeypatch) -> Clock:
 @pytest.fixture
 def scheduler(monkeypatch) -> Scheduler:
     made = Scheduler()
-    monkeypatch.setattr(tracker, "scheduler_for", lambda *_: made)
+    monkeypatch.setattr(requests_in_flight, "scheduler_for", lambda *_: made)
     return made
 
 
@@ -107,7 +107,7 @@ def test_a_guest_may_hold_what_it_executes_within_a_millisecond(execution_ns, de
 
 
 def execute(tracked: Tracked, took: int) -> None:
-    tracked.tracker.on_batch_done(tracked.guest, ExecutingBatch((1,), -1, 1, 1), 1000, 1000 + took)
+    tracked.in_flight.on_batch_done(tracked.guest, ExecutingBatch((1,), -1, 1, 1), 1000, 1000 + took)
 
 
 def test_one_slow_batch_lowers_the_depth_at_once_and_it_rises_as_the_pace_falls_by_an_eighth_per_batch(scheduler):
@@ -192,7 +192,7 @@ def test_requests_that_a_scheduler_may_put_together_are_not_sent_ahead(clock):
 
 def test_the_time_that_a_request_waits_in_its_guest_behind_another_counts_as_time_in_the_queue(clock):
     tracked = Tracked()
-    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 2)
+    tracked.in_flight.forwarding_scheduler.set_depth(tracked.guest, 2)
     sent = clock.now_ns
     tracked.ask()
     tracked.ask()
@@ -210,8 +210,8 @@ def test_the_time_that_a_request_waits_in_its_guest_behind_another_counts_as_tim
 
 def test_a_guest_with_lanes_holds_at_least_one_batch_for_each(scheduler):
     tracked = Tracked()
-    tracked.tracker.lanes = 4
-    tracked.tracker.add_guest(tracked.guest)
+    tracked.in_flight.lanes = 4
+    tracked.in_flight.add_guest(tracked.guest)
     assert scheduler.depths == [4]
     execute(tracked, 900_000)
     assert scheduler.depths[-1] == 4
@@ -229,17 +229,17 @@ def test_a_request_goes_to_the_guest_at_once_and_its_response_to_the_sink(clock)
     tracked = Tracked()
     key, answers = tracked.ask(request_id="a")
     assert tracked.guest.executed == [[key]]
-    assert len(tracked.tracker) == 1
-    assert tracked.tracker.find(key).worker is tracked.guest
-    assert tracked.tracker.request_of(key) is tracked.guest.requests[key]
+    assert len(tracked.in_flight) == 1
+    assert tracked.in_flight.find(key).worker is tracked.guest
+    assert tracked.in_flight.request_of(key) is tracked.guest.requests[key]
 
     tracked.guest.answer()
 
     ((response, final),) = answers.responses
     assert (response.request_id, final) == ("a", True)
-    assert len(tracked.tracker) == 0
-    assert tracked.tracker.find(key) is None
-    assert tracked.tracker.request_of(key) is None
+    assert len(tracked.in_flight) == 0
+    assert tracked.in_flight.find(key) is None
+    assert tracked.in_flight.request_of(key) is None
 
 
 def test_times_and_rows_of_a_request_are_counted_from_its_arrival_to_its_response(clock):
@@ -258,32 +258,32 @@ def test_times_and_rows_of_a_request_are_counted_from_its_arrival_to_its_respons
 
 def test_memory_is_trimmed_twice_in_the_pause_after_each_request(clock):
     tracked = Tracked()
-    assert tracked.tracker.trims_due == 0
+    assert tracked.in_flight.trims_due == 0
     tracked.ask()
-    assert tracked.tracker.trims_due == 2
-    tracked.tracker.trims_due = 0
-    tracked.tracker.track(OpenRequest(InferRequest("m", -1, []), Answers()), LAYOUT)
-    assert tracked.tracker.trims_due == 2
+    assert tracked.in_flight.trims_due == 2
+    tracked.in_flight.trims_due = 0
+    tracked.in_flight.track(OpenRequest(InferRequest("m", -1, []), Answers()), LAYOUT)
+    assert tracked.in_flight.trims_due == 2
 
 
 def test_a_request_that_is_untracked_is_in_flight_no_more(clock):
     tracked = Tracked()
     key, answers = tracked.ask()
-    found = tracked.tracker.find(key)
-    tracked.tracker.untrack(found)
-    tracked.tracker.untrack(found)
-    assert len(tracked.tracker) == 0
+    found = tracked.in_flight.find(key)
+    tracked.in_flight.untrack(found)
+    tracked.in_flight.untrack(found)
+    assert len(tracked.in_flight) == 0
     assert answers.responses == []
 
 
 def test_a_request_that_fails_in_an_unexpected_way_leaves_nothing_behind(clock, monkeypatch):
     tracked = Tracked(guests=0)
     before = tracked.ask()[0]
-    monkeypatch.setattr(tracked.tracker, "_carry_out", raise_(ZeroDivisionError()))
+    monkeypatch.setattr(tracked.in_flight, "_carry_out", raise_(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         tracked.ask()
-    assert [tracked.tracker.find(before) is None, len(tracked.tracker)] == [False, 1]
-    assert tracked.tracker.dispatcher.waiting_count == 1
+    assert [tracked.in_flight.find(before) is None, len(tracked.in_flight)] == [False, 1]
+    assert tracked.in_flight.dispatcher.waiting_count == 1
 
 
 async def test_a_request_whose_queue_is_full_is_rejected_and_counted_nowhere(clock):
@@ -292,7 +292,7 @@ async def test_a_request_whose_queue_is_full_is_rejected_and_counted_nowhere(clo
     with pytest.raises(QueueFullError, match="Exceeds maximum queue size"):
         tracked.ask(answers := Answers())
     assert answers.responses == []
-    assert (len(tracked.tracker), tracked.tracker.find(kept) is None) == (1, False)
+    assert (len(tracked.in_flight), tracked.in_flight.find(kept) is None) == (1, False)
     assert tracked.statistics().fail.count == 0
 
 
@@ -302,7 +302,7 @@ async def test_a_request_that_waits_too_long_is_rejected_and_counted_as_that(clo
     _, answers = tracked.ask()
     await asyncio.sleep(0.02)
     assert answers.error.message == "Request timeout expired"
-    assert len(tracked.tracker) == 0
+    assert len(tracked.in_flight) == 0
     found = tracked.statistics()
     assert (found.failures["REJECTED"], found.failures["CANCELED"]) == (1, 0)
 
@@ -326,35 +326,35 @@ def test_a_waiting_request_that_is_cancelled_is_answered_and_counted_as_that(clo
     assert tracked.statistics().failures["CANCELED"] == 1
     tracked.opened[key].cancel()
     assert len(answers.responses) == 1
-    assert tracked.tracker.dispatcher.waiting_count == 0
+    assert tracked.in_flight.dispatcher.waiting_count == 0
 
 
 def test_a_request_that_a_guest_has_is_cancelled_there_and_its_response_still_comes(clock):
     tracked = Tracked()
     key, answers = tracked.ask()
-    assert tracked.tracker.has_uncancelled()
-    assert tracked.tracker.is_busy(tracked.guest)
+    assert tracked.in_flight.has_uncancelled()
+    assert tracked.in_flight.is_busy(tracked.guest)
     tracked.opened[key].cancel()
     assert tracked.guest.cancelled == [key]
-    assert not tracked.tracker.has_uncancelled()
-    assert not tracked.tracker.is_busy(tracked.guest)
-    assert tracked.tracker.is_in_use(tracked.guest)
+    assert not tracked.in_flight.has_uncancelled()
+    assert not tracked.in_flight.is_busy(tracked.guest)
+    assert tracked.in_flight.is_in_use(tracked.guest)
     assert answers.responses == []
     tracked.guest.answer()
     assert answers.is_ended
-    assert not tracked.tracker.is_in_use(tracked.guest)
+    assert not tracked.in_flight.is_in_use(tracked.guest)
 
 
 def test_one_request_that_is_not_cancelled_keeps_a_guest_busy(clock):
     tracked = Tracked(guests=0)
     keys = [tracked.ask()[0] for _ in range(2)]
-    tracked.tracker.find(keys[0]).is_cancelled = True
-    assert tracked.tracker.has_uncancelled()
-    guest = FakeGuest(owner=tracked.tracker)
+    tracked.in_flight.find(keys[0]).is_cancelled = True
+    assert tracked.in_flight.has_uncancelled()
+    guest = FakeGuest(owner=tracked.in_flight)
     guest.open = {*keys, 999}
-    assert tracked.tracker.is_busy(guest)
+    assert tracked.in_flight.is_busy(guest)
     guest.open = {keys[0], 999}
-    assert not tracked.tracker.is_busy(guest)
+    assert not tracked.in_flight.is_busy(guest)
 
 
 def test_a_waiting_request_is_rejected_with_the_error_that_is_given(clock):
@@ -384,13 +384,13 @@ def test_a_guest_gets_credit_once_many_of_its_responses_were_sent(clock):
     key, _ = tracked.ask()
     for _ in range(300):
         tracked.guest.respond(key, part(), final=False)
-    assert tracked.tracker.is_held_back(tracked.guest)
+    assert tracked.in_flight.is_held_back(tracked.guest)
     tracked.opened[key].confirm_sent(255)
     assert tracked.guest.credits == []
     tracked.opened[key].confirm_sent(1)
     assert tracked.guest.credits == [(key, 256)]
     tracked.opened[key].confirm_sent(1000)
-    assert not tracked.tracker.is_held_back(tracked.guest), "the client has them all"
+    assert not tracked.in_flight.is_held_back(tracked.guest), "the client has them all"
 
 
 def test_a_request_whose_responses_are_dropped_gets_their_end_alone(clock):
@@ -400,7 +400,7 @@ def test_a_request_whose_responses_are_dropped_gets_their_end_alone(clock):
         tracked.guest.respond(key, part(), final=False)
     tracked.opened[key].drop_responses()
     assert tracked.guest.credits == [(key, 300)]
-    assert not tracked.tracker.is_held_back(tracked.guest)
+    assert not tracked.in_flight.is_held_back(tracked.guest)
     for _ in range(300):
         tracked.guest.respond(key, part(), final=False)
     assert len(answers.responses) == 300
@@ -458,8 +458,8 @@ def test_a_sink_that_fails_ends_its_request_and_no_other(clock, caplog):
     assert answers.responses[0][0].request_id == "a"
     assert tracked.guest.cancelled == [key]
     assert tracked.guest.credits == [(key, 1 << 40)], "the guest must not wait for a client that has left"
-    assert tracked.tracker.find(key) is None
-    assert tracked.tracker.find(other) is not None
+    assert tracked.in_flight.find(key) is None
+    assert tracked.in_flight.find(other) is not None
     assert of_other.responses == []
     assert "cannot pass on a response of 'm'" in caplog.text
 
@@ -476,7 +476,7 @@ def test_a_sink_that_fails_at_the_last_response_needs_no_cancellation(clock):
 def test_a_response_to_a_request_that_has_ended_is_ignored(clock):
     tracked = Tracked()
     key, answers = tracked.ask()
-    tracked.tracker.fail_all(NaiadError("it is over"))
+    tracked.in_flight.fail_all(NaiadError("it is over"))
     tracked.guest.respond(key, part())
     assert len(answers.responses) == 1
 
@@ -487,9 +487,9 @@ def test_a_batch_that_cannot_be_sent_fails_its_requests_and_the_guest_goes_on(cl
     second, _ = tracked.ask()
     batch = tracked.guest.batches.pop(1)
     tracked.guest.open.clear()
-    tracked.tracker.on_batch_unsent(tracked.guest, ExecutingBatch((5,), -1, 1, 0), ZeroDivisionError())
+    tracked.in_flight.on_batch_unsent(tracked.guest, ExecutingBatch((5,), -1, 1, 0), ZeroDivisionError())
     assert answers.responses == [], "samples of the warm-up have no size"
-    tracked.tracker.on_batch_unsent(tracked.guest, batch, ZeroDivisionError("no memory"))
+    tracked.in_flight.on_batch_unsent(tracked.guest, batch, ZeroDivisionError("no memory"))
     assert answers.error.message == (
         "cannot send the request to 'm_0_0': unexpected ZeroDivisionError: no memory; see the log of the server"
     )
@@ -500,7 +500,7 @@ def test_samples_of_the_warm_up_are_not_counted_and_free_no_guest(clock, schedul
     tracked = Tracked()
     tracked.ask()
     waiting, _ = tracked.ask()
-    tracked.tracker.on_batch_done(tracked.guest, ExecutingBatch((77,), -1, 1, 0), 1, 2)
+    tracked.in_flight.on_batch_done(tracked.guest, ExecutingBatch((77,), -1, 1, 0), 1, 2)
     assert tracked.statistics().execution_count == 0
     assert [waiting] not in tracked.guest.executed
     assert scheduler.depths == []
@@ -509,15 +509,15 @@ def test_samples_of_the_warm_up_are_not_counted_and_free_no_guest(clock, schedul
 @pytest.mark.parametrize(("took", "is_urgent"), [(2_499_999, False), (2_500_000, True)])
 def test_a_guest_that_executed_long_gets_its_next_batch_first_if_any_request_waits(clock, took, is_urgent):
     tracked = Tracked(guests=0)
-    assert not tracked.tracker.is_refill_urgent(took)
+    assert not tracked.in_flight.is_refill_urgent(took)
     tracked.ask()
-    assert tracked.tracker.is_refill_urgent(took) is is_urgent
+    assert tracked.in_flight.is_refill_urgent(took) is is_urgent
 
 
 async def test_the_next_request_of_a_sequence_may_depend_on_responses_so_it_is_not_urgent(clock):
     tracked = Tracked(BATCHED, "sequence_batching { direct {} }", guests=0)
     tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-    assert not tracked.tracker.is_refill_urgent(SECOND)
+    assert not tracked.in_flight.is_refill_urgent(SECOND)
 
 
 # -- sequences ------------------------------------------------------------------------------------------------------
@@ -526,23 +526,23 @@ async def test_the_next_request_of_a_sequence_may_depend_on_responses_so_it_is_n
 async def test_sequences_in_progress_are_known_by_their_ids_and_can_be_finished(clock):
     tracked = Tracked(BATCHED, "sequence_batching { direct {} }")
     tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-    assert tracked.tracker.open_sequences == 1
-    assert [tracked.tracker.has_sequence(each) for each in (1, 2)] == [True, False]
+    assert tracked.in_flight.open_sequences == 1
+    assert [tracked.in_flight.has_sequence(each) for each in (1, 2)] == [True, False]
     tracked.guest.answer()
-    assert tracked.tracker.is_in_use(tracked.guest)
-    assert tracked.tracker.finish_sequences() == 1
+    assert tracked.in_flight.is_in_use(tracked.guest)
+    assert tracked.in_flight.finish_sequences() == 1
     with pytest.raises(NaiadError, match="stopped accepting new inference"):
         tracked.ask(correlation_id=2, flags=SEQUENCE_START)
     tracked.ask(correlation_id=1, flags=SEQUENCE_END)
     tracked.guest.answer()
-    assert tracked.tracker.finish_sequences() == 0
-    assert not tracked.tracker.is_in_use(tracked.guest)
+    assert tracked.in_flight.finish_sequences() == 0
+    assert not tracked.in_flight.is_in_use(tracked.guest)
 
 
 def test_a_model_without_sequences_has_none(clock):
     tracked = Tracked()
-    assert (tracked.tracker.open_sequences, tracked.tracker.finish_sequences()) == (0, 0)
-    assert not tracked.tracker.has_sequence(1)
+    assert (tracked.in_flight.open_sequences, tracked.in_flight.finish_sequences()) == (0, 0)
+    assert not tracked.in_flight.has_sequence(1)
 
 
 ITERATIVE = "sequence_batching { iterative_sequence: true direct {} }"
@@ -597,32 +597,32 @@ def test_requests_that_wait_inside_their_model_are_counted_until_they_are_comput
     tracked = Tracked(more=DECOUPLED, guests=2)
     keys = [tracked.ask()[0] for _ in range(2)]
     for key in (*keys, 999):
-        tracked.tracker.on_progress(key, 0)
-    assert tracked.tracker.queued_inside == 2
-    tracked.tracker.on_progress(keys[0], clock.now_ns)
-    assert tracked.tracker.queued_inside == 1
-    tracked.tracker.fail_all(NaiadError("it is over"))
-    assert tracked.tracker.queued_inside == 0
+        tracked.in_flight.on_progress(key, 0)
+    assert tracked.in_flight.queued_inside == 2
+    tracked.in_flight.on_progress(keys[0], clock.now_ns)
+    assert tracked.in_flight.queued_inside == 1
+    tracked.in_flight.fail_all(NaiadError("it is over"))
+    assert tracked.in_flight.queued_inside == 0
 
 
 def test_the_time_until_a_request_is_computed_counts_as_queued_and_no_clock_of_a_model_makes_it_negative(clock):
     tracked = Tracked()
     key, _ = tracked.ask()
-    found = tracked.tracker.find(key)
+    found = tracked.in_flight.find(key)
     sent = found.laid_out
     clock.advance(0.010)
     for reported, expected in [(sent - MS, sent), (sent + 4 * MS, sent + 4 * MS), (sent + 90 * MS, sent + 10 * MS)]:
         found.laid_out = sent
-        tracked.tracker.on_progress(key, reported)
+        tracked.in_flight.on_progress(key, reported)
         assert found.laid_out == expected
 
 
 def test_a_native_backend_counts_its_requests_itself(clock):
     tracked = Tracked()
-    tracked.tracker.count_reports()
+    tracked.in_flight.count_reports()
     key, answers = tracked.ask()
     report = ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)
-    tracked.tracker.on_reports([report])
+    tracked.in_flight.on_reports([report])
     tracked.guest.answer(started=clock.now_ns, ended=clock.now_ns)
     assert answers.is_ended
     found = tracked.statistics()
@@ -631,18 +631,18 @@ def test_a_native_backend_counts_its_requests_itself(clock):
 
 def test_what_a_backend_reports_of_a_request_after_its_end_is_counted_too(clock):
     tracked = Tracked(BATCHED)
-    tracked.tracker.count_reports()
+    tracked.in_flight.count_reports()
     key, _ = tracked.ask(size=3)
     tracked.guest.answer()
     assert tracked.statistics().success.count == 0
-    tracked.tracker.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
+    tracked.in_flight.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
     assert (tracked.statistics().success.count, tracked.statistics().inference_count) == (1, 3)
 
 
 def test_what_the_guest_of_a_model_in_python_reports_is_ignored(clock):
     tracked = Tracked()
     key, _ = tracked.ask()
-    tracked.tracker.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
+    tracked.in_flight.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
     assert tracked.statistics().success.count == 0
 
 
@@ -655,16 +655,16 @@ EXITED = Clock().monotonic()
 def end(tracked: Tracked, *, added: bool = True) -> FakeGuest:
     """The guest exits, and another one takes its place."""
     gone = tracked.guests.pop(0)
-    tracked.tracker.on_guest_exit(gone, exited(), EXITED)
-    tracked.guests.insert(0, FakeGuest(owner=tracked.tracker))
+    tracked.in_flight.on_guest_exit(gone, exited(), EXITED)
+    tracked.guests.insert(0, FakeGuest(owner=tracked.in_flight))
     if added:
-        tracked.tracker.add_guest(tracked.guest)
+        tracked.in_flight.add_guest(tracked.guest)
     return gone
 
 
 def test_what_a_guest_executed_fails_when_it_exits_and_what_it_had_only_received_is_executed_by_the_next(clock):
     tracked = Tracked()
-    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 3)
+    tracked.in_flight.forwarding_scheduler.set_depth(tracked.guest, 3)
     asked = [tracked.ask() for _ in range(4)]
     gone = end(tracked)
     (_, first), *others = asked
@@ -688,8 +688,8 @@ def test_a_guest_that_exited_before_it_read_its_batch_had_begun_none(clock):
 
 def test_a_guest_with_lanes_executed_as_many_batches_as_it_has_lanes(clock):
     tracked = Tracked()
-    tracked.tracker.lanes = 2
-    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 3)
+    tracked.in_flight.lanes = 2
+    tracked.in_flight.forwarding_scheduler.set_depth(tracked.guest, 3)
     asked = [tracked.ask() for _ in range(3)]
     end(tracked)
     assert [answers.is_ended for _, answers in asked] == [True, True, False]
@@ -706,7 +706,7 @@ def test_a_request_that_its_guest_still_answers_after_execute_fails_with_it(cloc
 
 def test_a_cancelled_request_that_was_not_begun_ends_with_its_guest(clock):
     tracked = Tracked()
-    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 2)
+    tracked.in_flight.forwarding_scheduler.set_depth(tracked.guest, 2)
     tracked.ask()
     key, answers = tracked.ask()
     tracked.opened[key].cancel()
@@ -722,47 +722,47 @@ def test_a_request_that_ends_guest_after_guest_is_refused_also_while_it_waits(cl
     for _ in range(2):
         tracked.ask(data=b"fatal   ")
         end(tracked)
-    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 2)
+    tracked.in_flight.forwarding_scheduler.set_depth(tracked.guest, 2)
     _, begun = tracked.ask(data=b"fatal   ")
     _, received = tracked.ask(data=b"fatal   ")
     _, waiting = tracked.ask(data=b"fatal   ")
     harmless, of_harmless = tracked.ask(data=b"harmless")
-    blamed = tracked.tracker.on_guest_exit(tracked.guests.pop(), exited(), EXITED)
+    blamed = tracked.in_flight.on_guest_exit(tracked.guests.pop(), exited(), EXITED)
     assert blamed == {EXITED}
     assert begun.error.message == "'m_0_0' exited with code 1"
     for answers in (received, waiting):
         assert "this request ended 3 processes of model 'm'" in answers.error.message
     assert of_harmless.responses == []
-    tracked.guests.append(FakeGuest(owner=tracked.tracker))
-    tracked.tracker.add_guest(tracked.guest)
+    tracked.guests.append(FakeGuest(owner=tracked.in_flight))
+    tracked.in_flight.add_guest(tracked.guest)
     assert tracked.guest.executed == [[harmless]]
-    assert len(tracked.tracker) == 1
+    assert len(tracked.in_flight) == 1
 
 
 def test_an_exit_with_no_request_blames_nobody(clock):
     tracked = Tracked()
-    assert tracked.tracker.on_guest_exit(tracked.guest, exited(), 5.0) == frozenset()
-    assert not tracked.tracker.fatal
+    assert tracked.in_flight.on_guest_exit(tracked.guest, exited(), 5.0) == frozenset()
+    assert not tracked.in_flight.fatal
 
 
 def test_a_guest_that_exited_gets_no_further_request(clock):
     tracked = Tracked()
     gone = end(tracked, added=False)
     tracked.ask()
-    assert (gone.executed, tracked.tracker.dispatcher.waiting_count) == ([], 1)
+    assert (gone.executed, tracked.in_flight.dispatcher.waiting_count) == ([], 1)
 
 
 def test_a_retired_guest_finishes_what_it_has_and_gets_nothing_more(clock):
     tracked = Tracked()
     _, answers = tracked.ask()
-    tracked.tracker.retire_guest(tracked.guest)
+    tracked.in_flight.retire_guest(tracked.guest)
     later, _ = tracked.ask()
     tracked.guest.answer()
-    tracked.tracker.forget_guest(tracked.guest)
+    tracked.in_flight.forget_guest(tracked.guest)
     assert answers.error is None
     assert answers.is_ended
     assert tracked.guest.executed == [[1]]
-    assert tracked.tracker.find(later).worker is None
+    assert tracked.in_flight.find(later).worker is None
 
 
 def test_what_a_removed_guest_has_left_fails(clock):
@@ -770,22 +770,22 @@ def test_what_a_removed_guest_has_left_fails(clock):
     _, answers = tracked.ask()
     _, waiting = tracked.ask()
     tracked.guest.open.add(999)
-    tracked.tracker.fail_guest(tracked.guest, NotReadyError("instance 'm_0_0' was removed"))
+    tracked.in_flight.fail_guest(tracked.guest, NotReadyError("instance 'm_0_0' was removed"))
     assert answers.error.message == "instance 'm_0_0' was removed"
     assert waiting.responses == []
 
 
 def test_how_long_the_oldest_waiting_request_has_waited(clock):
     tracked = Tracked()
-    assert tracked.tracker.oldest_wait_ns() == 0
+    assert tracked.in_flight.oldest_wait_ns() == 0
     tracked.ask()
     clock.advance(1)
-    assert tracked.tracker.oldest_wait_ns() == 0, "a guest has it"
+    assert tracked.in_flight.oldest_wait_ns() == 0, "a guest has it"
     tracked.ask()
     clock.advance(0.002)
     tracked.ask()
     clock.advance(0.001)
-    assert tracked.tracker.oldest_wait_ns() == 3 * MS
+    assert tracked.in_flight.oldest_wait_ns() == 3 * MS
 
 
 # -- failing --------------------------------------------------------------------------------------------------------
@@ -796,15 +796,15 @@ def test_requests_that_wait_fail_and_those_that_a_guest_has_do_not(clock):
     _, sent = tracked.ask()
     _, waiting = tracked.ask(request_id="w")
     clock.advance(0.003)
-    tracked.tracker.fail_waiting(error := NotReadyError("it is given up"))
+    tracked.in_flight.fail_waiting(error := NotReadyError("it is given up"))
     assert sent.responses == []
     ((response, final),) = waiting.responses
     assert (response.error, response.request_id, response.model_name, response.model_version) == (error, "w", "m", 1)
     assert final
     assert tracked.statistics().fail == Duration(1, 3 * MS)
-    tracked.tracker.fail_all(error)
+    tracked.in_flight.fail_all(error)
     assert sent.error is error
-    assert len(tracked.tracker) == 0
+    assert len(tracked.in_flight) == 0
 
 
 def test_an_error_that_is_passed_on_keeps_no_frames_with_the_tensors_of_requests(clock):
@@ -813,7 +813,7 @@ def test_an_error_that_is_passed_on_keeps_no_frames_with_the_tensors_of_requests
     try:
         raise NaiadError("it failed")
     except NaiadError as error:
-        tracked.tracker.fail_all(error)
+        tracked.in_flight.fail_all(error)
     assert answers.error.__traceback__ is None
 
 
@@ -822,13 +822,13 @@ def test_an_error_that_is_passed_on_keeps_no_frames_with_the_tensors_of_requests
     [("", True), (DECOUPLED, False), (" max_batch_size: 2 dynamic_batching {}", False)],
 )
 async def test_a_model_whose_requests_are_batches_and_whose_responses_stay_as_they_are_is_plain(clock, more, is_plain):
-    assert (Tracked(PLAIN, more).tracker.forwarding_scheduler is not None) is is_plain
+    assert (Tracked(PLAIN, more).in_flight.forwarding_scheduler is not None) is is_plain
 
 
 def test_a_native_backend_is_not_plain(clock):
     tracked = Tracked()
-    tracked.tracker.count_reports()
-    assert tracked.tracker.forwarding_scheduler is None
+    tracked.in_flight.count_reports()
+    assert tracked.in_flight.forwarding_scheduler is None
 
 
 async def test_responses_leave_in_the_order_of_their_requests_where_the_model_asks_for_that(clock):
@@ -877,18 +877,18 @@ def test_a_forwarded_response_that_its_source_cannot_pass_on_ends_the_request_wi
         respond = staticmethod(raise_(ZeroDivisionError("no room")))
 
     opened = OpenRequest(None, None, False, ForwardedRequest(Source(), 1, b"r", b""))
-    tracked.tracker.track(opened, LAYOUT)
+    tracked.in_flight.track(opened, LAYOUT)
     batch = ExecutingBatch((opened.key,), -1, 1, 1)
-    tracked.tracker.on_forwarded_response(tracked.guest, SingleResponse(1, opened.key, 0, 0, None, b""), batch)
+    tracked.in_flight.on_forwarded_response(tracked.guest, SingleResponse(1, opened.key, 0, 0, None, b""), batch)
     assert answers.error.message.startswith("cannot pass on a response of 'm': unexpected ZeroDivisionError: no room")
-    assert len(tracked.tracker) == 0
+    assert len(tracked.in_flight) == 0
 
 
 def test_what_has_ended_before_its_guest_exits_is_neither_failed_nor_requeued(clock):
     tracked = Tracked()
-    tracked.tracker.forwarding_scheduler.set_depth(tracked.guest, 3)
+    tracked.in_flight.forwarding_scheduler.set_depth(tracked.guest, 3)
     asked = [tracked.ask() for _ in range(3)]
-    tracked.tracker.fail([tracked.tracker.find(asked[1][0])], NaiadError("it is over"))
+    tracked.in_flight.fail([tracked.in_flight.find(asked[1][0])], NaiadError("it is over"))
     end(tracked)
     assert [len(answers.responses) for _, answers in asked] == [1, 1, 0]
     assert tracked.guest.executed == [[asked[2][0]]]
@@ -900,18 +900,18 @@ instance_group { name: "m_0" count: 2 kind: KIND_CPU rate_limiter { resources { 
 
 
 def limited(limiter: SharedRateLimiter, text: str, more: str = "", *, guests: int = 1) -> Tracked:
-    """A tracker whose guests need the resource R for each batch."""
+    """A in_flight whose guests need the resource R for each batch."""
     tracked = Tracked(text, more + LIMITED, guests=0, limiter=limiter)
-    tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.tracker) for number in range(guests)]
+    tracked.guests = [FakeGuest(launch_spec(f"m_0_{number}"), tracked.in_flight) for number in range(guests)]
     for guest in tracked.guests:
-        tracked.tracker.add_guest(guest)
+        tracked.in_flight.add_guest(guest)
     return tracked
 
 
 async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_or_its_guest_ends(clock):
     limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
     tracked = limited(limiter, PLAIN, guests=2)
-    assert tracked.tracker.forwarding_scheduler is None
+    assert tracked.in_flight.forwarding_scheduler is None
     first, second = [tracked.ask()[0] for _ in range(2)]
     running = [guest for guest in tracked.guests if guest.open]
     assert [guest.executed for guest in running] == [[[first]]], "there is one resource for both"
@@ -920,7 +920,7 @@ async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_
     running = [guest for guest in tracked.guests if guest.open]
     assert [guest.executed[-1] for guest in running] == [[second]]
     third = tracked.ask()[0]
-    tracked.tracker.on_guest_exit(running[0], exited(), EXITED)
+    tracked.in_flight.on_guest_exit(running[0], exited(), EXITED)
     await turns()
     (other,) = [guest for guest in tracked.guests if guest is not running[0]]
     assert other.executed[-1] == [third]
@@ -949,12 +949,12 @@ async def test_a_request_that_is_cancelled_while_its_batch_of_slots_waits_for_a_
 
 
 def busy(typical: int, *, guests: int = 1, requests: int = 1) -> Tracked:
-    """A tracker whose load is observed, with requests in flight."""
+    """A in_flight whose load is observed, with requests in flight."""
     tracked = Tracked(guests=guests)
-    tracked.tracker.observe_load(lambda _: None)
+    tracked.in_flight.observe_load(lambda _: None)
     for _ in range(requests):
         tracked.ask()
-    tracked.tracker.typical = typical
+    tracked.in_flight.typical = typical
     return tracked
 
 
@@ -976,40 +976,40 @@ def test_a_request_stays_if_an_instance_is_idle_or_will_soon_have_executed_what_
     clock, typical, elsewhere, guests, requests, is_taken
 ):
     tracked = busy(typical, guests=guests, requests=requests)
-    assert tracked.tracker.takes_at_once(elsewhere) is is_taken
-    assert tracked.tracker.has_idle() is (requests < guests)
+    assert tracked.in_flight.takes_at_once(elsewhere) is is_taken
+    assert tracked.in_flight.has_idle() is (requests < guests)
 
 
 def test_a_request_does_not_stay_behind_one_that_lasts_unexpectedly_long(clock):
     tracked = busy(1)
     clock.advance(0.009_999)
-    assert tracked.tracker.takes_at_once()
+    assert tracked.in_flight.takes_at_once()
     clock.advance(0.000_001)
-    assert not tracked.tracker.takes_at_once()
+    assert not tracked.in_flight.takes_at_once()
 
 
 def test_a_version_without_requests_and_without_an_idle_instance_takes_none():
     tracked = Tracked(guests=0)
-    assert not tracked.tracker.has_idle()
-    assert not tracked.tracker.takes_at_once()
+    assert not tracked.in_flight.has_idle()
+    assert not tracked.in_flight.takes_at_once()
 
 
 async def test_requests_in_batches_wait_for_no_idle_instance(clock):
     tracked = Tracked(BATCHED, "dynamic_batching { }")
-    assert not tracked.tracker.has_idle()
-    assert not tracked.tracker.takes_at_once()
+    assert not tracked.in_flight.has_idle()
+    assert not tracked.in_flight.takes_at_once()
 
 
 def test_the_load_is_noted_when_a_request_was_answered_and_what_is_typical_follows_slowly(clock):
     tracked = Tracked()
     noted: list[int] = []
-    tracked.tracker.observe_load(noted.append)
-    tracked.tracker.typical = 1600
+    tracked.in_flight.observe_load(noted.append)
+    tracked.in_flight.typical = 1600
     tracked.ask()
     tracked.ask()
     assert noted == []
     tracked.guest.answer(started=0, ended=MS)
-    assert tracked.tracker.typical == 1700
+    assert tracked.in_flight.typical == 1700
     tracked.guest.answer(started=0, ended=1700)
-    assert tracked.tracker.typical == 1700 - 1700 // 16
+    assert tracked.in_flight.typical == 1700 - 1700 // 16
     assert noted == [1, 0]

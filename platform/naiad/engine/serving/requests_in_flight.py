@@ -36,7 +36,7 @@ from naiad.protocol.delivery import end_failed_sink, send_safely
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.request_plan import CheckedLayout
 
-__all__ = ["RequestTracker", "depth_for"]
+__all__ = ["RequestsInFlight", "depth_for"]
 
 logger = logging.getLogger("naiad.engine")
 
@@ -64,7 +64,7 @@ _TRIM_COUNT = 2
 """How often both sides free pages after a pause: the second time frees what the first made the guest give back."""
 
 
-class RequestTracker:
+class RequestsInFlight:
     """The requests in flight of one model version. Implements `RequestDelegate`.
 
     Attributes:
