@@ -138,3 +138,14 @@ def test_a_call_goes_to_an_idle_instance_of_a_process_that_has_as_many_requests_
     )
     models = {"caller": Model(instances=4), "limited": Model(instances=2)}
     lives(History(seed=40148, models=models, events=events, capacity=3, deep=True, processes=2))
+
+
+def test_a_request_that_its_replica_sends_back_is_counted_by_one_process():
+    events = (
+        Request(model="plain", number=4),
+        Load(model="plain", instances=1),
+        Request(model="plain", at=0.0024000000000000002, process=1, number=10, elements=20000),
+        Request(model="plain", at=0.001, process=1, number=17, takes=0.005),
+        Kill(model="plain", moment="execute plain"),
+    )
+    lives(History(seed=10083, models={"plain": Model(instances=3)}, events=events, hang_seconds=0.0, processes=3))

@@ -38,14 +38,18 @@ class Peer:
         self.confirmed.append(count)
 
 
+def replicas(**values: Any) -> Any:
+    """Those of this process, which has none of what is asked for."""
+    return SimpleNamespace(find=lambda _: None, find_ensemble=lambda _: None, **values)
+
+
 async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair: Pair) -> None:
     peer, sink, opened = Peer(), Sink(), OpenRequest(request(SILENT), None)
     opened.sink = sink
     pair.remote.peers[2] = peer  # type: ignore[assignment]
     noted: list[tuple[int, int]] = []
-    pair.remote.replicas = SimpleNamespace(  # type: ignore[assignment]
-        note_sent=lambda *each: noted.append(each), find=lambda _: None, find_ensemble=lambda _: None
-    )
+    own = replicas(received=1, note_sent=lambda *each: noted.append(each))
+    pair.remote.replicas = own
     known: Any = SimpleNamespace(route=ROUTE, replica=None)
     assert pair.remote._submit_near(2, known, opened)
     assert noted == [(ROW, 2)]
@@ -53,6 +57,7 @@ async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair:
     assert peer.confirmed == [3]
 
     pair.remote._send_elsewhere(opened, 1)
+    assert own.received == 0  # the coordinator counts what comes to it
     await pair.settle(lambda: pair.session.requests.request_count == 1)
     opened.cancel()
     await pair.settle(lambda: pair.engine.cancelled == [1])
@@ -63,8 +68,9 @@ async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair:
 
 async def test_it_is_rejected_where_the_coordinator_has_exited(pair: Pair) -> None:
     pair.link.close()
-    sink = Sink()
+    sink, pair.remote.replicas = Sink(), replicas(received=1)
     pair.remote._send_elsewhere(OpenRequest(request(SILENT), sink), 1)
+    assert pair.remote.replicas.received == 1
     ((error,),) = ([each.error for each in sink.responses if each is not None],)
     assert str(error) == "Server exiting"
 
@@ -85,6 +91,7 @@ async def test_the_process_that_it_moves_to_knows_that_its_responses_are_dropped
 async def test_one_that_was_cancelled_meanwhile_is_cancelled_where_it_goes_on(pair: Pair) -> None:
     opened = OpenRequest(request(SILENT), Sink())
     opened.is_cancelled = True
+    pair.remote.replicas = replicas(received=1)
     pair.remote._send_elsewhere(opened, 1)
     await pair.settle(lambda: pair.engine.submitted)
     await pair.settle(lambda: pair.engine.submitted[0].acts == [("cancel", False)])

@@ -267,6 +267,9 @@ class RemoteEngine:
             self.requests.submit(opened)
         except NaiadError as error:
             opened.reject(error)
+        else:
+            assert self.replicas is not None
+            self.replicas.received -= 1  # as in `submit_step`
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
