@@ -19,6 +19,7 @@ from naiad_stub.template_rules import CallSyntax, TemplateRules
 
 from vllm_like import chat, keys
 from vllm_like.engines.base import CallerError, Delta, Engine
+from vllm_like.stops import overlap
 
 JSON_CALLS = CallSyntax('[{"name": "', '", "arguments": ', '}, {"name": "', "}]")
 """A list of calls as `json.dumps` writes it, for templates whose own form is not known."""
@@ -208,7 +209,7 @@ class ConstrainedWriter:
         if tag:
             self._closing, self._text = "", rest
             return reasoning
-        held = 0 if is_last else _overlap(reasoning, self._closing)
+        held = 0 if is_last else overlap(reasoning, self._closing)
         self._text = reasoning[len(reasoning) - held :]
         return reasoning[: len(reasoning) - held]
 
@@ -244,12 +245,6 @@ class ConstrainedWriter:
         function = {"name": name, "arguments": ""}
         call_id = f"call_{uuid.uuid4().hex[:24]}"
         return {"index": self._calls - 1, "id": call_id, "type": "function", "function": function}
-
-
-def _overlap(text: str, mark: str) -> int:
-    """The length of the longest end of *text* with which *mark* begins."""
-    longest = min(len(text), len(mark) - 1)
-    return next((size for size in range(longest, 0, -1) if mark.startswith(text[-size:])), 0)
 
 
 class _ValueScanner:

@@ -66,12 +66,8 @@ def _check_llama(given: Settings, add: Any) -> None:
     seqs = _checked(add, given.number, "max_num_seqs", llama_defaults.MAX_NUM_SEQS)
     _checked(add, given.number, "max_num_batched_tokens", llama_defaults.BATCHED_TOKENS, llama_defaults.LEAST_BATCH)
     _checked(add, given.number, "max_logprobs", 20, 0)
-    if seqs is not None and seqs > llama_defaults.MAX_SEQS:
-        add(
-            _ERROR,
-            f"'max_num_seqs' is {seqs}, and llama.cpp runs at most {llama_defaults.MAX_SEQS} requests at a time",
-            f"set it to {llama_defaults.MAX_SEQS} or less; further requests are queued",
-        )
+    if length is not None and seqs is not None:
+        _checked(add, llama_defaults.check_sizes, length, seqs)
     path = _checked(add, given.find, "model")
     header = path and _checked(add, gguf_header.read, Path(path))
     if not header or length is None or seqs is None:

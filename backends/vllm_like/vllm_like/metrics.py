@@ -47,11 +47,7 @@ class _Unmeasured:
     def increment(self, _: float) -> None:
         """Do nothing, as the other methods."""
 
-    def set(self, _: float) -> None:
-        """Do nothing."""
-
-    def observe(self, _: float) -> None:
-        """Do nothing."""
+    set = observe = increment
 
 
 class _EngineMetrics:

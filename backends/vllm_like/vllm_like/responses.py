@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import triton_python_backend_utils as pb_utils
 
 from vllm_like import chat, tensors
 from vllm_like.constraints import ConstrainedWriter
-from vllm_like.engines.base import BusyError, CallerError, Delta, EmbeddingSink, NotFoundError, PathSink, RankSink, Sink
+from vllm_like.engines.base import BusyError, CallerError, Delta, NotFoundError, PathSink, Sink
 from vllm_like.metrics import Metrics
 from vllm_like.requests import ResponseOptions
 
@@ -20,6 +20,7 @@ _CODES = {
     CallerError: pb_utils.TritonError.INVALID_ARG,
     BusyError: pb_utils.TritonError.UNAVAILABLE,
 }
+_Result = Union[List[float], float]  # a vector or a score
 UNFINISHED = "None"  # the output `finish_reason` of a choice that is not finished: Triton's backend sends `str(None)`
 
 
@@ -257,30 +258,21 @@ def _report(sender: Any, name: str, *arguments: int) -> None:
         method(*arguments)
 
 
-def rank_sink(sender: Any, *, counts: bool) -> RankSink:
-    """A sink that sends each score as a number in one element of `text_output`."""
-
-    def send(scores: List[float], tokens: int, error: Optional[BaseException]) -> None:
-        embedding_sink(sender, counts=counts)(scores, tokens, error)  # type: ignore[arg-type] - each becomes JSON
-
-    return send
-
-
 def send_document(sender: Any, document: Dict[str, Any]) -> None:
     """Send a JSON object in `text_output`, as the only response."""
     sender.send(tensors.response({"text_output": [tensors.to_json(document)]}), flags=FINAL)
 
 
-def embedding_sink(sender: Any, *, counts: bool) -> EmbeddingSink:
-    """A sink that sends each vector as JSON in one element of `text_output`."""
+def json_sink(sender: Any, *, counts: bool) -> Callable[[Sequence[_Result], int, Optional[BaseException]], None]:
+    """A sink that sends each vector or score as JSON in one element of `text_output`."""
 
-    def send(vectors: List[List[float]], tokens: int, error: Optional[BaseException]) -> None:
+    def send(results: Sequence[_Result], tokens: int, error: Optional[BaseException]) -> None:
         if sender.is_cancelled():
             sender.send(tensors.error_response(CANCELLED_TEXT, pb_utils.TritonError.CANCELLED), flags=FINAL)
         elif error is not None:
             send_error(sender, error)
         else:
-            outputs: Dict[str, Sequence[Any]] = {"text_output": [tensors.to_json(vector) for vector in vectors]}
+            outputs: Dict[str, Sequence[Any]] = {"text_output": [tensors.to_json(result) for result in results]}
             if counts:
                 outputs["num_input_tokens"] = [tokens]
             sender.send(tensors.response(outputs), flags=FINAL)

@@ -15,7 +15,7 @@ from vllm_like import engines, requests, settings, tensors
 from vllm_like.constraints import ConstraintRules
 from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadError, PathRequest, RankRequest
 from vllm_like.metrics import Metrics
-from vllm_like.responses import FINAL, PathResponse, ResponseSink, embedding_sink, rank_sink, send_document, send_error
+from vllm_like.responses import FINAL, PathResponse, ResponseSink, json_sink, send_document, send_error
 
 _DEAD_STATUS = 70  # exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h
 UNHEALTHY_TEXT = "Model is unavailable due to unhealthy vLLM engine"
@@ -49,29 +49,29 @@ class Service:
             request_id = f"{self._name}-{next(self._numbers)}"
             given = requests.read_request(request, request_id, self._rules, self._settings.paths)
             if isinstance(given, EmbeddingRequest):
-                self._engine.embed(given, embedding_sink(sender, counts=given.wants_counts))
-                return
-            if isinstance(given, RankRequest):
-                self._engine.rank(given, rank_sink(sender, counts=given.wants_counts))
-                return
-            if isinstance(given, requests.Question):
+                self._engine.embed(given, json_sink(sender, counts=given.wants_counts))
+            elif isinstance(given, RankRequest):
+                self._engine.rank(given, json_sink(sender, counts=given.wants_counts))
+            elif isinstance(given, requests.Question):
                 self._tokenizer.submit(self._respond, given, sender)
-                return
-            if isinstance(given, PathRequest):
+            elif isinstance(given, PathRequest):
                 self._engine.forward(given, PathResponse(sender))
-                return
-            self._check_lora(given.generation.lora)
-            sink = ResponseSink(sender, given.options, self._metrics)
-            try:
-                self._engine.generate(given.generation, sink)
-            except BaseException:
-                sink.discard()
-                raise
+            else:
+                self._generate(given, sender)
         except EngineDeadError as error:
             send_error(sender, error)
             _exit_process(str(error))
         except Exception as error:  # noqa: BLE001 - sent to the client; other requests go on
             send_error(sender, error)
+
+    def _generate(self, request: requests.TextRequest, sender: Any) -> None:
+        self._check_lora(request.generation.lora)
+        sink = ResponseSink(sender, request.options, self._metrics)
+        try:
+            self._engine.generate(request.generation, sink)
+        except BaseException:
+            sink.discard()
+            raise
 
     def _respond(self, question: requests.Question, sender: Any) -> None:
         try:

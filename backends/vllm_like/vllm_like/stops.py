@@ -20,7 +20,7 @@ class StopFinder:
             place, number = min(found)  # of several at one place, the one that the request names first
             self._held = ""
             return whole[:place], self._stops[number]
-        sent = len(whole) - self._beginning(whole)
+        sent = len(whole) - max(overlap(whole, stop) for stop in self._stops)
         self._held = whole[sent:]
         return whole[:sent], None
 
@@ -29,7 +29,8 @@ class StopFinder:
         rest, self._held = self._held, ""
         return rest
 
-    def _beginning(self, text: str) -> int:
-        longest = min(len(text), max(map(len, self._stops)) - 1)
-        ends = (text[-length:] for length in range(longest, 0, -1))
-        return next((len(end) for end in ends if any(stop.startswith(end) for stop in self._stops)), 0)
+
+def overlap(text: str, mark: str) -> int:
+    """The length of the longest end of *text* with which *mark* begins, but for the whole mark."""
+    longest = min(len(text), len(mark) - 1)
+    return next((size for size in range(longest, 0, -1) if mark.startswith(text[-size:])), 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from typing import Any, Iterable, Mapping, Optional, Sequence, Tuple
+from functools import partial
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 FILE = "model.json"
 OPTIONS = f"'engine_options' of {FILE}"
@@ -75,20 +76,14 @@ def check(arguments: Mapping[str, Any], engine: str) -> None:
 
 
 def _problems(arguments: Mapping[str, Any], engine: str) -> Iterable[str]:
-    for key in _FLAGS_OF_VLLM if engine == "vllm" else _FLAGS_OF_OTHERS:
+    flags = _FLAGS_OF_VLLM if engine == "vllm" else _FLAGS_OF_OTHERS
+    checks: List[Callable[[], object]] = [partial(flag, arguments, key) for key in flags]
+    checks.append(partial(integer, arguments, "seed"))
+    if engine != "vllm":  # the installed release knows its own words
+        checks += [partial(choice, arguments, key, words) for key, words in WORDS.items()]
+    for read in checks:
         try:
-            flag(arguments, key)
-        except ValueError as error:
-            yield str(error)
-    try:
-        integer(arguments, "seed")
-    except ValueError as error:
-        yield str(error)
-    if engine == "vllm":  # the installed release knows its own words
-        return
-    for key, words in WORDS.items():
-        try:
-            choice(arguments, key, words)
+            read()
         except ValueError as error:
             yield str(error)
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
+CANCEL_POLL_SECONDS = 0.05  # how often an engine looks whether a running request is cancelled
 _NO_TOKENIZER = "the engine of this model does not tokenize"
 _NO_SLEEP = (
     "this model cannot sleep, which needs the engine vllm and 'enable_sleep_mode' in its model.json; unload it to free "
@@ -95,24 +96,28 @@ class PathRequest:
     document: Mapping[str, Any]  # the JSON object in the body; empty for a form
 
 
-class PathSink:
-    """Receives the response to a `PathRequest`. Engines call its methods from any thread, but one at a time."""
+class OutputSink:
+    """Receives the output of a request. Engines call its methods from any thread, but one at a time."""
 
     def is_cancelled(self) -> bool:
         """Whether the client has cancelled the request or disconnected."""
         raise NotImplementedError
 
+    def end(self, error: Optional[BaseException] = None) -> None:
+        """End the output, with *error* if it failed; called exactly once."""
+        raise NotImplementedError
+
+
+class PathSink(OutputSink):
+    """Receives the response to a `PathRequest`."""
+
     def push(self, status: int, content_type: str, body: bytes) -> None:
         """Add an event of a stream, or the whole of another response."""
         raise NotImplementedError
 
-    def end(self, error: Optional[BaseException] = None) -> None:
-        """End the response, with *error* if it failed; called exactly once."""
-        raise NotImplementedError
 
-
-class Sink:
-    """Receives the output of a `Generation`. Engines call its methods from any thread, but one at a time."""
+class Sink(OutputSink):
+    """Receives the output of a `Generation`."""
 
     def on_start(self, at: float = 0.0) -> None:
         """Note that the engine computes the request since *at* (`time.monotonic`), by default now.
@@ -138,16 +143,8 @@ class Sink:
     def on_transfer(self, parameters: Mapping[str, Any]) -> None:
         """Note what another server needs to continue with this request's cache (`kv_transfer_params` of vLLM)."""
 
-    def is_cancelled(self) -> bool:
-        """Whether the client has cancelled the request or disconnected."""
-        raise NotImplementedError
-
     def push(self, deltas: Sequence[Delta], prompt_tokens: int) -> bool:
         """Add deltas; return False if the request is cancelled. *prompt_tokens* is 0 while unknown."""
-        raise NotImplementedError
-
-    def end(self, error: Optional[BaseException] = None) -> None:
-        """End the output, with *error* if it failed; called exactly once."""
         raise NotImplementedError
 
 

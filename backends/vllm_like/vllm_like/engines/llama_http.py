@@ -14,10 +14,9 @@ import socket
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 from vllm_like.engines import llama_responses
-from vllm_like.engines.base import PathRequest, PathSink
+from vllm_like.engines.base import CANCEL_POLL_SECONDS, PathRequest, PathSink
 
 _TIMEOUT_SECONDS = 60.0
-_CANCEL_POLL_SECONDS = 0.05
 _OK = 200
 _JOINED = {"content": "", "tokens": [], "completion_probabilities": []}
 """Members of the events of a stream of which a whole response has all."""
@@ -90,7 +89,7 @@ class LlamaServer:
 
 def _forward(connection: http.client.HTTPConnection, sink: PathSink, joined: Optional[Mapping[str, Any]]) -> None:
     """Read a response; *joined* is the request for a whole that llama.cpp streams, else None."""
-    while not select.select([connection.sock], [], [], _CANCEL_POLL_SECONDS)[0]:
+    while not select.select([connection.sock], [], [], CANCEL_POLL_SECONDS)[0]:
         if sink.is_cancelled():
             return
     response = connection.getresponse()

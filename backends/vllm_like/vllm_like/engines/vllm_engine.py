@@ -26,6 +26,7 @@ from vllm_like.engines import (
     watchdog,
 )
 from vllm_like.engines.base import (
+    CANCEL_POLL_SECONDS,
     BusyError,
     CallerError,
     Delta,
@@ -34,6 +35,7 @@ from vllm_like.engines.base import (
     Engine,
     EngineMetric,
     Generation,
+    OutputSink,
     PathRequest,
     PathSink,
     Sink,
@@ -41,7 +43,6 @@ from vllm_like.engines.base import (
 )
 from vllm_like.settings import LORA_FILE, Settings
 
-_CANCEL_POLL_SECONDS = 0.05
 _HEALTH_TIMEOUT_SECONDS = 10.0
 _STOP_TIMEOUT_SECONDS = 30.0
 _DRAIN_POLL_SECONDS = 0.02
@@ -50,7 +51,6 @@ _BESIDE_PARAMETERS = ("priority", "data_parallel_rank")
 _KIND_GPU = "GPU"
 _KIND_MODEL = "MODEL"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_ASLEEP = "the model is asleep; wake it up by POST /wake_up"
 _FLAGS = ("enable_lora", "disable_log_stats", "enforce_eager", "enable_sleep_mode")
 """Boolean keys that models for Triton's vLLM backend may write as strings: vLLM would treat "false" as true."""
 
@@ -183,7 +183,7 @@ class VllmEngine(Engine):
             raise
         config = getattr(self._engine, "model_config", None)
         self.max_model_len = getattr(config, "max_model_len", 0)
-        self._call(self._start_polling())
+        self._cancel_poll = asyncio.run_coroutine_threadsafe(self._poll_cancelled(), self._loop)
         if settings.paths:
             given = vars(engine_args)
             self._application = self._call(vllm_paths.make_application(self._engine, given, settings.chat_template))
@@ -200,13 +200,10 @@ class VllmEngine(Engine):
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(timeout)
 
-    async def _start_polling(self) -> None:
-        self._cancel_poll = self._loop.create_task(self._poll_cancelled())
-
     async def _poll_cancelled(self) -> None:
         """Abort cancelled requests, also those that vLLM has queued and not begun."""
         while True:
-            await asyncio.sleep(_CANCEL_POLL_SECONDS)
+            await asyncio.sleep(CANCEL_POLL_SECONDS)
             for request_id, sink in list(self._running.items()):
                 if sink.is_cancelled():
                     await self._engine.abort(request_id)
@@ -218,23 +215,29 @@ class VllmEngine(Engine):
     # -- requests ------------------------------------------------------------------------------------------------
 
     def generate(self, generation: Generation, sink: Sink) -> None:
-        asyncio.run_coroutine_threadsafe(self._generate(generation, sink), self._loop)
+        asyncio.run_coroutine_threadsafe(self._finish(self._generate(generation, sink), sink), self._loop)
 
-    async def _generate(self, generation: Generation, sink: Sink) -> None:
-        if self._is_asleep:
-            sink.end(BusyError(_ASLEEP))
-            return
-        self._running[generation.request_id] = sink
+    async def _finish(self, work: Awaitable[None], sink: OutputSink) -> None:
+        """Await the *work* for a request, and end its output."""
         error: Optional[Exception] = None
         try:
-            prompt = await self._prompt(generation)
-            await self._stream(generation, prompt, sink)
+            await work
         except Exception as raised:  # noqa: BLE001 - sent to the client
             error = raised.with_traceback(None)  # which refers to this frame, and so to the error
-        finally:
-            del self._running[generation.request_id]
         sink.end(_classify(error) if error is not None else None)
         self._report_if_dead(error)
+
+    def _check_awake(self) -> None:
+        if self._is_asleep:
+            raise BusyError("the model is asleep; wake it up by POST /wake_up")
+
+    async def _generate(self, generation: Generation, sink: Sink) -> None:
+        self._check_awake()
+        self._running[generation.request_id] = sink
+        try:
+            await self._stream(generation, await self._prompt(generation), sink)
+        finally:
+            del self._running[generation.request_id]
 
     async def _stream(self, generation: Generation, prompt: Any, sink: Sink) -> None:
         tools = await self._tool_calls(generation)
@@ -332,8 +335,7 @@ class VllmEngine(Engine):
 
     async def _embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
         try:
-            if self._is_asleep:
-                raise BusyError(_ASLEEP)
+            self._check_awake()
             each = [self._vector(request, number) for number in range(len(request.inputs))]
             found: List[Tuple[List[float], int]] = await asyncio.gather(*each)
         except Exception as error:  # noqa: BLE001 - sent to the client
@@ -354,20 +356,15 @@ class VllmEngine(Engine):
         return last.outputs.data.tolist(), len(last.prompt_token_ids)
 
     def forward(self, request: PathRequest, sink: PathSink) -> None:
-        asyncio.run_coroutine_threadsafe(self._forward(request, sink), self._loop)
+        asyncio.run_coroutine_threadsafe(self._finish(self._forward(request, sink), sink), self._loop)
 
     async def _forward(self, request: PathRequest, sink: PathSink) -> None:
-        error: Optional[Exception] = BusyError(_ASLEEP) if self._is_asleep else None
-        if error is None:
-            self._forwarded += 1
-            try:
-                await vllm_paths.forward(self._application, request, sink)
-            except Exception as raised:  # noqa: BLE001 - sent to the client
-                error = raised.with_traceback(None)  # which refers to this frame, and so to the error
-            finally:
-                self._forwarded -= 1
-        sink.end(_classify(error) if error is not None else None)
-        self._report_if_dead(error)
+        self._check_awake()
+        self._forwarded += 1
+        try:
+            await vllm_paths.forward(self._application, request, sink)
+        finally:
+            self._forwarded -= 1
 
     # -- its health ----------------------------------------------------------------------------------------------
 
@@ -437,7 +434,7 @@ class VllmEngine(Engine):
     async def _drain(self) -> None:
         self._cancel_poll.cancel()
         while self._running or self._forwarded:
-            await asyncio.sleep(_CANCEL_POLL_SECONDS)
+            await asyncio.sleep(CANCEL_POLL_SECONDS)
 
 
 def _report_prompt(sink: Sink, output: Any, tokenizer: Any) -> None:
@@ -464,6 +461,7 @@ def _scheduled(output: Any) -> float:
 def _delta(output: Any) -> Delta:
     logprobs = [_alternatives(token, entry) for token, entry in zip(output.token_ids, output.logprobs or ())]
     sampled = sum(entry[token]["logprob"] for token, entry in zip(output.token_ids, logprobs))
+    stop = getattr(output, "stop_reason", None)
     return Delta(
         output.index,
         text=output.text,
@@ -471,13 +469,8 @@ def _delta(output: Any) -> Delta:
         logprobs=logprobs,
         logprob=sampled,
         finish_reason=output.finish_reason,
-        stop_reason=_text_or_none(getattr(output, "stop_reason", None)),
+        stop_reason=stop if isinstance(stop, str) else None,  # else the number of a token
     )
-
-
-def _text_or_none(reason: Any) -> Optional[str]:
-    """The text that has ended a choice; vLLM has the number of a token for the others."""
-    return reason if isinstance(reason, str) else None
 
 
 def _alternatives(sampled: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str, Any]]:
@@ -499,17 +492,13 @@ def _classify(error: Exception) -> Exception:
     """
     if isinstance(error, (CallerError, BusyError)):
         return error
-    text = _error_text(error)
+    # vLLM wraps some errors in an exception without a text.
+    text = str(error) or str(error.__cause__ or "") or type(error).__name__
     if isinstance(error, (ValueError, _exception_class("VLLMClientError"))):
         return CallerError(text)
     if getattr(error, "http_status", None) == HTTPStatus.SERVICE_UNAVAILABLE:
         return BusyError(text)
     return error if text == str(error) else RuntimeError(text)
-
-
-def _error_text(error: Exception) -> str:
-    """The error's text; vLLM wraps some errors in an exception without one."""
-    return str(error) or str(error.__cause__ or "") or type(error).__name__
 
 
 def _exception_class(name: str) -> type:

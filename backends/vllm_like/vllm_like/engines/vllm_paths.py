@@ -10,9 +10,7 @@ import inspect
 import os
 from typing import Any, Dict, Mapping
 
-from vllm_like.engines.base import PathRequest, PathSink
-
-_CANCEL_POLL_SECONDS = 0.05
+from vllm_like.engines.base import CANCEL_POLL_SECONDS, PathRequest, PathSink
 
 
 async def make_application(engine: Any, arguments: Mapping[str, Any], chat_template: str) -> Any:
@@ -70,7 +68,7 @@ async def forward(application: Any, request: PathRequest, sink: PathSink) -> Non
         if bodies:
             return {"type": "http.request", "body": bodies.pop(), "more_body": False}
         while not sink.is_cancelled():
-            await asyncio.sleep(_CANCEL_POLL_SECONDS)
+            await asyncio.sleep(CANCEL_POLL_SECONDS)
         return {"type": "http.disconnect"}
 
     async def send(message: Mapping[str, Any]) -> None:

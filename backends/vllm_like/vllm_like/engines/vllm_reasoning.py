@@ -10,6 +10,7 @@ import inspect
 from typing import Any, List, Mapping, Sequence
 
 from vllm_like.engines.base import Delta
+from vllm_like.engines.vllm_tools import find_parser
 
 _MEMBERS = ("reasoning", "reasoning_content")
 """Members of a delta with the reasoning: that of recent releases, and the earlier one."""
@@ -19,14 +20,7 @@ def parser_class(name: str) -> Any:
     """The parser of that name; `ValueError` if the installed release has none."""
     from vllm.reasoning import ReasoningParserManager as Manager
 
-    try:
-        return Manager.get_reasoning_parser(name)
-    except KeyError:
-        lazy, eager = getattr(Manager, "lazy_parsers", {}), Manager.reasoning_parsers
-        raise ValueError(
-            f"'reasoning_parser' in model.json is '{name}'; this release of vLLM has "
-            f"{', '.join(sorted({*lazy, *eager}))}"
-        ) from None
+    return find_parser(Manager, Manager.get_reasoning_parser, Manager.reasoning_parsers, "reasoning_parser", name)
 
 
 class ReasoningExtractor:

@@ -7,7 +7,7 @@ vLLM applies them in its HTTP server, which this backend does not use. Their int
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Sequence
 
 from vllm_like.engines.base import CallerError, Delta, Generation
 
@@ -18,14 +18,16 @@ _PASSED = ("messages", "tools", "parallel_tool_calls")  # what parsers look at i
 def parser_class(name: str) -> Any:
     """The parser of that name; `ValueError` if the installed release has none."""
     manager = _manager()
+    return find_parser(manager, manager.get_tool_parser, manager.tool_parsers, "tool_call_parser", name)
+
+
+def find_parser(manager: Any, find: Callable[[str], Any], eager: Iterable[str], key: str, name: str) -> Any:
+    """What *find* returns for *name*, the value of *key*; `ValueError` with the parsers of *manager* if it has none."""
     try:
-        return manager.get_tool_parser(name)
+        return find(name)
     except KeyError:
-        lazy, eager = getattr(manager, "lazy_parsers", {}), manager.tool_parsers
-        raise ValueError(
-            f"'tool_call_parser' in model.json is '{name}'; this release of vLLM has "
-            f"{', '.join(sorted({*lazy, *eager}))}"
-        ) from None
+        known = sorted({*getattr(manager, "lazy_parsers", {}), *eager})
+        raise ValueError(f"'{key}' in model.json is '{name}'; this release of vLLM has {', '.join(known)}") from None
 
 
 def are_expected(generation: Generation) -> bool:

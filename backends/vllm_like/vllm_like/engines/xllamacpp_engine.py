@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import gguf_header, keys, values, weights
 from vllm_like.engines import llama_defaults, llama_grammar, llama_http, llama_requests, llama_responses, threads
@@ -26,6 +26,7 @@ from vllm_like.engines.base import (
     EmbeddingSink,
     Engine,
     Generation,
+    OutputSink,
     PathRequest,
     PathSink,
     RankRequest,
@@ -38,7 +39,6 @@ from vllm_like.engines.llama_scores import PromptScorer
 from vllm_like.engines.slots import SlotQueue
 from vllm_like.settings import Settings
 
-_MAGIC = b"GGUF"
 _USED = (
     "model",
     "max_model_len",
@@ -61,11 +61,9 @@ def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str
     """Load a model; `ValueError` if the settings are invalid, or llama.cpp cannot load the file."""
     keys.reject_unknown(settings.options, llama_defaults.OPTIONS, "'engine_options' in model.json")
     path = settings.find("model")
-    with Path(path).open("rb") as file:
-        if file.read(4) != _MAGIC:
-            raise ValueError(f"'{path}' is not a GGUF file, which the engine xllamacpp needs")
+    header = gguf_header.read(Path(path))
     settings.log_ignored(_USED, log)
-    return LlamaEngine(settings, path, log)
+    return LlamaEngine(settings, path, header, log)
 
 
 class LlamaEngine(Engine):
@@ -74,7 +72,7 @@ class LlamaEngine(Engine):
     chat_adds_special = True
     takes_grammars = True
 
-    def __init__(self, settings: Settings, path: str, log: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, path: str, header: gguf_header.Header, log: Callable[[str], None]) -> None:
         try:
             import xllamacpp
         except ImportError as error:
@@ -92,11 +90,11 @@ class LlamaEngine(Engine):
         self.loras = list(settings.loras) if settings.flag("enable_lora") else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras)}
         self._http = llama_http.LlamaServer()
-        self._ranks = _is_for_ranking(settings)
+        self._pooling = values.pooling(settings.arguments, settings.engine)[0] if self._embeds else ""
+        self._vocabulary = header.vocabulary
         llama_defaults.check_sizes(self.max_model_len, slots)
-        _check_memory(settings, path, self.max_model_len, slots)
-        parameters = self._parameters(settings, path, slots)
-        self._path = path
+        _check_memory(settings, header, self.max_model_len, slots)
+        parameters = self._parameters(settings, path, header, slots)
         self._server = _load(xllamacpp, parameters)
         self._queue = SlotQueue(slots, "llama")
         self._templates = ThreadPoolExecutor(1, "llama-template")  # its thread starts with the first request
@@ -107,7 +105,7 @@ class LlamaEngine(Engine):
             f"{threads.advice(parameters.cpuparams.n_threads)}"
         )
 
-    def _parameters(self, settings: Settings, path: str, slots: int) -> Any:
+    def _parameters(self, settings: Settings, path: str, header: gguf_header.Header, slots: int) -> Any:
         library = self._library
         options: Dict[str, Any] = {key: llama_defaults.option(settings.options, key) for key in llama_defaults.OPTIONS}
         made = library.CommonParams()
@@ -117,7 +115,7 @@ class LlamaEngine(Engine):
         made.cpuparams.n_threads = options["n_threads"] or threads.default_count()
         made.cpuparams_batch.n_threads = options["n_threads_batch"] or made.cpuparams.n_threads
         batch = llama_defaults.batched_tokens(
-            gguf_header.read(Path(path)).weights,
+            header.weights,
             made.cpuparams_batch.n_threads,
             has_gpu=options["n_gpu_layers"] != 0 and _has_gpu(library),
         )
@@ -153,7 +151,8 @@ class LlamaEngine(Engine):
             made.chat_template = settings.chat_template
         if self._embeds:
             made.embedding = True
-            made.pooling_type = _pooling(library, settings)
+            kinds, prefix = library.llama_pooling_type, "LLAMA_POOLING_TYPE_"
+            made.pooling_type = _member(kinds, prefix, {"pooling_type": self._pooling}, "pooling_type")
             made.n_ubatch = made.n_batch = max(made.n_batch, self.max_model_len)  # an input must fit into one batch
             # With one cache per slot, llama.cpp splits inputs of a batch into pieces of equal length and pools only the
             # last piece, which results in wrong vectors.
@@ -192,10 +191,7 @@ class LlamaEngine(Engine):
     def _add_loras(self, parameters: Any, settings: Settings) -> None:
         if not settings.loras:
             return
-        adapters = []
-        for path in settings.loras.values():
-            adapter = self._library.CommonAdapterLoraInfo(path, 1.0)
-            adapters.append(adapter)
+        adapters = [self._library.CommonAdapterLoraInfo(path, 1.0) for path in settings.loras.values()]
         parameters.lora_adapters = adapters
         parameters.lora_init_without_apply = True  # each request selects its own
 
@@ -279,10 +275,6 @@ class LlamaEngine(Engine):
         (whole_token, *_), _ = self.encode("a", adds_special=False)
         return PromptScorer(self._server.handle_completions, self._vocabulary, whole_token)
 
-    @cached_property
-    def _vocabulary(self) -> int:
-        return gguf_header.read(Path(self._path)).vocabulary
-
     def _complete_chat(
         self,
         part: Mapping[str, Any],
@@ -333,7 +325,7 @@ class LlamaEngine(Engine):
 
     def rank(self, request: RankRequest, sink: RankSink) -> None:
         """Queue a request for scores: by the model's own head if it has one, else by its vectors."""
-        if not self._ranks:
+        if self._pooling != "rank":
             super().rank(request, sink)
             return
         body = {"query": request.query, "documents": list(request.documents)}
@@ -419,7 +411,7 @@ def _has_gpu(library: Any) -> bool:
     return any(device["type"] != cpu for device in library.get_device_info())
 
 
-def _end_if_cancelled(sink: Union[Sink, PathSink]) -> bool:
+def _end_if_cancelled(sink: OutputSink) -> bool:
     """End the output of a cancelled request; return whether it was cancelled."""
     if not sink.is_cancelled():
         return False
@@ -430,19 +422,6 @@ def _end_if_cancelled(sink: Union[Sink, PathSink]) -> bool:
 def _is_for_embeddings(settings: Settings) -> bool:
     runner, task, convert = (str(settings.arguments.get(key)).lower() for key in ("runner", "task", "convert"))
     return "pooling" in (runner, task) or bool({"embed", "embedding"} & {task, convert})
-
-
-def _is_for_ranking(settings: Settings) -> bool:
-    return _is_for_embeddings(settings) and _pooling_kind(settings) == "rank"
-
-
-def _pooling(library: Any, settings: Settings) -> Any:
-    given = {"pooling_type": _pooling_kind(settings)}
-    return _member(library.llama_pooling_type, "LLAMA_POOLING_TYPE_", given, "pooling_type")
-
-
-def _pooling_kind(settings: Settings) -> str:
-    return values.pooling(settings.arguments, settings.engine)[0]
 
 
 def _member(kind: Any, prefix: str, options: Mapping[str, Any], key: str) -> Any:
@@ -477,12 +456,11 @@ def _load(library: Any, parameters: Any) -> Any:
     raise ValueError(f"llama.cpp cannot load '{parameters.model.path}': {llama_responses.load_error(lines) or first}")
 
 
-def _check_memory(settings: Settings, path: str, length: int, slots: int) -> None:
+def _check_memory(settings: Settings, header: gguf_header.Header, length: int, slots: int) -> None:
     """`ValueError` unless the machine has the memory for the cache; the kernel would kill the process instead."""
     if llama_defaults.option(settings.options, "n_gpu_layers"):
         return  # the cache is in the memory of GPUs
-    numbers = gguf_header.read(Path(path)).cache_numbers
-    needed, memory = llama_defaults.cache_bytes(length, slots, numbers), llama_defaults.memory_bytes()
+    needed, memory = llama_defaults.cache_bytes(length, slots, header.cache_numbers), llama_defaults.memory_bytes()
     if needed > memory:
         raise ValueError(
             f"cannot allocate a cache of {length} x {slots} tokens ('max_model_len', 'max_num_seqs' in model.json): it "
