@@ -47,49 +47,45 @@ from naiad_llm.mcp.endpoint import McpEndpoint
 from naiad_llm.mcp.tools import ToolBox
 from naiad_llm.openai.completions import completion_writer
 from naiad_llm.openai.cors import LinesExchange, allowed_lines, is_preflight, preflight_response
-from naiad_llm.openai.embeddings import embedding_body, infer_request
-from naiad_llm.openai.engine_control import no_body, read_is_sleeping, read_sleep, read_wake_up
+from naiad_llm.openai.embeddings import read_embedding
+from naiad_llm.openai.engine_control import read_is_sleeping, read_sleep, read_wake_up
 from naiad_llm.openai.engine_paths import (
     FORM_PATHS,
     PATHS,
     PathRequest,
     PathSink,
     has_paths,
-    named_model,
     path_infer_request,
     read_form,
     read_json_request,
 )
 from naiad_llm.openai.errors import (
     FORBIDDEN,
-    NOT_ALLOWED,
     NOT_FOUND,
     UNAUTHORIZED,
     UNAVAILABLE,
     ApiError,
     to_api_error,
     unknown_model_error,
+    wrong_method,
 )
 from naiad_llm.openai.keys import ApiKeys, presented_key
-from naiad_llm.openai.long_requests import EmbeddingRequest, read_embedding, read_long_embedding
-from naiad_llm.openai.model_inputs import ENGINE, RANKING, TOKENIZER, ModelInput, ModelRequest
+from naiad_llm.openai.model_inputs import TOKENIZER, ModelRequest, named_model
 from naiad_llm.openai.requests import TextRequest, check_size, read_chat, read_completion
-from naiad_llm.openai.rerank import RerankRequest, read_rerank
+from naiad_llm.openai.rerank import read_rerank
 from naiad_llm.openai.responses.endpoint import ResponsesApi
 from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
 from naiad_llm.openai.responses.store import STORED_BYTES, ResponseStore, StoredResponses
 from naiad_llm.openai.served_models import AdapterNames, ContextLength, ServedModels, no_adapters, unknown_context
-from naiad_llm.openai.single_response import MakeBody
 from naiad_llm.openai.submission import INTERNAL, BodyReader, ErrorResponse, Submitter, TextProtocol, TextSubmission
 from naiad_llm.openai.template import ChatTemplate
 from naiad_llm.openai.tokenizer import (
     count_body,
     counting_request,
-    info_request,
     input_tokens_body,
     read_detokenize,
+    read_info,
     read_tokenize,
-    tokenizer_body,
 )
 
 logger = logging.getLogger("naiad.openai")
@@ -102,13 +98,12 @@ _VERSION = "/version"
 _REQUEST_ID = re.compile(rb"[!-~]{1,200}")
 _BASE = "/v1"
 _MODELS = f"{_BASE}/models"
-_TOKENIZER_INFO, _IS_SLEEPING = "/tokenizer_info", "/is_sleeping"
 _SLEEP, _WAKE_UP = "/sleep", "/wake_up"
-_METRICS = "/metrics"
 _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
 _RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items|/cancel)?")
 _RESPONSES = "/v1/responses"
 _INPUT_TOKENS = f"{_RESPONSES}/input_tokens"
+_Handler = Callable[[HttpExchange], None]
 _CHATS = TextProtocol(read=read_chat, begin=lambda exchange, request: (request, completion_writer(exchange, request)))
 _COMPLETIONS = TextProtocol(
     read=read_completion, begin=lambda exchange, request: (request, completion_writer(exchange, request))
@@ -181,45 +176,47 @@ class OpenAiApi:
         }
         self._created = settings.created
         self._tasks: set[asyncio.Task[None]] = set()
-        self._posts: dict[str, Callable[[HttpExchange], None]] = {
+        self._posts: dict[str, _Handler] = {
             "/v1/chat/completions": lambda exchange: self._texts.handle(exchange, _CHATS),
             "/v1/completions": lambda exchange: self._texts.handle(exchange, _COMPLETIONS),
             _INPUT_TOKENS: self._count_input_tokens,
             _RESPONSES: lambda exchange: self._texts.handle(exchange, self._responses.protocol),
             MESSAGES_PATH: lambda exchange: self._texts.handle(exchange, MESSAGES),
             COUNT_PATH: self._count_tokens,
-            "/v1/embeddings": self._embed,
-            "/v1/rerank": self._rerank,
-            "/rerank": self._rerank,
+            "/v1/embeddings": self._single(read_embedding, uncounted="input"),
+            "/v1/rerank": self._single(read_rerank),
+            "/rerank": self._single(read_rerank),
             **dict.fromkeys(
                 PATHS,
                 lambda exchange: self._bodies.read(exchange, read_json_request, partial(self._submit_path, exchange)),
             ),
             **dict.fromkeys(FORM_PATHS, self._read_form),
-            **({MCP_PATH: self._mcp().handle} if settings.mcp else {}),
-            "/tokenize": lambda exchange: self._tokenize(exchange, read_tokenize),
-            "/detokenize": lambda exchange: self._tokenize(exchange, read_detokenize),
-            _SLEEP: lambda exchange: self._submit_single(exchange, ENGINE, read_sleep(exchange.request.query), no_body),
-            _WAKE_UP: lambda exchange: self._submit_single(
-                exchange, ENGINE, read_wake_up(exchange.request.query), no_body
+            "/tokenize": self._single(read_tokenize),
+            "/detokenize": self._single(read_detokenize),
+            _SLEEP: lambda exchange: self._submit_single(exchange, read_sleep(exchange.request.query)),
+            _WAKE_UP: lambda exchange: self._submit_single(exchange, read_wake_up(exchange.request.query)),
+        }
+        if settings.mcp:
+            tools = ToolBox(engine, settings.mcp_models)
+            mcp = McpEndpoint(tools, engine.server_metadata, self._submitter.submit, settings.origins)
+            self._posts[MCP_PATH] = mcp.handle
+        self._gets: dict[str, tuple[Api, _Handler]] = {
+            _MODELS: (Api.METADATA, lambda exchange: self._run_later(exchange, self._list(exchange))),
+            "/tokenizer_info": (
+                Api.METADATA,
+                lambda exchange: self._submit_single(exchange, read_info(exchange.request.query)),
+            ),
+            "/is_sleeping": (
+                Api.METADATA,
+                lambda exchange: self._submit_single(exchange, read_is_sleeping(exchange.request.query)),
             ),
         }
-        self._gets: dict[str, Callable[[HttpExchange], None]] = {
-            _TOKENIZER_INFO: self._show_tokenizer,
-            _IS_SLEEPING: lambda exchange: self._submit_single(
-                exchange, ENGINE, read_is_sleeping(exchange.request.query), tokenizer_body
-            ),
-        }
-
-    def _mcp(self) -> McpEndpoint:
-        engine, settings = self._engine, self._settings
-        tools = ToolBox(engine, settings.mcp_models)
-        return McpEndpoint(
-            tools,
-            engine.server_metadata,
-            self._submitter.submit,
-            settings.origins,
-        )
+        metrics = settings.metrics
+        if metrics is not None:
+            self._gets["/metrics"] = (
+                Api.STATISTICS,
+                lambda exchange: self._run_later(exchange, _respond_later(exchange, metrics())),
+            )
 
     def admit(self, head: Head) -> bool:
         """Whether a request below `/v1` is read to its end: only some paths have a body, and keys come first."""
@@ -245,7 +242,7 @@ class OpenAiApi:
 
     def _has_path(self, given: bytes) -> bool:
         path = given.decode("latin-1").rstrip("/")
-        return path in self._posts or path in self._gets or (path == _METRICS and self._settings.metrics is not None)
+        return path in self._posts or path in self._gets
 
     def handle(self, exchange: HttpExchange) -> None:
         """Handle a request on this API's own port; the response may follow later."""
@@ -289,19 +286,12 @@ class OpenAiApi:
             self._posts[path](exchange)
         elif path in self._gets:
             _expect(method, "GET")
-            self._check_restriction(exchange.request.headers, Api.METADATA)
-            self._gets[path](exchange)
+            group, show = self._gets[path]
+            self._check_restriction(exchange.request.headers, group)
+            show(exchange)
         elif (stored := _RESPONSE.fullmatch(path)) is not None:
             self._check_restriction(exchange.request.headers, Api.INFERENCE)
             self._responses.handle(exchange, stored[1], stored[2] or "")
-        elif path == _METRICS and self._settings.metrics is not None:
-            _expect(method, "GET")
-            self._check_restriction(exchange.request.headers, Api.STATISTICS)
-            self._run_later(exchange, _respond_later(exchange, self._settings.metrics()))
-        elif path == _MODELS:
-            _expect(method, "GET")
-            self._check_restriction(exchange.request.headers, Api.METADATA)
-            self._run_later(exchange, self._list(exchange))
         elif found is not None and found[2]:
             _expect(method, "POST")
             self._check_restriction(exchange.request.headers, Api.MODEL_REPOSITORY)
@@ -394,25 +384,6 @@ class OpenAiApi:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- vectors ------------------------------------------------------------------------------------------------
-
-    def _embed(self, exchange: HttpExchange) -> None:
-        self._bodies.read(
-            exchange, read_embedding, partial(self._submit_embedding, exchange), read_long=read_long_embedding
-        )
-
-    def _submit_embedding(self, exchange: HttpExchange, request: EmbeddingRequest) -> None:
-        given = request.given
-        metadata, _ = self._models.find(given["model"])
-        inference = infer_request(request.document, metadata)
-        self._submitter.submit_single(exchange, inference, given["model"], partial(embedding_body, given=given))
-
-    def _rerank(self, exchange: HttpExchange) -> None:
-        def submit(request: RerankRequest) -> None:
-            self._submit_single(exchange, RANKING, ModelRequest(request.model, request.document), request.body)
-
-        self._bodies.read(exchange, read_rerank, submit)
-
     # -- paths of engines ---------------------------------------------------------------------------------------
 
     def _read_form(self, exchange: HttpExchange) -> None:
@@ -428,37 +399,28 @@ class OpenAiApi:
         inference = path_infer_request(path, request, metadata)
         self._submitter.submit_one(exchange, inference, model, PathSink(exchange, model, sent), sent)
 
-    # -- tokens -------------------------------------------------------------------------------------------------
+    # -- vectors, scores, tokens --------------------------------------------------------------------------------
 
-    def _tokenize(self, exchange: HttpExchange, read: Callable[[dict[str, Any]], ModelRequest]) -> None:
-        def submit(request: ModelRequest) -> None:
-            self._submit_single(exchange, TOKENIZER, request, tokenizer_body)
-
-        self._bodies.read(exchange, read, submit)
-
-    def _show_tokenizer(self, exchange: HttpExchange) -> None:
-        self._submit_single(exchange, TOKENIZER, info_request(named_model(exchange.request.query)), tokenizer_body)
+    def _single(self, read: Callable[[dict[str, Any]], ModelRequest], uncounted: str = "") -> _Handler:
+        """Handles requests that *read* reads; of long ones, the values in the field *uncounted* are not limited."""
+        return lambda exchange: self._bodies.read(
+            exchange, read, partial(self._submit_single, exchange), uncounted=uncounted
+        )
 
     def _submit_single(
-        self,
-        exchange: HttpExchange,
-        to: ModelInput,
-        request: ModelRequest,
-        make_body: MakeBody,
-        error_response: ErrorResponse = ApiError.response,
+        self, exchange: HttpExchange, request: ModelRequest, error_response: ErrorResponse = ApiError.response
     ) -> None:
-        """Submit a request to the input *to* of its model, or of the only one that has it."""
+        """Submit a request to the model that it names, or to the only one that has the input."""
+        to = request.to
         model = request.model or self._models.only(to.is_in, to.ability)
         metadata, _ = self._models.find(model)
         inference = to.infer_request(request.document, metadata)
-        self._submitter.submit_single(exchange, inference, model, make_body, error_response)
+        self._submitter.submit_single(exchange, inference, model, request.make_body, error_response)
 
     def _count_input_tokens(self, exchange: HttpExchange) -> None:
-
         def submit(request: ResponsesRequest) -> None:
             text = self._responses.text_of(exchange, request)
-            counting = counting_request(text.model, str(text.prompts[0]))
-            self._submit_single(exchange, TOKENIZER, counting, input_tokens_body)
+            self._submit_single(exchange, counting_request(text.model, str(text.prompts[0]), input_tokens_body))
 
         self._bodies.read(exchange, read_input_tokens_request, submit)
 
@@ -470,8 +432,8 @@ class OpenAiApi:
             if not TOKENIZER.is_in(metadata):
                 self._texts.submit(exchange, request, CountWriter(exchange))
                 return
-            counting = counting_request(request.model, str(request.prompts[0]))
-            self._submit_single(exchange, TOKENIZER, counting, count_body, anthropic_error_response)
+            counting = counting_request(request.model, str(request.prompts[0]), count_body)
+            self._submit_single(exchange, counting, anthropic_error_response)
 
         self._bodies.read(exchange, read_count_request, submit, anthropic_error_response)
 
@@ -494,6 +456,4 @@ def _request_id_line(headers: Mapping[bytes, bytes]) -> bytes:
 def _expect(method: str, *expected: str) -> None:
     """Refuse other methods than these; HEAD is as good as GET."""
     if method not in expected and (method != "HEAD" or "GET" not in expected):
-        raise ApiError(
-            f"Not allowed to {method} here; use {expected[0]}", status=NOT_ALLOWED, code="method_not_allowed"
-        )
+        raise wrong_method(method, expected[0])

@@ -15,8 +15,6 @@ from naiad_llm.api import OpenAiApi, OpenAiSettings
 from naiad_llm.openai.responses.store import RemoteResponses, ResponseStore
 from naiad_llm.openai.template import ChatTemplate
 
-__all__ = ["EXTENSION"]
-
 
 class _Extension:
     """Implements `HttpApiPackage`."""

@@ -97,10 +97,8 @@ def _text_request(given: Mapping[str, Any], sampling: Mapping[str, Any], *, stre
         prompts=(to_json(conversation),),
         is_chat=True,
         sampling=sampling,
-        choices=1,
         stream=stream,
         include_usage=stream,
-        top_logprobs=None,
         ignored=tuple(ignored),
     )
 

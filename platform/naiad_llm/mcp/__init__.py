@@ -1,5 +1,5 @@
 """An endpoint of the Model Context Protocol: models as tools of agents.
 
-`endpoint` is the transport over HTTP, `messages` the messages of JSON-RPC, `tools` describes models as tools,
-`tensors` converts arguments and results.
+`endpoint` is the transport over HTTP with the messages of JSON-RPC, `tools` describes models as tools, `tensors`
+converts arguments and results.
 """

@@ -279,8 +279,6 @@ def read_message(document: object) -> RpcRequest | None:
         params = {}
     if not isinstance(params, dict):
         raise RpcError(INVALID_PARAMS, "'params' must be an object")
-    if isinstance(request_id, bool) or not (request_id is None or isinstance(request_id, str | int)):
-        raise RpcError(INVALID_REQUEST, "'id' must be a string or an integer")
-    if request_id is None and "id" in document:
+    if "id" in document and (isinstance(request_id, bool) or not isinstance(request_id, str | int)):
         raise RpcError(INVALID_REQUEST, "'id' must be a string or an integer")
     return RpcRequest(method, params, request_id)

@@ -112,11 +112,11 @@ class Answer:
 
 
 class BlockAssembler:
-    """Assembles the deltas of one choice into the blocks of *answer*."""
+    """Assembles the deltas of one choice into the blocks of an answer."""
 
-    def __init__(self, answer: Answer, top_logprobs: int | None = None) -> None:
+    def __init__(self, top_logprobs: int | None = None) -> None:
         """No blocks yet; *top_logprobs* is the number of likely tokens to report, None for no probabilities."""
-        self._answer = answer
+        self.answer = Answer()
         self._top_logprobs = top_logprobs
         self._finder = SampledTokenFinder()
         self._open: Block | None = None
@@ -135,12 +135,14 @@ class BlockAssembler:
             self._grow(BlockKind.TEXT, text, events, self._logprobs(text, delta))
         for position, call in enumerate(message.get("tool_calls") or ()):
             self._add_call(position, call, events)
+        self.answer.finish_reason = delta.finish_reason or self.answer.finish_reason
+        self.answer.stop = delta.stop_reason or self.answer.stop
         return events
 
     def end(self) -> list[BlockEvent]:
         """End the last block; an answer without any gets an empty text."""
         events: list[BlockEvent] = []
-        if not self._answer.blocks:
+        if not self.answer.blocks:
             self._begin(Block(0, BlockKind.TEXT), events)
         self._end_open(events)
         return events
@@ -156,7 +158,7 @@ class BlockAssembler:
     ) -> None:
         block = self._open
         if block is None or block.kind is not kind:
-            block = self._begin(Block(len(self._answer.blocks), kind), events)
+            block = self._begin(Block(len(self.answer.blocks), kind), events)
         before = block.logprobs.size
         block.logprobs.add(logprobs)
         self.size += block.append(text) + block.logprobs.size - before
@@ -170,7 +172,7 @@ class BlockAssembler:
         if block is None:
             # OpenAI's own form of these ids; models of other servers may send none.
             call_id = call.get("id") or f"call_{uuid.uuid4().hex[:24]}"
-            new = Block(len(self._answer.blocks), BlockKind.CALL, str(call_id), str(function.get("name") or ""))
+            new = Block(len(self.answer.blocks), BlockKind.CALL, str(call_id), str(function.get("name") or ""))
             block = self._calls[number] = self._begin(new, events)
         elif block is not self._open:
             raise ApiError(
@@ -183,7 +185,7 @@ class BlockAssembler:
 
     def _begin(self, block: Block, events: list[BlockEvent]) -> Block:
         self._end_open(events)
-        self._answer.blocks.append(block)
+        self.answer.blocks.append(block)
         self.size += _BLOCK_BYTES
         self._open = block
         events.append(BlockEvent(Step.BEGIN, block))

@@ -49,8 +49,7 @@ class BlockDocumentWriter:
     def __init__(self, exchange: HttpExchange, request: TextRequest, form: AnswerForm) -> None:
         self._exchange = exchange
         self._form = form
-        self._answer = Answer()
-        self._blocks = BlockAssembler(self._answer, request.top_logprobs)
+        self._blocks = BlockAssembler(request.top_logprobs)
 
     @property
     def collected(self) -> int:
@@ -59,8 +58,6 @@ class BlockDocumentWriter:
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         for _, delta in deltas:
             self._blocks.add(delta)
-            self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
-            self._answer.stop = delta.stop_reason or self._answer.stop
         return []
 
     def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
@@ -72,15 +69,14 @@ class BlockDocumentWriter:
             self._exchange.respond([])  # the client has left: this ends the exchange
             return
         self._blocks.end()
-        self._answer.usage = usage
-        self._exchange.respond(response(_OK, dump_parts(self._form.document(self._answer))))
+        self._blocks.answer.usage = usage
+        self._exchange.respond(response(_OK, dump_parts(self._form.document(self._blocks.answer))))
 
     def fail(self, error: ApiError) -> None:
         self._exchange.respond(self._form.error_response(error))
 
     def abandon(self) -> None:
-        self._answer = Answer()
-        self._blocks = BlockAssembler(self._answer)
+        self._blocks = BlockAssembler()
 
 
 class BlockStreamWriter:
@@ -89,8 +85,7 @@ class BlockStreamWriter:
     def __init__(self, exchange: HttpExchange, request: TextRequest, form: AnswerForm) -> None:
         self._exchange = exchange
         self._form = form
-        self._answer = Answer()
-        self._blocks = BlockAssembler(self._answer, request.top_logprobs)
+        self._blocks = BlockAssembler(request.top_logprobs)
         self._events = EventWriter(exchange)
         self._has_begun = False
         self._is_abandoned = False
@@ -105,8 +100,6 @@ class BlockStreamWriter:
         events = self._begin(usage)
         for _, delta in deltas:
             events += self._changes(self._blocks.add(delta))
-            self._answer.finish_reason = delta.finish_reason or self._answer.finish_reason
-            self._answer.stop = delta.stop_reason or self._answer.stop
         return events
 
     def send(self, events: list[Buffer], sent: SentCount) -> None:
@@ -123,20 +116,19 @@ class BlockStreamWriter:
         if self._is_abandoned:
             self._end([])
             return
-        self._answer.usage = usage
+        self._blocks.answer.usage = usage
         events = self._begin(usage) + self._changes(self._blocks.end())
-        self._end(events + _encoded(self._form.finish(self._answer)))
+        self._end(events + _encoded(self._form.finish(self._blocks.answer)))
 
     def fail(self, error: ApiError) -> None:
         if self._events.has_begun:
-            self._end(_encoded(self._form.failure(error, self._answer)))
+            self._end(_encoded(self._form.failure(error, self._blocks.answer)))
         else:
             self._exchange.respond(self._form.error_response(error))
 
     def abandon(self) -> None:
         self._is_abandoned = True
-        self._answer = Answer()
-        self._blocks = BlockAssembler(self._answer)
+        self._blocks = BlockAssembler()
 
     def _begin(self, usage: Usage) -> list[Buffer]:
         if self._has_begun:

@@ -64,7 +64,7 @@ def _tool(tool: object, where: str, ignored: list[str]) -> dict[str, Any] | None
         ignored.append(f"tools of type '{kind}'")
         return None
     function = _object(tool, _FUNCTION, where)
-    _name(function, f"{where}.function")
+    name_of(function, f"{where}.function")
     if not isinstance(function.get("parameters") or {}, dict):
         param = f"{where}.function.parameters"
         raise ApiError(f"`{param}` must be an object", param=param, code="invalid_type")
@@ -73,7 +73,7 @@ def _tool(tool: object, where: str, ignored: list[str]) -> dict[str, Any] | None
 
 def _custom_tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     custom = _object(tool, _CUSTOM, where)
-    name = _name(custom, f"{where}.{_CUSTOM}")
+    name = name_of(custom, f"{where}.{_CUSTOM}")
     form = custom.get("format")
     grammar = form.get("grammar") if isinstance(form, dict) else None
     function = custom_function(custom.get("description"), grammar if isinstance(grammar, dict) else None)
@@ -115,7 +115,7 @@ def _call(call: object, where: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(call, dict) or not isinstance(function, dict):
         raise ApiError(f"`{where}` must be an object with a `function`", param=where, code="invalid_type")
-    name = _name(function, f"{where}.function")
+    name = name_of(function, f"{where}.function")
     param = f"{where}.function.arguments"
     arguments = function.get("arguments")
     if arguments is None or arguments == "":
@@ -132,7 +132,7 @@ def _call(call: object, where: str) -> dict[str, Any]:
 
 def _custom_call(call: Mapping[str, Any], where: str) -> dict[str, Any]:
     custom = _object(call, _CUSTOM, where)
-    name = _name(custom, f"{where}.{_CUSTOM}")
+    name = name_of(custom, f"{where}.{_CUSTOM}")
     text = custom.get("input", "")
     if not isinstance(text, str):
         param = f"{where}.{_CUSTOM}.input"
@@ -148,7 +148,8 @@ def _object(holder: Mapping[str, Any], member: str, where: str) -> dict[str, Any
     return value
 
 
-def _name(function: Mapping[str, Any], where: str) -> str:
+def name_of(function: Mapping[str, Any], where: str) -> str:
+    """The name of a function or of a tool, which must have one."""
     name = function.get("name")
     if not isinstance(name, str) or not name:
         raise ApiError(f"`{where}.name` must be a string", param=f"{where}.name", code="invalid_type")

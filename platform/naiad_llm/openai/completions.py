@@ -248,9 +248,8 @@ class DocumentBuilder:
     def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
         document = {**self._head, "object": self._chunk_kind, "system_fingerprint": None, "choices": list(choices)}
         if self._request.include_usage:
-            document["usage"] = (
-                None  # OpenAI: "All other chunks will also include a usage field, but with a null value"
-            )
+            # OpenAI: "All other chunks will also include a usage field, but with a null value".
+            document["usage"] = None
         return document
 
 

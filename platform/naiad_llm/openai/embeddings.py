@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import orjson
 
-from naiad.protocol.inference import Buffer, InferRequest, OutputTensor
-from naiad.protocol.metadata import ModelMetadata
+from naiad.protocol.inference import Buffer, OutputTensor
 from naiad.protocol.steps import finish
-from naiad.protocol.text_models import EMBEDDING_REQUEST, can_embed
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.model_inputs import EMBEDDING, ModelRequest
 from naiad_llm.openai.requests import ANYTHING, TEXT, FieldRule, to_json, validate_fields
 from naiad_llm.openai.single_response import BodySteps
-from naiad_llm.openai.vllm_tensors import build_infer_request, encoded_strings, sum_of
+from naiad_llm.openai.vllm_tensors import encoded_strings, sum_of
 
 _LONG_TEXT = 64 << 10
 """Bytes of the model's vectors from which they are encoded in steps; fewer take below a millisecond."""
@@ -39,8 +39,8 @@ _FIXED: Mapping[str, object] = {
 """Fields of other servers that change a vector, with the values that do not."""
 
 
-def read_embedding_request(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a request for embeddings."""
+def read_embedding(document: Mapping[str, Any]) -> ModelRequest:
+    """The request in the body of `POST /v1/embeddings`."""
     given = validate_fields(document, _RULES, ("model", "input"), fixed=_FIXED)
     if given.get("encoding_format", "float") not in {"float", "base64"}:
         raise ApiError("`encoding_format` must be float or base64", param="encoding_format")
@@ -50,7 +50,11 @@ def read_embedding_request(document: Mapping[str, Any]) -> dict[str, Any]:
             "arrays",
             param="input",
         )
-    return given
+    wanted: dict[str, Any] = {"input": given["input"]}
+    if "dimensions" in given:
+        wanted["pooling_params"] = {"dimensions": given["dimensions"]}
+    rest = {name: value for name, value in given.items() if name != "input"}
+    return ModelRequest(EMBEDDING, given["model"], to_json(wanted), partial(embedding_body, given=rest))
 
 
 def _is_input(value: object) -> bool:
@@ -65,25 +69,6 @@ def _is_input(value: object) -> bool:
 
 def _are_tokens(value: list[Any]) -> bool:
     return bool(value) and all(isinstance(token, int) and not isinstance(token, bool) for token in value)
-
-
-def embedding_document(given: Mapping[str, Any]) -> str:
-    """The JSON that the model gets for the fields *given*."""
-    document: dict[str, Any] = {"input": given["input"]}
-    if "dimensions" in given:
-        document["pooling_params"] = {"dimensions": given["dimensions"]}
-    return to_json(document)
-
-
-def infer_request(document: str, metadata: ModelMetadata) -> InferRequest:
-    """The inference request for a model that gets *document*."""
-    if not can_embed(metadata):
-        raise ApiError(
-            f"The model `{metadata.name}` does not support embeddings: it has no string input '{EMBEDDING_REQUEST}'",
-            param="model",
-        )
-    values = {EMBEDDING_REQUEST: document, "stream": False, "return_num_input_tokens": True}
-    return build_infer_request(metadata, values, {})
 
 
 def embedding_body(outputs: Mapping[str, OutputTensor], given: Mapping[str, Any]) -> BodySteps | bytes:

@@ -11,8 +11,9 @@ from urllib.parse import parse_qs
 
 from naiad.protocol.inference import OutputTensor
 from naiad_llm.openai.errors import ApiError
-from naiad_llm.openai.model_inputs import ModelRequest
+from naiad_llm.openai.model_inputs import ENGINE, ModelRequest, named_model
 from naiad_llm.openai.requests import to_json
+from naiad_llm.openai.single_response import MakeBody
 from naiad_llm.openai.tokenizer import tokenizer_body
 
 _LEVELS = ("1", "2")
@@ -21,34 +22,29 @@ _MODES = ("abort", "wait", "keep")
 
 def read_sleep(query: bytes) -> ModelRequest:
     """The request of `POST /sleep`."""
-    given = _parameters(query)
+    given = parse_qs(query.decode("latin-1"))
     level = _choice(given, "level", _LEVELS)
-    return _request(given, {"sleep": {"level": int(level), "mode": _choice(given, "mode", _MODES)}})
+    return _request(query, {"sleep": {"level": int(level), "mode": _choice(given, "mode", _MODES)}}, _no_body)
 
 
 def read_wake_up(query: bytes) -> ModelRequest:
     """The request of `POST /wake_up`, for all that sleeps, or for what its parameters `tags` name."""
-    given = _parameters(query)
-    return _request(given, {"wake_up": {"tags": given.get("tags")}})
+    return _request(query, {"wake_up": {"tags": parse_qs(query.decode("latin-1")).get("tags")}}, _no_body)
 
 
 def read_is_sleeping(query: bytes) -> ModelRequest:
     """The request of `GET /is_sleeping`."""
-    return _request(_parameters(query), {"is_sleeping": True})
+    return _request(query, {"is_sleeping": True}, tokenizer_body)
 
 
-def no_body(outputs: Mapping[str, OutputTensor]) -> bytes:
+def _no_body(outputs: Mapping[str, OutputTensor]) -> bytes:
     """The empty response to a command; raises `ApiError` unless the model has confirmed it."""
     tokenizer_body(outputs)
     return b""
 
 
-def _parameters(query: bytes) -> dict[str, list[str]]:
-    return parse_qs(query.decode("latin-1"))
-
-
-def _request(given: Mapping[str, list[str]], document: dict[str, Any]) -> ModelRequest:
-    return ModelRequest(given.get("model", [""])[-1], to_json(document))
+def _request(query: bytes, document: dict[str, Any], make_body: MakeBody) -> ModelRequest:
+    return ModelRequest(ENGINE, named_model(query), to_json(document), make_body)
 
 
 def _choice(given: Mapping[str, list[str]], name: str, values: tuple[str, ...]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs
 
 import orjson
 
@@ -52,11 +51,6 @@ def read_form(request: HttpRequest) -> PathRequest:
     body = bytes(request.body)
     _, _, rest = body.partition(_MODEL_FIELD)
     return PathRequest(rest.partition(b"\r\n")[0][:1000].decode("utf-8", "replace"), kind, body)
-
-
-def named_model(query: bytes) -> str:
-    """The model that a query names, for clients that cannot name one in the body; "" for none."""
-    return parse_qs(query.decode("latin-1")).get("model", [""])[-1]
 
 
 def has_paths(metadata: ModelMetadata) -> bool:

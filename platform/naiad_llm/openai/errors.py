@@ -74,6 +74,11 @@ def to_api_error(problem: NaiadError, model: str) -> ApiError:
     return ApiError(problem.message, status=HTTP_STATUS[problem.code], code=code)
 
 
+def wrong_method(method: str, use: str) -> ApiError:
+    """The response 405 for a path that takes other methods."""
+    return ApiError(f"Not allowed to {method} here; use {use}", status=NOT_ALLOWED, code="method_not_allowed")
+
+
 def unknown_model_error(model: str, reason: str = "") -> ApiError:
     """The response 404 for a model that does not exist."""
     detail = f" ({reason})" if reason else ""

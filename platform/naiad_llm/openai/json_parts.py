@@ -12,8 +12,6 @@ import orjson
 
 from naiad.protocol.inference import Buffer
 
-__all__ = ["JsonList", "JsonText", "dump_parts", "dumps"]
-
 _CHUNK = 1 << 16
 _MARK = b"\0"  # stands for a growing value in a document. JSON has no such byte: it is escaped in strings
 

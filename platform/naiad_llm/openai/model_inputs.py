@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
+from urllib.parse import parse_qs
 
 from naiad.protocol.inference import InferRequest
 from naiad.protocol.metadata import ModelMetadata
-from naiad.protocol.text_models import has_string
+from naiad.protocol.text_models import EMBEDDING_REQUEST, TEXT_OUTPUT, has_string
 from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.single_response import MakeBody
 from naiad_llm.openai.vllm_tensors import build_infer_request
-
-
-class ModelRequest(NamedTuple):
-    """A request of one kind; the model's name is "" for the only one that has the input."""
-
-    model: str
-    document: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +23,7 @@ class ModelInput:
     counts: bool = False  # whether the response needs the number of input tokens
 
     def is_in(self, metadata: ModelMetadata) -> bool:
-        return has_string(metadata.inputs, self.name)
+        return has_string(metadata.inputs, self.name) and has_string(metadata.outputs, TEXT_OUTPUT)
 
     def infer_request(self, document: str, metadata: ModelMetadata) -> InferRequest:
         if not self.is_in(metadata):
@@ -40,6 +35,21 @@ class ModelInput:
         return build_infer_request(metadata, {self.name: document, "stream": False, **counts}, {})
 
 
+EMBEDDING = ModelInput(EMBEDDING_REQUEST, "support embeddings", counts=True)
 TOKENIZER = ModelInput("tokenizer_request", "tokenize")
 ENGINE = ModelInput("engine_request", "sleep")
 RANKING = ModelInput("rerank_request", "rank documents", counts=True)
+
+
+class ModelRequest(NamedTuple):
+    """A request to the input *to* of a model, whose name is "" for the only one that has it."""
+
+    to: ModelInput
+    model: str
+    document: str
+    make_body: MakeBody
+
+
+def named_model(query: bytes) -> str:
+    """The model that a query names, for clients that cannot name one in the body; "" for none."""
+    return parse_qs(query.decode("latin-1")).get("model", [""])[-1]

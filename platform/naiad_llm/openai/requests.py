@@ -222,8 +222,18 @@ SAMPLING_RULES: dict[str, FieldRule] = {
     "lora_name": TEXT,
 }  # fields that are passed to the model as sampling parameters of the same name
 
+HOSTED: dict[str, FieldRule] = {
+    "user": TEXT,
+    "metadata": OBJECT,
+    "store": BOOLEAN,
+    "service_tier": TEXT,
+    "prompt_cache_key": TEXT,
+    "safety_identifier": TEXT,
+}  # settings of OpenAI's hosted service, which its clients also send to other servers: accepted and ignored
+
 _COMMON: dict[str, FieldRule] = {
     **SAMPLING_RULES,
+    **HOSTED,
     "model": TEXT,
     "stream": BOOLEAN,
     "stream_options": OBJECT,
@@ -238,13 +248,6 @@ _COMMON: dict[str, FieldRule] = {
     "guided_regex": TEXT,
     "guided_choice": ARRAY,
     "guided_grammar": TEXT,
-    # Settings of OpenAI's hosted service, which its clients also send to other servers: accepted and ignored.
-    "user": TEXT,
-    "metadata": OBJECT,
-    "store": BOOLEAN,
-    "service_tier": TEXT,
-    "prompt_cache_key": TEXT,
-    "safety_identifier": TEXT,
 }
 _COMPLETION: dict[str, FieldRule] = {
     **_COMMON,
@@ -312,11 +315,11 @@ class TextRequest:
     prompts: tuple[str | list[int], ...]
     is_chat: bool
     sampling: Mapping[str, Any]
-    choices: int
     stream: bool
     include_usage: bool
+    choices: int = 1
     # Number of most likely tokens reported for each generated token; None to report no probabilities.
-    top_logprobs: int | None
+    top_logprobs: int | None = None
     echo: bool = False
     is_empty: bool = False  # whether no text is wanted, only what is told of the prompt; the model generates one token
     ignored: tuple[str, ...] = ()  # what was left out of the request, for the log

@@ -11,6 +11,7 @@ import orjson
 
 from naiad.protocol.inference import OutputTensor
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
+from naiad_llm.openai.model_inputs import RANKING, ModelRequest
 from naiad_llm.openai.requests import ARRAY, BOOLEAN, TEXT, FieldRule, to_json, validate_fields
 from naiad_llm.openai.vllm_tensors import strings, sum_of
 
@@ -36,11 +37,10 @@ _FIXED: Mapping[str, object] = {
 
 
 @dataclass(frozen=True, slots=True)
-class RerankRequest:
-    """A validated request: *texts* is None to return positions only, *top* 0 to return all."""
+class _Ranking:
+    """What the response needs of the request: *texts* is None to return positions only, *top* 0 to return all."""
 
     model: str
-    document: str
     texts: tuple[str, ...] | None
     count: int
     top: int
@@ -68,7 +68,7 @@ class RerankRequest:
         return orjson.dumps({**head, "usage": usage, "results": results})
 
 
-def read_rerank(document: Mapping[str, Any]) -> RerankRequest:
+def read_rerank(document: Mapping[str, Any]) -> ModelRequest:
     """The request in the body of `POST /v1/rerank`."""
     given = validate_fields(document, _RULES, ("model", "query", "documents"), _UNSUPPORTED, _FIXED)
     documents = given["documents"]
@@ -77,13 +77,10 @@ def read_rerank(document: Mapping[str, Any]) -> RerankRequest:
             f"`documents` must hold between 1 and {_MAX_DOCUMENTS} documents, got {len(documents)}", param="documents"
         )
     texts = tuple(_text(each, f"documents[{number}]") for number, each in enumerate(documents))
-    return RerankRequest(
-        model=given["model"],
-        document=to_json({"query": given["query"], "documents": texts}),
-        texts=texts if given.get("return_documents", True) else None,
-        count=len(texts),
-        top=given.get("top_n", 0),
-    )
+    shown = texts if given.get("return_documents", True) else None
+    ranking = _Ranking(given["model"], shown, len(texts), given.get("top_n", 0))
+    wanted = to_json({"query": given["query"], "documents": texts})
+    return ModelRequest(RANKING, given["model"], wanted, ranking.body)
 
 
 def _text(document: object, where: str) -> str:

@@ -70,7 +70,8 @@ class ServedModels:
 
     async def names(self) -> list[str]:
         """The names of all models that are ready and can be served, those with adapters included."""
-        return [name for model in self._models() for name in (model, *await self._adapter_models(model))]
+        models = [name for name in self._ready_names() if self._can_serve(name)]
+        return [name for model in models for name in (model, *await self._adapter_models(model))]
 
     async def context_length(self, name: str) -> int:
         """The number of tokens that the model which *name* selects takes; 0 if unknown."""
@@ -87,9 +88,6 @@ class ServedModels:
             if self._can_serve(model) and name in await self._adapter_models(model):
                 return True
         return False
-
-    def _models(self) -> list[str]:
-        return [name for name in self._ready_names() if self._can_serve(name)]
 
     def _ready_names(self) -> list[str]:
         index = self._engine.ready_index()

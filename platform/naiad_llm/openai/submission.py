@@ -7,16 +7,17 @@ every protocol that are answered by generated text.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from naiad.core.errors import NaiadError
+from naiad.core.errors import NaiadError, without_frames
 from naiad.engine.facade import EngineFacade
 from naiad.frontends.http1.heads import propagated_headers
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
 from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.frontends.kserve_http.json_structure import check_structure
 from naiad.frontends.kserve_http.long_requests import LONG_JSON
 from naiad.frontends.offload.background import Background
 from naiad.frontends.offload.deferred import no_deferred
@@ -25,7 +26,6 @@ from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.tracing.request_tracer import RequestTracer
 from naiad.protocol.inference import Buffer, InferRequest, Sink, SubmittedRequest
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
-from naiad_llm.openai.long_requests import read_long
 from naiad_llm.openai.requests import TextRequest, check_size, log_ignored, parse_body
 from naiad_llm.openai.served_models import ServedModels
 from naiad_llm.openai.single_response import MakeBody, SingleResponseSink
@@ -38,6 +38,8 @@ logger = logging.getLogger("naiad.openai")
 _MAX_RANK_DIGITS = 9
 _RANK_HEADER = b"x-data-parallel-rank"
 """Chooses one of the replicas of a model inside vLLM, as routers of vLLM's servers do."""
+
+_MAX_VALUES = 100_000  # in a long request: each is an object in the host
 
 INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
 
@@ -60,11 +62,12 @@ class BodyReader:
         read: Callable[[dict[str, Any]], T],
         then: Callable[[T], None],
         error_response: ErrorResponse = ApiError.response,
-        read_long: Callable[..., T | ApiError] = read_long,
+        uncounted: str = "",
     ) -> None:
         """Have *then* get what *read* returns for the JSON object in the body.
 
-        For a long body, *read_long* gets *read* in another process, so both must be functions that can be pickled.
+        For a long body, *read* runs in another process, so it must be a function that can be pickled. The values in
+        such a body are limited, but for those in the field *uncounted*.
         """
         body = exchange.request.body
         if len(body) <= LONG_JSON:
@@ -86,9 +89,36 @@ class BodyReader:
                 problem = INTERNAL
             exchange.respond(error_response(problem))
 
-        work = partial(read_long, read=read, limit=self._limit)
+        work = partial(_read_long, read=read, limit=self._limit, uncounted=uncounted)
         start = partial(self._background.pool.start, work, [body], (), no_deferred)
         continue_later(exchange, start, on_read, fail)
+
+
+def _read_long(content: memoryview, read: Callable[[dict[str, Any]], T], limit: int, uncounted: str) -> T | ApiError:
+    """What *read* returns for the JSON object in a long body, or the error that it raises."""
+    text = bytes(content)
+    try:
+        check_structure(text, max_objects=_MAX_VALUES)
+    except NaiadError as error:
+        return ApiError(error.message)
+    try:
+        document = parse_body(text, limit)
+        _check_count({name: value for name, value in document.items() if name != uncounted})
+        return read(document)
+    except ApiError as error:
+        return without_frames(error)
+
+
+def _check_count(document: Mapping[str, Any]) -> None:
+    rest: list[object] = [document]
+    count = 0
+    while rest:
+        value = rest.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(inner)
+        if count > _MAX_VALUES:
+            raise ApiError(f"The request has more than {_MAX_VALUES} values in its objects and arrays")
+        rest += inner
 
 
 class Submitter:

@@ -239,16 +239,9 @@ class TextResponse:
 
 
 def _new_choices(request: TextRequest) -> list[Choice]:
-    count = request.choices
-    return [
-        Choice(index, _echoed(request.prompts[index // count]) if request.echo else "")
-        for index in range(count * len(request.prompts))
-    ]
-
-
-def _echoed(prompt: str | list[int]) -> str:
-    """The prompt as it is repeated; the model returns the text of one of token ids."""
-    return prompt if isinstance(prompt, str) else ""
+    # The model returns the text of a prompt of token ids.
+    echoed = [prompt if request.echo and isinstance(prompt, str) else "" for prompt in request.prompts]
+    return [Choice(index, echoed[index // request.choices]) for index in range(request.choices * len(echoed))]
 
 
 class PromptSink:

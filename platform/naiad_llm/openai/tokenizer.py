@@ -12,7 +12,7 @@ import orjson
 
 from naiad.protocol.inference import OutputTensor
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
-from naiad_llm.openai.model_inputs import ModelRequest
+from naiad_llm.openai.model_inputs import TOKENIZER, ModelRequest, named_model
 from naiad_llm.openai.requests import (
     ARRAY,
     BOOLEAN,
@@ -24,6 +24,7 @@ from naiad_llm.openai.requests import (
     to_json,
     validate_fields,
 )
+from naiad_llm.openai.single_response import MakeBody
 from naiad_llm.openai.vllm_tensors import strings
 
 _TEXT_OUTPUT = "text_output"
@@ -53,10 +54,10 @@ def read_tokenize(document: Mapping[str, Any]) -> ModelRequest:
         name: given[name] for name in ("add_special_tokens", "return_token_strs") if name in given
     }
     if "prompt" in given:
-        return ModelRequest(given.get("model", ""), to_json({"prompt": given["prompt"], **options}))
+        return _request(given.get("model", ""), {"prompt": given["prompt"], **options})
     conversation = {"messages": check_messages(given["messages"], "messages")}
     conversation.update({name: given[name] for name in _CONVERSATION if name in given})
-    return ModelRequest(given.get("model", ""), to_json({"chat": conversation, **options}))
+    return _request(given.get("model", ""), {"chat": conversation, **options})
 
 
 def read_detokenize(document: Mapping[str, Any]) -> ModelRequest:
@@ -64,17 +65,21 @@ def read_detokenize(document: Mapping[str, Any]) -> ModelRequest:
     given = validate_fields(document, _DETOKENIZE, ("tokens",))
     if given["tokens"] and not are_token_ids(given["tokens"]):
         raise ApiError("`tokens` must be an array of token ids", param="tokens")
-    return ModelRequest(given.get("model", ""), to_json({"tokens": given["tokens"]}))
+    return _request(given.get("model", ""), {"tokens": given["tokens"]})
 
 
-def counting_request(model: str, conversation: str) -> ModelRequest:
+def counting_request(model: str, conversation: str, make_body: MakeBody) -> ModelRequest:
     """A request for the number of tokens of a conversation, which is JSON."""
-    return ModelRequest(model, to_json({"chat": orjson.Fragment(conversation), "return_tokens": False}))
+    return _request(model, {"chat": orjson.Fragment(conversation), "return_tokens": False}, make_body)
 
 
-def info_request(model: str) -> ModelRequest:
+def read_info(query: bytes) -> ModelRequest:
     """A request for what a client must know of a tokenizer to use it: its special tokens and the chat template."""
-    return ModelRequest(model, to_json({"info": True}))
+    return _request(named_model(query), {"info": True})
+
+
+def _request(model: str, document: Mapping[str, Any], make_body: MakeBody | None = None) -> ModelRequest:
+    return ModelRequest(TOKENIZER, model, to_json(document), make_body or tokenizer_body)
 
 
 def tokenizer_body(outputs: Mapping[str, OutputTensor]) -> bytes:

@@ -68,7 +68,7 @@ def infer_requests(
     counts = request.include_usage or not request.stream
     options: dict[str, object] = {
         "stream": request.stream,
-        "exclude_input_in_output": True,  # `responses` implements `echo`, for any model
+        "exclude_input_in_output": True,  # `text_response` implements `echo`, for any model
         "return_finish_reason": True,
         "return_num_input_tokens": counts,
         "return_num_output_tokens": counts,
@@ -83,7 +83,8 @@ def infer_requests(
         _check_echo(request, metadata)
     text_name = MESSAGES if takes_messages else TEXT_INPUT
     takes_sampling = has_string(metadata.inputs, _SAMPLING)
-    parameters: Mapping[str, Parameter] = {} if takes_sampling else _request_parameters(sampling)
+    scalars = {name: value for name, value in sampling.items() if isinstance(value, bool | int | float | str)}
+    parameters: Mapping[str, Parameter] = {} if takes_sampling else scalars
     renderer = template if request.is_chat and not takes_messages else None
     for prompt in request.prompts:
         if not isinstance(prompt, str):
@@ -130,17 +131,9 @@ def build_infer_request(
     return InferRequest(metadata.name, -1, tensors, parameters=parameters)
 
 
-def _request_parameters(sampling: Mapping[str, Any]) -> dict[str, Parameter]:
-    return {name: value for name, value in sampling.items() if isinstance(value, bool | int | float | str)}
-
-
 def _input_tensor(tensor: TensorMetadata, value: object) -> InputTensor:
     if isinstance(value, list):  # token ids
         return InputTensor(tensor.name, Datatype.INT64, (len(value),), np.array(value, np.int64).tobytes())
-    return _scalar_input(tensor, value)
-
-
-def _scalar_input(tensor: TensorMetadata, value: object) -> InputTensor:
     shape = deduce_shape(tensor.shape, 1)
     datatype = BY_NAME[tensor.datatype]
     if shape is None or prod(shape) != 1 or (datatype is Datatype.BYTES) != isinstance(value, str):

@@ -425,6 +425,14 @@ def test_messages_grow_by_their_parts():
     assert calls == [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
 
 
+def test_the_server_routes_the_paths_that_a_model_may_serve_and_no_others():
+    from vllm_like import engine_paths
+
+    from naiad_llm.openai.engine_paths import FORM_PATHS, PATHS
+
+    assert set().union(*engine_paths.PATHS.values()) == {*PATHS, *FORM_PATHS}
+
+
 def test_token_buckets_rise_by_one_two_five():
     from vllm_like.metrics import token_buckets
 

@@ -9,9 +9,10 @@ import pytest
 from naiad.frontends.kserve_http.json_tensors import pack_strings
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 from naiad_llm.openai.completions import DocumentBuilder
-from naiad_llm.openai.embeddings import embedding_document, infer_request, read_embedding_request
+from naiad_llm.openai.embeddings import read_embedding
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.logprobs import SampledTokenFinder, for_completion
+from naiad_llm.openai.model_inputs import EMBEDDING
 from naiad_llm.openai.requests import read_chat, read_completion
 from naiad_llm.openai.text_response import Choice
 from naiad_llm.openai.vllm_tensors import ChoiceDelta, infer_requests
@@ -47,9 +48,9 @@ MODEL = ModelMetadata(
 def test_a_field_that_changes_a_vector_is_rejected_unless_it_changes_nothing(field, wrong, neutral):
     given = {"model": "m", "input": "a"}
     with pytest.raises(ApiError, match=f"`{field}` is not supported") as caught:
-        read_embedding_request({**given, field: wrong})
+        read_embedding({**given, field: wrong})
     assert (caught.value.status, caught.value.param, caught.value.code) == (400, field, "unsupported_parameter")
-    assert read_embedding_request({**given, field: neutral}) == given
+    assert read_embedding({**given, field: neutral}).document == '{"input":"a"}'
 
 
 @pytest.mark.parametrize("kind", ["input_text", "output_text", "input_image"])
@@ -94,7 +95,7 @@ def test_a_required_prompt_is_empty_if_the_request_has_a_conversation_or_an_embe
             ),
         )
         (talk,) = infer_requests(chat, model)
-        vectors = infer_request(embedding_document({"model": "m", "input": "a"}), model)
+        vectors = EMBEDDING.infer_request(read_embedding({"model": "m", "input": "a"}).document, model)
         for request, prompt in ((talk, "messages"), (vectors, "embedding_request")):
             given = {tensor.name: bytes(tensor.data) for tensor in request.inputs}
             assert set(given) == {prompt, "stream"} | ({"text_input"} if required else set())

@@ -13,7 +13,7 @@ import orjson
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad_llm.openai.answer_blocks import Answer
 from naiad_llm.openai.block_writer import block_writer
-from naiad_llm.openai.errors import NOT_ALLOWED, NOT_FOUND, ApiError
+from naiad_llm.openai.errors import NOT_FOUND, ApiError, wrong_method
 from naiad_llm.openai.json_parts import dumps
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.responses.form import ResponsesForm
@@ -51,10 +51,7 @@ class ResponsesApi:
             exchange.respond(json_response({"id": response_id, "object": "response", "deleted": True}))
             return
         if method not in {_GET, "HEAD"}:
-            expected = _GET if is_input else f"{_GET} or {_DELETE}"
-            raise ApiError(
-                f"Not allowed to {method} here; use {expected}", status=NOT_ALLOWED, code="method_not_allowed"
-            )
+            raise wrong_method(method, _GET if is_input else f"{_GET} or {_DELETE}")
         found = self._store.find(response_id, owner)
         if found is None:
             raise _unknown(response_id)
@@ -67,11 +64,7 @@ class ResponsesApi:
 
     def _reject_cancel(self, exchange: HttpExchange, response_id: str) -> NoReturn:
         if exchange.request.method != "POST":
-            raise ApiError(
-                f"Not allowed to {exchange.request.method} here; use POST",
-                status=NOT_ALLOWED,
-                code="method_not_allowed",
-            )
+            raise wrong_method(exchange.request.method, "POST")
         if self._store.find(response_id, self._owner(exchange.request.headers)) is None:
             raise _unknown(response_id)
         raise ApiError(

@@ -6,10 +6,11 @@ become functions here, and their calls get their form back. Tools that OpenAI's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from naiad_llm.openai.chat_tools import name_of
 from naiad_llm.openai.custom_tools import custom_function
 from naiad_llm.openai.errors import ApiError
 
@@ -51,7 +52,7 @@ def _add(tools: Tools, tool: object, where: str, namespace: str) -> None:
     if not isinstance(tool, dict) or not isinstance(kind, str):
         raise ApiError(f"`{where}` must be an object with a `type`", param=where, code="invalid_type")
     if kind == NAMESPACE and not namespace:
-        name = _string(tool, "name", where)
+        name = name_of(tool, where)
         inner = tool.get("tools")
         if not isinstance(inner, list):
             raise ApiError(f"`{where}.tools` must be an array", param=f"{where}.tools", code="invalid_type")
@@ -61,7 +62,7 @@ def _add(tools: Tools, tool: object, where: str, namespace: str) -> None:
     if kind not in {FUNCTION, CUSTOM}:
         tools.ignored.append(kind)
         return
-    name = _string(tool, "name", where)
+    name = name_of(tool, where)
     function = {member: tool[member] for member in _MEMBERS if tool.get(member) is not None}
     if not isinstance(function.get("parameters", {}), dict):
         raise ApiError(f"`{where}.parameters` must be an object", param=f"{where}.parameters", code="invalid_type")
@@ -103,10 +104,3 @@ def apply_choice(tools: Tools, choice: object) -> object:
             code="unsupported_parameter",
         )
     raise ApiError(_CHOICE_FORMS, param="tool_choice")
-
-
-def _string(tool: Mapping[str, Any], name: str, where: str) -> str:
-    value = tool.get(name)
-    if not isinstance(value, str) or not value:
-        raise ApiError(f"`{where}.{name}` must be a string", param=f"{where}.{name}", code="invalid_type")
-    return value
