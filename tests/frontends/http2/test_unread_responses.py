@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fakes.connections import SlowTransport
 
+from naiad.frontends.http2 import sender
 from naiad.frontends.http2.frames import ErrorCode
 from naiad.frontends.http2.send_buffer import SendBuffer
 from naiad.frontends.http2.sender import FrameWriter, Sender
@@ -135,8 +136,10 @@ def test_what_the_transport_has_counts_until_the_kernel_has_it(budget):
     assert connection.transport.limits == (1 << 16, 0)
 
 
-@pytest.mark.parametrize("frame_size", [1 << 14, 1 << 23], ids=["in turns", "in one frame"])
-def test_the_end_of_a_response_counts_although_the_transport_is_not_full(budget, frame_size):
+@pytest.mark.parametrize("share", [0.0, 60.0], ids=["a turn for each part", "one turn"])
+@pytest.mark.parametrize("frame_size", [1 << 14, 1 << 23], ids=["in parts", "in one frame"])
+def test_the_end_of_a_response_counts_although_the_transport_is_not_full(budget, monkeypatch, frame_size, share):
+    monkeypatch.setattr(sender, "SHARE_SECONDS", share)
     size = 3 * MIB
     connection = Connection(budget, window=4 * MIB, room=size - 1000)
     connection.sender._peer.frame_size = frame_size

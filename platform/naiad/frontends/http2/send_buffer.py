@@ -20,11 +20,12 @@ class SendBuffer:
     Parts of messages are kept as views and cut by slicing views, so tensors are not copied.
     """
 
-    __slots__ = ("_begun", "_parts", "size", "taken", "unread")
+    __slots__ = ("_begun", "_parts", "kept", "size", "taken", "unread")
 
     def __init__(self) -> None:
         self._parts: deque[memoryview | _Marker] = deque()
         self._begun = 0  # bytes that were taken of the first part, whose memory is kept until its last byte is taken
+        self.kept = 0  # bytes of memory that the last part keeps of which all was taken
         self.size = 0
         self.taken = 0  # bytes that were taken out of it so far
         self.unread: UnreadResponse | None = None  # what it counts in the memory of requests, if anything
@@ -103,6 +104,7 @@ class SendBuffer:
                 return
             pieces.append(part)
             size -= len(part)
+            self.kept = self._begun + len(part)
             self._begun = 0
 
 

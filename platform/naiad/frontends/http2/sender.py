@@ -328,11 +328,11 @@ class Sender:
                 self._writer.write_later(b"".join(pieces))
             else:
                 self._writer.write_parts(pieces)
-        if unsent.unread is not None:
-            held = unsent.unread.size
-            unsent.count()
-            if not unsent and size > _JOIN_LIMIT:  # else the rest was copied, and keeps nothing of the response
-                self._writer.hold(held)
+        # Of a response that took one turn nothing is counted, but the last of it, in the transport, may keep all of it.
+        held = unsent.kept if unsent.unread is None else unsent.unread.size
+        unsent.count()
+        if not unsent and size > _JOIN_LIMIT and held >= COUNTED_FROM:  # shorter rests were copied, and keep nothing
+            self._writer.hold(held)
         if unsent:
             # A stream whose own window is empty waits for a WINDOW_UPDATE rather than for its turn.
             if stream.send_window > 0:
