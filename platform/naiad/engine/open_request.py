@@ -14,14 +14,14 @@ from naiad.protocol.delivery import fail_sink, reject_sink
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import PackedInputs, error_prefix
 
+# What a request waits for, for the detection of deadlocks: for each event the guests that could cause it; an empty
+# collection if such a guest is being started.
 Events: TypeAlias = Sequence[Collection[Worker]]
-"""What a request waits for, for the detection of deadlocks: for each event the guests that could cause it; an empty
-collection if such a guest is being started."""
 
+# Number of sent responses, and of their bytes, after which the guest gets credit for more. Both are well below the
+# limit at which the guest blocks, so it never idles for lack of a message.
 _CREDIT_RESPONSES = 256
 _CREDIT_BYTES = 2 << 20
-"""Number of sent responses, and of their bytes, after which the guest gets credit for more. Both are well below the
-limit at which the guest blocks, so it never idles for lack of a message."""
 
 
 class ForwardSource(Protocol):
@@ -38,19 +38,13 @@ class ForwardSource(Protocol):
 
 
 class ForwardedRequest(NamedTuple):
-    """A request as it came from its source, which knows it by its number.
-
-    Attributes:
-        number: Its number there.
-        inputs: Its inputs, laid out as the guest expects them.
-        context: `InferRequest.propagated` as JSON; empty without any.
-    """
+    """A request as it came from its source, which knows it by its number."""
 
     source: ForwardSource
     number: int
     request_id: bytes
-    inputs: bytes
-    context: bytes = b""
+    inputs: bytes  # laid out as the guest expects them
+    context: bytes = b""  # `InferRequest.propagated` as JSON; empty without any
 
 
 class Holder(Protocol):
@@ -103,27 +97,6 @@ class OpenRequest:
     guest, to another process and back. What has it is its `holder`, which alone changes the attributes below that.
 
     A forwarded request (see `engine.serving.forwarding`) has neither `request` nor `sink` until one of them is read.
-
-    Attributes:
-        needs_idle: Whether only an instance that holds no other request may get it: it is a call of a model, and behind
-            a request that calls that model in turn, it would wait forever.
-        holder: What has it now.
-        key: Its number where its holder sends bytes: in the messages of a model version's guests, on a link.
-        batch_size: Number of rows in a batch.
-        packed: Its packed inputs; None where they are packed when its batch is sent.
-        queued: When it was queued (monotonic ns).
-        laid_out: When it was sent to a guest (monotonic ns).
-        worker: That guest; None while it waits for one.
-        instance: The instance of another process that has taken it; empty while none is known to.
-        shape_key: Requests share a batch only if theirs are equal; None is compatible with every request.
-        is_queued: Whether the scheduler has accepted it.
-        is_cancelled: Whether its client has cancelled it.
-        drops_responses: Whether its further responses are discarded.
-        rejection: Why the scheduler rejected it while it was enqueued; None if it did not.
-        state: The state of its sequence, once it was sent to a guest; None if the model keeps none.
-        unsent: Bytes of each response that was not sent to the client yet; None before the first one, and always
-            unless its model is decoupled.
-        forwarded: The request as it came; None unless it is forwarded.
     """
 
     __slots__ = (
@@ -159,18 +132,28 @@ class OpenRequest:
         """A request that nothing has yet: with *request* and *sink*, or, if it is forwarded, with neither."""
         self._request = request
         self._sink = sink
+        # Whether only an instance that holds no other request may get it: it is a call of a model, and behind a request
+        # that calls that model in turn, it would wait forever.
         self.needs_idle = needs_idle
-        self.forwarded = forwarded
+        self.forwarded = forwarded  # the request as it came; None unless it is forwarded
         self.holder: Holder = _NOBODY
+        # `key` is its number where its holder sends bytes: in the messages of a model version's guests, on a link. The
+        # others are when it was queued, and when it was sent to a guest (monotonic ns).
         self.key = self.queued = self.laid_out = 0
-        self.batch_size = 1
-        self.packed: PackedInputs | None = None
-        self.worker: Worker | None = None
-        self.instance = ""
+        self.batch_size = 1  # rows in a batch
+        self.packed: PackedInputs | None = None  # its inputs; None where they are packed when its batch is sent
+        self.worker: Worker | None = None  # the guest that it was sent to; None while it waits for one
+        self.instance = ""  # of another process that has taken it; empty while none is known to
+        # Requests share a batch only if theirs are equal; None is compatible with every request.
         self.shape_key: Hashable | None = None
+        # Whether the scheduler has accepted it, its client has cancelled it, its further responses are discarded.
         self.is_queued = self.is_cancelled = self.drops_responses = False
+        # Why the scheduler rejected it while it was enqueued; None if it did not.
         self.rejection: NaiadError | None = None
+        # Of its sequence, once it was sent to a guest; None if the model keeps none.
         self.state: SequenceState | None = None
+        # Bytes of each response that was not sent to the client yet; None before the first one, and always unless its
+        # model is decoupled.
         self.unsent: deque[int] | None = None
         self._sent = (0, 0)  # responses and bytes sent to the client for which the guest has no credit yet
 
@@ -191,11 +174,9 @@ class OpenRequest:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for an instance."""
         return self.holder.is_waiting(self)
 
     def waits(self) -> Events:
-        """What it waits for, for the detection of deadlocks."""
         return self.holder.waits_of(self)
 
     def reject_waiting(self, error: NaiadError) -> None:

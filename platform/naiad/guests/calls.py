@@ -175,11 +175,8 @@ def _read_trace(payload: bytes, position: int, flags: int) -> tuple[int | None, 
 def write_result(number: int, response: InferResponse | None, final: bool, memory: InstanceMemory) -> bytes:  # noqa: FBT001 - as `Sink.send`
     """Copy a response into the caller's input segment, or into the message if it has few bytes, and pack RESULT.
 
-    Args:
-        response: None for a final mark alone.
-
-    Raises:
-        OutOfMemoryError: If the outputs do not fit into the free part of the segment.
+    A response of None is a final mark alone. OutOfMemoryError if the outputs do not fit into the free part of the
+    segment.
     """
     flags = wire.FINAL if final else 0
     if response is None:

@@ -20,11 +20,7 @@ _RECEIVE = 1 << 16
 
 
 class Channel:
-    """Frames over a non-blocking stream socket on an event loop.
-
-    Attributes:
-        was_cut: Whether the guest closed its end with unread data in it: the kernel reports that as a reset.
-    """
+    """Frames over a non-blocking stream socket on an event loop."""
 
     def __init__(
         self,
@@ -34,16 +30,13 @@ class Channel:
         on_end: Callable[[str], None],
         on_activity: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start reading *sock*.
-
-        Args:
-            on_end: Called once with the reason, when the guest has closed its end or sent a malformed frame.
-        """
+        """Start reading *sock*; *on_end* gets the reason when the guest closes its end or sends a malformed frame."""
         self._socket: socket.socket | None = sock
         self._loop = loop
         self.on_frame = on_frame  # called with kind and payload of each frame; may raise to stop reading
         self._on_end = on_end
         self._on_activity = on_activity
+        # The guest closed its end with unread data in it: the kernel reports that as a reset.
         self.was_cut = self.is_broken = False
         self._reader = wire.FrameReader(wire.MAX_GUEST_FRAME, {wire.Kind.QUERY: wire.MAX_QUERY})
         # One buffer for all reads: socket.recv(n) allocates n bytes each time, which costs three system calls.

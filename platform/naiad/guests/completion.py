@@ -20,11 +20,8 @@ logger = logging.getLogger("naiad.guest")
 async def complete_in_guest(spec: LaunchSpec) -> str:
     """The configuration as JSON, completed by the guest that *spec* describes; its LOAD must ask for completion.
 
-    The guest is a separate process, so that nothing the model does during completion affects its instances.
-
-    Raises:
-        ModelError: If the model's code failed.
-        GuestExitedError: If the process exited or made no progress.
+    The guest is a separate process, so that nothing the model does during completion affects its instances. ModelError
+    if the model's code failed, GuestExitedError if the process exited or made no progress.
     """
     worker = Worker(
         spec, _CompletionDelegate(), ModelInterface(RequestPlan(model_name=spec.name, model_version=0)), NoServices()

@@ -164,16 +164,12 @@ def write_execute(
 ) -> tuple[bytes, int]:
     """Copy the inputs of a batch into the input segment, or into the message if they have few bytes, and pack EXECUTE.
 
-    Args:
-        places: As `shared_places` and `bridge_places` give them: these inputs are not copied.
-        copies: Gets the copies of a batch with many bytes, which the caller has to make; None to make all of them here.
+    *places*, as `shared_places` and `bridge_places` give them, are of inputs that are not copied. *copies* gets the
+    copies of a batch with many bytes, which the caller has to make; None to make all of them here.
 
-    Returns:
-        The EXECUTE frame, after a frame that releases output blocks if there are any; and the input block to release
-        when the batch is done (less than 0: none).
-
-    Raises:
-        OutOfMemoryError: If the inputs do not fit into the free part of the segment.
+    Returns the EXECUTE frame, after a frame that releases output blocks if there are any; and the input block to
+    release when the batch is done (less than 0: none). OutOfMemoryError if the inputs do not fit into the free part of
+    the segment.
     """
     if len(batch) == 1 and not memory.reservations.waiting:
         key, request, packed = batch[0]
@@ -427,15 +423,11 @@ _SINGLE_RESPONSE = struct.Struct(wire.RESPONSES_HEAD.format + wire.RESPONSE_HEAD
 
 
 class SingleResponse(NamedTuple):
-    """A RESPONSES message with one final response, whose outputs are in the message and nothing else is.
-
-    Attributes:
-        started, ended: When `execute` began and returned (monotonic ns).
-    """
+    """A RESPONSES message with one final response, whose outputs are in the message and nothing else is."""
 
     number: int
     key: int
-    started: int
+    started: int  # when `execute` began and returned (monotonic ns)
     ended: int
     layout: TensorLayout
     outputs: bytes  # their bytes, as *layout* places them
@@ -496,17 +488,13 @@ def read_single(payload: bytes, interface: ModelInterface) -> SingleResponse | N
 
 
 class Responses(NamedTuple):
-    """One RESPONSES message.
-
-    Attributes:
-        started, ended: When `execute` began, and when it returned or the response was sent (monotonic ns).
-    """
+    """One RESPONSES message."""
 
     number: int
     done: bool
     kept: bool  # whether the model still refers to its inputs
     kept_shared: bool  # whether it still refers to those that other processes wrote
-    started: int
+    started: int  # when `execute` began, and when it returned or the response was sent (monotonic ns)
     ended: int
     responses: list[GuestResponse]
     reports: Sequence[ExecutionReport] = ()
@@ -633,7 +621,6 @@ def _parameters(text: str, interface: ModelInterface) -> dict[str, Any]:
 
 
 def _read_layout(data: bytes, interface: ModelInterface) -> TensorLayout:
-    """Unpack and check a layout of outputs that is not in the memo."""
     places, _ = unpack_layout(data)
     names = [
         place.name if place.position == wire.OTHER_NAME else interface.plan.output_names[place.position]

@@ -125,10 +125,6 @@ class GuestSockets:
     """The sockets between the host and one guest.
 
     A context manager for the start of the guest: at its end the guest's own ends are closed here, and if it fails, all.
-
-    Attributes:
-        side: The host's end of the readiness socket.
-        bridges: The host's end of the socket that passes descriptors of bridges.
     """
 
     def __init__(self) -> None:
@@ -136,6 +132,7 @@ class GuestSockets:
             socket.socketpair(socket.AF_UNIX, kind)
             for kind in (socket.SOCK_STREAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
         ]
+        # The second is for readiness, the third for descriptors of bridges.
         self.channel, self.side, self.bridges = (host for host, _ in pairs)
         self._of_guest = [guest for _, guest in pairs]
 

@@ -60,9 +60,8 @@ class TokenBucket:
 class GuestLog:
     """The log of one guest: what it prints and what its model logs, in the order of arrival.
 
-    Args:
-        rate: Lines a second that are passed on; 0 for any number.
-        on_dropped: Called about once a second while lines are dropped, with their number and their bytes.
+    *rate* lines a second are passed on, 0 for any number. *on_dropped* is called about once a second while lines are
+    dropped, with their number and their bytes.
     """
 
     def __init__(self, rate: int, on_dropped: Callable[[int, int], None], loop: asyncio.AbstractEventLoop) -> None:

@@ -37,7 +37,6 @@ class ResultQueue:
         self._kept_shared.clear()
 
     def put(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
-        """Send a result of call *number*, or queue it until there is room."""
         if self._waiting or not self._send(number, response, final):
             self._waiting.append((number, response, final))
 

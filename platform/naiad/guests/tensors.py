@@ -61,13 +61,9 @@ def copy_or_borrow(
 ) -> Sequence[Buffer]:
     """The bytes of each tensor of *layout*: copied if they are few, else borrowed from the output segment.
 
-    Args:
-        blocks: Their blocks, one at least; they are released when the last reference to their bytes is gone.
-        apart: Each tensor with bytes is in a separate block; else all are in one.
-        handles: UUID and handle of each block that is in GPU memory.
-
-    Raises:
-        ProtocolError: If a block is missing or outside the segment.
+    *blocks*, one at least, are released when the last reference to their bytes is gone. *apart*: each tensor with bytes
+    is in a separate block; else all are in one. *handles* has UUID and handle of each block that is in GPU memory.
+    ProtocolError if a block is missing or outside the segment.
     """
     data: Buffer
     if apart:

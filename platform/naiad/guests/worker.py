@@ -262,14 +262,10 @@ class Worker:
     # -- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> str:
-        """Start the guest and have it load its model.
+        """Start the guest and have it load its model; "", or the completed configuration as JSON if LOAD asks for it.
 
-        Returns:
-            "" once the model is ready; the completed configuration as JSON if LOAD asked for that.
-
-        Raises:
-            ModelError: If the model's code failed; with the guest's traceback.
-            GuestExitedError: If the process exited, or made no progress for the time that *spec* allows.
+        ModelError, with the guest's traceback, if the model's code failed; GuestExitedError if the process exited, or
+        made no progress for the time that *spec* allows.
         """
         self._startup = startup = GuestStartup(self.spec, self._process, self._send)
         try:
@@ -330,9 +326,8 @@ class Worker:
     def execute(self, batch: Sequence[KeyedRequest], size: int) -> int:
         """Send a batch of keyed requests, which have *size* rows together; its number.
 
-        Raises:
-            OutOfMemoryError: If the inputs do not fit into the free part of the input segment.
-            Exception: If a request cannot be packed (see `check_sendable`); nothing was sent then.
+        OutOfMemoryError if the inputs do not fit into the free part of the input segment; any error if a request cannot
+        be packed (see `check_sendable`): nothing was sent then.
         """
         now = clock.monotonic_ns()
         self._number = number = (self._number + 1) & 0xFFFFFFFF
@@ -372,12 +367,8 @@ class Worker:
     ) -> None:
         """Send a batch of one request with small inputs, which begin at the offsets of its packed *layout*.
 
-        Args:
-            now: The time (monotonic ns).
-            context: What requests that it causes carry on, as JSON; empty without any.
-
-        Raises:
-            Exception: If it cannot be packed; nothing was sent then.
+        *now* is in monotonic ns; *context* is what requests that it causes carry on, as JSON. If it cannot be packed,
+        this raises, and nothing was sent.
         """
         self._number = number = (self._number + 1) & 0xFFFFFFFF
         if self._is_gone:  # as in `execute`
@@ -404,7 +395,6 @@ class Worker:
         return None if self._is_gone else self.memory.reservations.reserve(size, ahead)
 
     def cancel(self, keys: Sequence[int]) -> None:
-        """Tell the model that the clients of these requests cancelled them or disconnected."""
         self._send(pack(CancelRequests(list(keys))))
 
     def credit(self, key: int, count: int) -> None:
@@ -486,7 +476,6 @@ class Worker:
         self._requests.on_batch_unsent(self, batch, error)
 
     def _on_result_failed(self, number: int) -> None:
-        """The result of a call was replaced by an error, which ends the call for the model."""
         self._services.on_calls_cancelled(self, [number])
         self._services.on_results_discarded(self, [number])
 

@@ -73,7 +73,6 @@ class LoopThread:
             del future  # as in `call`
 
     def call(self, function: Callable[..., _T], *args: object) -> _T:
-        """The result of a function that is called on the loop's thread."""
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
         with self._lock:
             if self._is_closing:

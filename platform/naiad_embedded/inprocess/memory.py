@@ -73,8 +73,7 @@ class MemoryBuffer:
 def borrow(owner: Any) -> tuple[DataType, list[int], MemoryBuffer]:
     """Datatype, shape and memory of an array or tensor of any library, without a copy.
 
-    Raises:
-        InvalidArgumentError: If the memory is on a device or not contiguous, or the datatype has no equivalent.
+    InvalidArgumentError if the memory is on a device or not contiguous, or the datatype has no equivalent.
     """
     if isinstance(owner, np.ndarray):
         return _borrow_array(owner)
@@ -115,8 +114,7 @@ _BY_DEVICE = {DLDeviceType.kDLCPU: MemoryType.CPU, DLDeviceType.kDLCUDA: MemoryT
 def parse_device_or_memory_type(place: DeviceOrMemoryType) -> tuple[MemoryType, int]:
     """Memory type and device number of `"cpu"`, `"gpu:0"`, `MemoryType.CPU` or `(DLDeviceType.kDLCPU, 0)`.
 
-    Raises:
-        InvalidArgumentError: If the memory type is unknown.
+    InvalidArgumentError if the memory type is unknown.
     """
     if isinstance(place, MemoryType):
         return place, 0

@@ -173,9 +173,7 @@ _CONTROL = {
 def server_options(options: Options) -> ServerOptions:
     """The options as those of a server; HTTP and gRPC are disabled, because the program starts services itself.
 
-    Raises:
-        TypeError: If a value has the wrong type.
-        TritonError: If a value is invalid.
+    TypeError if a value has the wrong type, TritonError if it is invalid.
     """
     flags = ["--allow-http=false", "--allow-grpc=false", *_flags(options), *options.flags]
     try:

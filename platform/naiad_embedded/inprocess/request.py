@@ -72,9 +72,8 @@ class InferenceRequest:
     def _for_engine(self) -> InferRequest:
         """The request as a value of the engine.
 
-        Raises:
-            TypeError: If a field has a wrong type, or is a number out of range: what the package raises, too.
-            InvalidArgumentError: If an input, a parameter or the output memory is not supported.
+        TypeError if a field has a wrong type, or is a number out of range: what the package raises, too.
+        InvalidArgumentError if an input, a parameter or the output memory is not supported.
         """
         self._check_output_memory()
         correlation = self.correlation_id

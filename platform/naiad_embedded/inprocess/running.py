@@ -58,7 +58,6 @@ class RunningServer:
 
     @staticmethod
     def start(given: Options) -> RunningServer:
-        """A started server, with its models loaded."""
         options = server_options(given)
         open_standard_streams()  # or sockets of guests may get the numbers that these have as streams of the guests
         running = RunningServer(options, LoopThread("naiad-engine"), _open_log(given))
@@ -100,11 +99,8 @@ class RunningServer:
     def stop(self, grace: float | None = None) -> bool:
         """Stop the services, the models and the thread; a second call does nothing.
 
-        Args:
-            grace: Seconds that requests in flight have; None for the exit timeout of the options.
-
-        Returns:
-            Whether everything had ended before that time was over; else the rest was ended by force.
+        Requests in flight have *grace* seconds, or with None the exit timeout of the options. Returns whether
+        everything had ended before that time was over; else the rest was ended by force.
         """
         with self._lock:  # a second caller waits until the first has stopped the server
             if self._is_stopped:
@@ -155,7 +151,6 @@ class RunningServer:
                 self.loop.run(finish())
 
     def metrics_frontend(self, address: str = "", port: int = 0) -> MetricsFrontend:
-        """The metrics endpoint, not started."""
         if not self.options.metrics.is_enabled:
             raise UnsupportedError("metrics not supported")
         options = replace(self.options, metrics=replace(self.options.metrics, address=address, port=port))
@@ -200,9 +195,8 @@ def _not_loaded(failures: list[NaiadError]) -> InternalError:
 def register_repository(server: RunningServer, path: str, names: Mapping[str, str]) -> None:
     """Serve another repository; see `Server.register_model_repository`.
 
-    Raises:
-        UnsupportedRequestError: If the model control mode is not explicit.
-        RepositoryError: If the folder does not exist, or the repository or one of its names is registered already.
+    UnsupportedRequestError if the model control mode is not explicit; RepositoryError if the folder does not exist, or
+    the repository or one of its names is registered already.
     """
     _require_explicit(server, "registration")
     if not Path(path).is_dir():
@@ -224,9 +218,7 @@ def register_repository(server: RunningServer, path: str, names: Mapping[str, st
 def unregister_repository(server: RunningServer, path: str) -> None:
     """Stop serving a repository; see `Server.unregister_model_repository`.
 
-    Raises:
-        UnsupportedRequestError: If the model control mode is not explicit.
-        RepositoryError: If the repository is not registered.
+    UnsupportedRequestError if the model control mode is not explicit; RepositoryError if it is not registered.
     """
     _require_explicit(server, "unregistration")
     if not server.engine.repositories.remove(str(Path(path).absolute())):

@@ -104,11 +104,9 @@ def source_of_class(model_class: type, config: ConfigSource, name: str, version:
 
 
 def complete(message: pb.ModelConfig, model_class: Any, model_config_class: Callable[[str], Any]) -> pb.ModelConfig:
-    """The configuration after the model's `auto_complete_config`.
+    """The configuration after the model's `auto_complete_config`; ConfigError if what that says contradicts it.
 
-    Raises:
-        TritonModelException: If that returns something else than a ModelConfig.
-        ConfigError: If what it says contradicts the configuration.
+    TritonModelException if that returns something else than a ModelConfig.
     """
     hook = method_of(model_class, "auto_complete_config")
     if hook is None:

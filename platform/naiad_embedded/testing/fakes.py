@@ -59,7 +59,6 @@ class FakeCall:
         self._responses = responses
 
     def advance(self) -> None:
-        """Have the next response arrive, or the end."""
         try:
             self.arrived.append(next(self._responses))
         except StopIteration:
@@ -125,12 +124,10 @@ class FakeCalls(ModelCalls):
     # -- what ResponseIterator needs of `naiad_stub.calls.HostCalls` ----------------------------------------------
 
     def wait(self, call: FakeCall) -> None:
-        """Have something arrive, or the end."""
         if not (call.arrived or call.is_ended):
             call.advance()
 
     def next_result(self, call: FakeCall) -> tuple[InferenceResponse, int]:
-        """Consume what has arrived."""
         return call.arrived.popleft(), 0
 
     def call_on_arrival(self, call: FakeCall, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:

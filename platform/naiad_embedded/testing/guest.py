@@ -64,7 +64,6 @@ class RequestRun:
         self._changed = threading.Condition()
 
     def take(self, response: Response | None, *, final: bool) -> None:
-        """Record a response, or None for a mark alone."""
         with self._changed:
             if response is not None and self._kept is not None:
                 response = self._kept.take(response)
@@ -102,9 +101,8 @@ class GuestBatch(Batch):
 class Guest:
     """Runs one model's `execute`.
 
-    Args:
-        log: Called with level and message of what the stub logs.
-        outputs: The datatypes of the outputs that a response may have, by name; None to accept any.
+    *log* gets level and message of what the stub logs; *outputs* are the datatypes of the outputs that a response may
+    have, by name; None to accept any.
     """
 
     def __init__(
@@ -140,7 +138,6 @@ class Guest:
             waiting = [run for run in waiting if run.is_rescheduled]
 
     def close(self) -> None:
-        """End the event loop of coroutines, if there is one."""
         loop, self._loop = self._loop, None
         if loop is not None and self._thread is not None:
             asyncio.run_coroutine_threadsafe(_cancel_all(), loop).result()
@@ -186,7 +183,6 @@ class Guest:
         return self._loop
 
     def _deliver(self, payload: bytes) -> None:
-        """Decode a RESPONSES message."""
         _, count, *_ = wire.RESPONSES_HEAD.unpack_from(payload)
         position = wire.RESPONSES_HEAD.size
         for _ in range(count):
@@ -284,7 +280,6 @@ class _TestSenders(HostSenders):
     """Response senders whose client is the test: it reads at once, and cancels if `Request.is_cancelled` is set."""
 
     def is_cancelled(self, handle: RequestRecord) -> bool:
-        """Whether the test has cancelled the request."""
         batch = handle.batch
         assert isinstance(batch, GuestBatch)
         state = batch.runs[handle.key].request.is_cancelled
@@ -317,7 +312,6 @@ class BatchSenders(ResponseSenders):
         return InferenceResponseSender._of(senders, record)  # noqa: SLF001 - the guest's half of the class
 
     def is_cancelled(self, handle: RequestRecord) -> bool:
-        """Whether the test has cancelled a received request."""
         batch = handle.batch
         assert isinstance(batch, GuestBatch)
         return batch.guest.senders.is_cancelled(handle)

@@ -50,7 +50,6 @@ class RecordedMetrics(MetricStore):
         return metric.value if metric is not None else None
 
     def new_family(self, name: str, description: str, kind: MetricKind) -> RecordedFamily:
-        """Create a family, or find the one of that name."""
         family = self.families.setdefault(name, RecordedFamily(name, description, kind))
         if family.kind is not kind:
             text = error_text(self.instance_name, "Family name already exists with different type")
@@ -59,7 +58,6 @@ class RecordedMetrics(MetricStore):
         return family
 
     def new_metric(self, family: RecordedFamily, labels: dict[str, str], buckets: list[float] | None) -> RecordedMetric:
-        """Create a metric, or find the one with these labels."""
         metric = family.find(**labels)
         if metric is None:
             metric = RecordedMetric(labels, buckets=tuple(buckets or ()))
@@ -67,7 +65,6 @@ class RecordedMetrics(MetricStore):
         return metric
 
     def drop_family(self, family: RecordedFamily) -> None:
-        """Remove a family once none of the model's objects holds it."""
         family.holders -= 1
         if not family.holders:
             self.families.pop(family.name, None)
@@ -87,5 +84,4 @@ class RecordedMetrics(MetricStore):
             metric.observed += [bound] * count
 
     def value(self, metric: RecordedMetric) -> float:
-        """The value of a counter or gauge."""
         return metric.value

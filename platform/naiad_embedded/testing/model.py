@@ -383,7 +383,6 @@ def _in_the_servers_words() -> Iterator[None]:
 
 
 def _folders(source: TestedModel) -> tuple[Path, ...]:
-    """The folders whose modules are the model's."""
     if source.model_file is None:
         return ()
     return (source.model_dir, source.model_file.parent) if source.shared else (source.model_dir,)
@@ -409,7 +408,6 @@ class RecordedControl(ModelControl):
     unloaded: set[str] = field(default_factory=set)
 
     def load_model(self, model_name: str, config: str, files: dict[str, Any] | None) -> None:
-        """Record a load."""
         if model_name not in self.models:
             raise TritonModelException(
                 f"Failed to load model: failed to load '{model_name}', failed to poll from model repository (the test "

@@ -74,7 +74,6 @@ class ModelModules:
         ModelModules._open.append(self)
 
     def owns(self, file: str) -> bool:
-        """Whether a file is in the folders of the model."""
         return any(file.startswith(f"{folder}/") for folder in self._folders)
 
     @classmethod
@@ -148,7 +147,6 @@ class ModelModules:
 
     @staticmethod
     def _paths_of_entered() -> list[str]:
-        """What the entered model has in `sys.path`."""
         return [] if ModelModules._entered is None else ModelModules._entered._paths  # noqa: SLF001 - of the same class
 
     @contextmanager
@@ -165,7 +163,6 @@ class ModelModules:
                 before.enter()
 
     def close(self) -> None:
-        """Take the modules out of `sys.modules`."""
         with self._lock:
             self._is_closed = True
             if ModelModules._entered is self:
@@ -178,7 +175,6 @@ class ModelModules:
                     builtins.__import__ = _plain_import
 
     def enter(self) -> None:
-        """Replace another model's modules by this model's."""
         with self._lock:
             entered = ModelModules._entered
             if entered is not self and not self._is_closed:  # closed by another thread, which had entered it
@@ -189,7 +185,6 @@ class ModelModules:
                 ModelModules._entered = self
 
     def leave(self) -> None:
-        """Remove this model's modules from `sys.modules`, and keep them."""
         self._modules = {name: module for name, module in sys.modules.items() if self._is_mine(name, module)}
         for name in self._modules:
             del sys.modules[name]

@@ -24,7 +24,6 @@ class SequenceStates:
     """The states of the sequences of one model."""
 
     def __init__(self, config: ModelConfig, model_dir: Path) -> None:
-        """Read what sequences begin with."""
         self._states = read_states(config, model_dir)
         self._model = config.name
         self._is_iterative = config.message.sequence_batching.iterative_sequence

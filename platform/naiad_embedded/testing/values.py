@@ -151,8 +151,7 @@ def received(tensor: Tensor) -> Tensor:
 def tensor_of(name: str, value: Any, numpy_type: Any = None) -> Tensor:
     """The tensor that a client sends for *value*; lists and scalars become arrays of *numpy_type* if that is given.
 
-    Raises:
-        InvalidRequestError: If no such array can be made of it.
+    InvalidRequestError if no such array can be made of it.
     """
     if isinstance(value, Tensor):
         return received(value)

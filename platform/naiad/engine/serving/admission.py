@@ -25,8 +25,6 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.protocol.inference import InferRequest, Sink
 from naiad.protocol.request_plan import CheckedLayout, CheckedRequest, RequestPlan, error_prefix
 
-__all__ = ["Admission", "StartRequest"]
-
 logger = logging.getLogger("naiad.engine")
 
 _LAYOUT_LIMIT = 1024
@@ -36,24 +34,15 @@ class StartRequest(Protocol):
     """Starts a request that was admitted."""
 
     def __call__(self, opened: OpenRequest, layout: CheckedLayout, /) -> None:
-        """Start a request; it may have its last response before this returns.
-
-        Raises:
-            NotReadyError: If the queue is full.
-        """
+        """Start a request, which may have its last response before this returns; NotReadyError if the queue is full."""
 
 
 class Admission:
-    """Admits requests to one loaded version.
-
-    Attributes:
-        plan: The version's plan.
-        cache: The version's cached responses; None if it caches none.
-    """
+    """Admits requests to one loaded version."""
 
     def __init__(self, plan: RequestPlan, start: StartRequest, statistics: Statistics) -> None:
         self.plan = plan
-        self.cache: CachedResponses | None = None
+        self.cache: CachedResponses | None = None  # the version's cached responses; None if it caches none
         self._start = start
         self._statistics = statistics
         self._reason = ""
@@ -95,7 +84,6 @@ class Admission:
             raise
 
     def start(self, opened: OpenRequest) -> None:
-        """Start a request that was sent to another process in vain."""
         if self._reason:
             raise self._not_serving(opened.request)
         request, layout = self._check(opened.request)
@@ -105,10 +93,8 @@ class Admission:
     def submit(self, opened: OpenRequest) -> None:
         """Admit a request and start it.
 
-        Raises:
-            InvalidRequestError: If it does not fit the model.
-            NotReadyError: If the version cannot serve now, or its queue is full.
-            NaiadError: If requests like this one ended several guests, or it fails in a way that it should not.
+        InvalidRequestError if it does not fit the model, NotReadyError if it cannot be served now or the queue is full,
+        another NaiadError if requests like this one ended several guests, or it fails in a way that it should not.
         """
         try:
             request = opened.request

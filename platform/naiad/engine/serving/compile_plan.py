@@ -9,8 +9,6 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.protocol.datatypes import BYTE_SIZES
 from naiad.protocol.request_plan import InputRule, OutputRule, RequestPlan
 
-__all__ = ["compile_plan", "input_names", "output_names", "state_inputs", "state_outputs", "warmup_only_inputs"]
-
 
 def compile_plan(config: ModelConfig, version: int, generation: int = 0) -> RequestPlan:
     """The plan for requests to one loaded version; *generation* is the number of this load among all loads."""

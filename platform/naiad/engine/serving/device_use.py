@@ -9,8 +9,6 @@ from naiad.core.errors import Code, ModelError
 from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import DEVICE_INPUTS, DEVICE_OUTPUTS, NO_PARAMETERS, InferRequest, InferResponse
 
-__all__ = ["device_use", "settle_outputs", "usable_by_all"]
-
 _NOTHING = DeviceUse()
 
 

@@ -32,11 +32,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class Dispatcher:
-    """Carries out the decisions of one version's scheduler.
-
-    Attributes:
-        carry_out: Carries actions out, in order.
-    """
+    """Carries out the decisions of one version's scheduler."""
 
     def __init__(
         self,
@@ -52,7 +48,7 @@ class Dispatcher:
         self._timer: _WakeupTimer | None = None
         self._executor = executor = BatchExecutor(scheduler, keys, fail, on_rejected)
         self._perform: CarryOut = executor.carry_out
-        self.carry_out: CarryOut = executor.carry_out
+        self.carry_out: CarryOut = executor.carry_out  # carries actions out, in order
         if gate is None and scheduler.singly is not None:
             return
         self._hold = _StartHold.from_environment(is_sequential=scheduler.sequences is not None)
@@ -64,7 +60,6 @@ class Dispatcher:
 
     @property
     def waiting_count(self) -> int:
-        """Number of requests that were not sent to a guest yet."""
         return self._scheduler.waiting_count + (0 if self._gate is None else self._gate.staged_count)
 
     def add(self, worker: Worker) -> None:
@@ -87,7 +82,6 @@ class Dispatcher:
         self._executor.on_unsent(worker, items, error)
 
     def close(self) -> None:
-        """Carry out nothing more by itself."""
         if self._gate is not None:
             self._gate.close()
         if self._timer is not None:
@@ -113,8 +107,6 @@ class Dispatcher:
 
 
 class _WakeupTimer:
-    """One timer for the time at which a scheduler is to be called again."""
-
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._loop = asyncio.get_running_loop()
@@ -146,11 +138,7 @@ class _WakeupTimer:
 
 
 class _StartHold:
-    """Guests that get no work before a number of requests wait: a test aid of the reference.
-
-    Attributes:
-        workers: The guests that are held.
-    """
+    """Guests that get no work before a number of requests wait: a test aid of the reference."""
 
     def __init__(self, count: int) -> None:
         self.workers: list[Worker] = []
@@ -166,7 +154,6 @@ class _StartHold:
 
     @property
     def is_holding(self) -> bool:
-        """Whether requests are still too few."""
         return self._count > 0
 
     def release(self, waiting_count: int) -> list[Worker]:

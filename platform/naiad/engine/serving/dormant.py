@@ -24,8 +24,6 @@ from naiad.engine.statistics.counters import FailureReason, Statistics
 from naiad.protocol.metadata import ModelCondition, ModelMetadata, ModelStatistics
 from naiad.protocol.request_plan import RequestPlan, error_prefix
 
-__all__ = ["DormantVersion", "OnWake"]
-
 _MICROSECONDS = 1e6
 
 
@@ -35,28 +33,17 @@ class OnWake(Protocol):
     def __call__(self, *, is_urgent: bool) -> None:
         """Start to load the model, unless that is in progress.
 
-        Args:
-            is_urgent: Whether a model waits for this one: its load must not wait for loads of other models.
+        With *is_urgent* a model waits for this one: its load must not wait for loads of other models.
         """
 
 
 class DormantVersion:
-    """Implements `ServedVersion` without a guest.
-
-    Attributes:
-        config: Its configuration, as far as it is known without loading it.
-        metadata: Its inputs and outputs, as far as they are known.
-        number: Number of this object among all loads of all versions.
-        is_known: Whether a load cannot change the configuration: then requests are checked before they wake the model.
-        totals: What was counted of its requests, also by earlier loads.
-        hindrance: Why its load has not begun, for the error of requests that time out meanwhile; empty for none.
-        is_lost: False: the next request may load it.
-    """
+    """Implements `ServedVersion` without a guest."""
 
     direct = None
     instances: Sequence[Instance] = ()
     open_sequences = 0
-    is_lost = False
+    is_lost = False  # the next request may load it
 
     def __init__(
         self,
@@ -70,15 +57,19 @@ class DormantVersion:
         totals: Statistics | None = None,
     ) -> None:
         """*timeout*: seconds that a request waits. *metadata*: with labels; by default the configuration's."""
-        self.config = config
+        self.config = config  # as far as it is known without loading the model
         self.version = version
-        self.number = next(version_numbers)
+        self.number = next(version_numbers)  # of this object among all loads of all versions
+        # Whether a load cannot change the configuration: then requests are checked before they wake the model.
         self.is_known = is_known
-        self.metadata = metadata or metadata_of(config, version)
+        self.metadata = metadata or metadata_of(config, version)  # inputs and outputs, as far as they are known
+        # What was counted of its requests, also by earlier loads.
         self.totals = totals or Statistics(
             dict(config.message.metric_tags), is_cached=config.message.response_cache.enable
         )
-        self.hindrance = ""
+        self.hindrance = (
+            ""  # why its load has not begun, for the error of requests that time out meanwhile; empty for none
+        )
         self._on_wake = on_wake
         self._timeout = timeout
         self._loop = asyncio.get_running_loop()
@@ -101,8 +92,7 @@ class DormantVersion:
         """Why its last load failed, until the next one may be tried; else empty: a request can load it."""
         return self._reason if clock.monotonic() < self._failed_until else ""
 
-    gpus = None
-    """See `Target`: it has no guests."""
+    gpus = None  # see `Target`: it has no guests
 
     @property
     def device(self) -> int:
@@ -113,7 +103,6 @@ class DormantVersion:
         return len(self._waiting)
 
     def is_ready(self) -> bool:
-        """Whether it can be loaded, as far as is known."""
         return not self.reason
 
     def are_all_ready(self) -> bool:
@@ -132,9 +121,8 @@ class DormantVersion:
     def submit(self, opened: OpenRequest) -> None:
         """Let a request wait for the load, and start that if necessary.
 
-        Raises:
-            InvalidRequestError: If it does not fit the model: then it loads nothing.
-            NotReadyError: If the last load failed a short time ago.
+        InvalidRequestError if it does not fit the model: then it loads nothing. NotReadyError if the last load failed a
+        short time ago.
         """
         request = opened.request
         reason = "it is being unloaded" if self._is_stopped else self.reason
@@ -210,7 +198,6 @@ class DormantVersion:
         """Nothing, for the same reason."""
 
     async def stop(self, timeout: float) -> None:  # noqa: ARG002 - the signature of `LoadedVersion`
-        """Fail the requests that wait, and take no more."""
         self._is_stopped = True
         self.fail_waiting(NotReadyError(f"model '{self.config.name}' is being unloaded"))
 

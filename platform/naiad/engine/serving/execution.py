@@ -20,31 +20,24 @@ from naiad.engine.serving.batch_rows import row_requests
 from naiad.guests.exchange import KeyedRequest
 from naiad.guests.worker import Worker
 
-__all__ = ["BatchAction", "BatchExecutor", "CarryOut", "Fail", "OnRejected", "WorkerAction", "WorkerScheduler"]
-
 logger = logging.getLogger("naiad.engine")
 
 WorkerScheduler: TypeAlias = Scheduler[Worker, OpenRequest]
 WorkerAction: TypeAlias = Action[Worker, OpenRequest]
 BatchAction: TypeAlias = "Dispatch[Worker, OpenRequest] | RowDispatch[Worker, OpenRequest]"
 CarryOut: TypeAlias = Callable[[Sequence[WorkerAction]], None]
-Fail: TypeAlias = Callable[[Sequence[OpenRequest], NaiadError], None]
-"""Answers requests with an error."""
-OnRejected: TypeAlias = Callable[[OpenRequest, NaiadError], None]
-"""Called with a request that the scheduler rejects."""
+Fail: TypeAlias = Callable[[Sequence[OpenRequest], NaiadError], None]  # answers requests with an error
+OnRejected: TypeAlias = Callable[[OpenRequest, NaiadError], None]  # called with a request that the scheduler rejects
 
 
 class BatchExecutor:
-    """Carries a scheduler's actions out at once.
-
-    Attributes:
-        resume: Carries out the actions that follow from a batch that was cut or given up. Set by the dispatcher, which
-            may do more with an action than execute it.
-        on_given_up: Called with the guest of a batch that was not executed; set by the rate limiter's gate.
-    """
+    """Carries a scheduler's actions out at once."""
 
     def __init__(self, scheduler: WorkerScheduler, keys: Iterator[int], fail: Fail, on_rejected: OnRejected) -> None:
+        # Carries out the actions that follow from a batch that was cut or given up. Set by the dispatcher, which may do
+        # more with an action than execute it.
         self.resume: CarryOut = self.carry_out
+        # Called with the guest of a batch that was not executed; set by the rate limiter's gate.
         self.on_given_up: Callable[[Worker], None] | None = None
         self._scheduler = scheduler
         self._keys = keys
@@ -155,7 +148,6 @@ class BatchExecutor:
 
 
 def _unsendable(worker: Worker, items: Sequence[OpenRequest]) -> set[OpenRequest]:
-    """The requests that cannot be packed by themselves."""
     found = set()
     for pending in items:
         try:
@@ -166,7 +158,7 @@ def _unsendable(worker: Worker, items: Sequence[OpenRequest]) -> set[OpenRequest
 
 
 def _unsendable_rows(worker: Worker, rows: Sequence[Row[OpenRequest]]) -> set[OpenRequest]:
-    """The same for rows, which have controls and states as well."""
+    """Those of *rows* that cannot be packed by themselves, with their controls and states."""
     found = set()
     for row in rows:
         if row.item is None:

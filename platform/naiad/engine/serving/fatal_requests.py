@@ -20,17 +20,14 @@ from naiad.protocol.device_bytes import device_bytes
 from naiad.protocol.inference import InferRequest, InferResponse, Sink
 from naiad.protocol.request_plan import error_prefix
 
-__all__ = ["FatalRequestGuard", "RequestDigest", "digest_of"]
-
 _WHOLE_BYTES = 256 << 10
 _SLICES = 64
+# At most so many bytes are digested after one exit, which bounds the time that takes to about 20 ms.
 _MAX_DIGESTED_BYTES = 16 << 20
-"""At most so many bytes are digested after one exit, which bounds the time that takes to about 20 ms."""
+# So many other requests are compared with suspected ones after an exit; another exit compares the next ones.
 _MAX_WAITING = 1024
-"""So many other requests are compared with suspected ones after an exit; another exit compares the next ones."""
 
-RequestDigest: TypeAlias = tuple[int, bytes]
-"""Number of input bytes, and a digest of them."""
+RequestDigest: TypeAlias = tuple[int, bytes]  # number of input bytes, and a digest of them
 
 
 class FatalRequestGuard:

@@ -23,8 +23,6 @@ from naiad.engine.serving.admission import Admission
 from naiad.engine.serving.requests_in_flight import RequestsInFlight
 from naiad.protocol.request_plan import CheckedLayout
 
-__all__ = ["Forwarding"]
-
 logger = logging.getLogger("naiad.engine")
 
 
@@ -46,11 +44,7 @@ class Forwarding:
         return layout
 
     def forward(self, forwarded: ForwardedRequest, layout: CheckedLayout) -> OpenRequest | None:
-        """Send a request to a guest; None if it has to take the long way.
-
-        Args:
-            layout: As `known_layout` gives it, on this load of the version.
-        """
+        """Send a request to a guest; None if it has to take the long way. *layout* is `known_layout` of this load."""
         if self._admission.looks_at_requests:
             return None
         worker = self._scheduler.dispatch_at_once()

@@ -15,32 +15,21 @@ from naiad.engine.served import SequenceOwner, Target, version_numbers
 from naiad.protocol.inference import SEQUENCE_START, InferRequest
 from naiad.protocol.metadata import ModelMetadata
 
-__all__ = ["Handover"]
-
 
 class Handover:
     """Implements `Target`: requests of sequences that old versions have go to these, all others to the new one.
 
     The life of each version is its own: the registry and `ModelLoads` know the new one and the old ones themselves.
-
-    Attributes:
-        olds: The predecessors that still have sequences, oldest first.
-        new: The version loaded last.
-        number: Number of this handover among all loads of all versions.
-        direct: None: each request has to be looked at for its sequence.
-        device: Nothing, as for all models with sequences.
-        gpus: None, for the same reason.
     """
 
-    direct = None
-    device = 0
+    direct = None  # each request has to be looked at for its sequence
+    device = 0  # nothing in GPU memory, as for all models with sequences
     gpus = None
 
     def __init__(self, olds: Sequence[Target], new: Target) -> None:
-        """Replace *olds*, oldest first, by *new*."""
-        self.olds = list(olds)
+        self.olds = list(olds)  # the predecessors that still have sequences, oldest first
         self.new = new
-        self.number = next(version_numbers)
+        self.number = next(version_numbers)  # of this handover among all loads of all versions
 
     def __repr__(self) -> str:
         return f"<Handover of {self.olds!r} to {self.new!r}>"

@@ -44,14 +44,7 @@ class InstanceDelegate(WorkerDelegate, Protocol):
 
 
 class Instance:
-    """One instance, with at most one guest at a time.
-
-    Attributes:
-        name: Its name, such as `m_0_0`.
-        worker: The guest that serves now; None while no guest does.
-        reason: Why the instance was given up; empty while it is not.
-        restarts: How often a guest was replaced, by the exit status of the one before.
-    """
+    """One instance, with at most one guest at a time."""
 
     def __init__(
         self,
@@ -61,10 +54,10 @@ class Instance:
         policy: RestartPolicy,
         services: GuestServices,
     ) -> None:
-        self.name = spec.name
-        self.worker: Worker | None = None
-        self.reason = ""
-        self.restarts: Counter[str] = Counter()
+        self.name = spec.name  # such as `m_0_0`
+        self.worker: Worker | None = None  # the guest that serves now; None while no guest does
+        self.reason = ""  # why the instance was given up; empty while it is not
+        self.restarts: Counter[str] = Counter()  # how often a guest was replaced, by the exit status of the one before
         self._exit_label = ""
         self.spec = spec
         self._delegate = delegate
@@ -79,7 +72,6 @@ class Instance:
         return f"<Instance '{self.name}' {self.worker or self.reason or 'restarting'} restarts={self.restarts.total()}>"
 
     async def start(self) -> None:
-        """Start the first guest."""
         self.worker = await self._start_worker()
 
     def on_exit(self, error: GuestExitedError, now: float, *, is_forgotten: bool) -> None:
@@ -98,7 +90,6 @@ class Instance:
 
     @property
     def is_serving(self) -> bool:
-        """Whether it has a guest, and that does not hang."""
         return self.worker is not None and not self.worker.is_hung
 
     @property
@@ -129,7 +120,6 @@ class Instance:
         )
 
     async def stop(self, timeout: float) -> None:
-        """Finalize the model and end the guest, within *timeout* seconds."""
         if self._restart is not None:
             self._restart.cancel()
             await asyncio.gather(self._restart, return_exceptions=True)

@@ -28,21 +28,16 @@ from naiad.engine.serving.execution import (
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest
 
-__all__ = ["RateLimitGate", "SharedRateLimiter"]
-
 logger = logging.getLogger("naiad.engine")
 
 StagedBatch: TypeAlias = "tuple[RateLimitGate, BatchAction]"
 
 
 class SharedRateLimiter:
-    """The rate limiter of a server; one for all models.
-
-    Attributes:
-        on_waiting: Called when resources have passed to others while batches still wait.
-    """
+    """The rate limiter of a server; one for all models."""
 
     def __init__(self, limits: Iterable[ResourceCapacity] = ()) -> None:
+        # Called when resources have passed to others while batches still wait.
         self.on_waiting: Callable[[], None] = lambda: None
         self._limiter: RateLimiter[Worker, StagedBatch] = RateLimiter(limits)
         self._staged: dict[Worker, list[StagedBatch]] = {}
@@ -85,7 +80,6 @@ class SharedRateLimiter:
         self._execute(self._limiter.stage(worker, batch))
 
     def on_batch_done(self, worker: Worker) -> None:
-        """A guest has finished its oldest batch: others may use its resources."""
         self._execute(self._limiter.on_finished(worker))
 
     def _execute(self, grants: Sequence[GrantedWork[Worker, StagedBatch]]) -> None:
@@ -109,11 +103,7 @@ class SharedRateLimiter:
 
 
 class RateLimitGate:
-    """The staged batches of one model version.
-
-    Attributes:
-        groups: The instance group of each instance, by the instance's name.
-    """
+    """The staged batches of one model version."""
 
     def __init__(
         self,
@@ -123,7 +113,7 @@ class RateLimitGate:
         on_rejected: OnRejected,
     ) -> None:
         self._limiter = limiter
-        self.groups = groups
+        self.groups = groups  # the instance group of each instance, by the instance's name
         self._scheduler = scheduler
         self._on_rejected = on_rejected
         self._workers: set[Worker] = set()
@@ -168,7 +158,6 @@ class RateLimitGate:
         return self._limiter.holders_before(pending) if pending in self._staged else ()
 
     def on_batch_done(self, worker: Worker) -> None:
-        """A guest has finished a batch: others may use its resources."""
         self._limiter.on_batch_done(worker)
 
     def close(self) -> None:

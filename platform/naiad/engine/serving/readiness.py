@@ -14,8 +14,7 @@ from naiad.protocol.metadata import InstanceStatus
 
 logger = logging.getLogger("naiad.engine")
 
-_NAMED = 3
-"""How many instances a sentence names."""
+_NAMED = 3  # how many instances a sentence names
 
 
 @runtime_checkable
@@ -76,7 +75,6 @@ def stalls_of(version: LoadedVersion) -> str:
 
 
 def _replicas_of(version: LoadedVersion) -> Iterator[Replicas]:
-    """The instances of a version, or of the models of an ensemble, in other processes."""
     if isinstance(version, HasMembers):
         for member in version.members():
             if member is not None:

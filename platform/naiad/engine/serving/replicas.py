@@ -26,108 +26,64 @@ from naiad.guests.launch import LaunchSpec
 from naiad.guests.worker import Worker
 from naiad.protocol.metadata import InstanceStatus, MemoryUse
 
-__all__ = [
-    "ProcessCounts",
-    "ReplicaCounts",
-    "ReplicaMaker",
-    "ReplicaOrder",
-    "ReplicaReport",
-    "Replicas",
-    "Spreading",
-]
-
 logger = logging.getLogger("naiad.engine")
 
-_MOVE_SECONDS = 0.002
-"""How often calls that wait are looked at: an instance of another process may be idle."""
+_MOVE_SECONDS = 0.002  # how often calls that wait are looked at: an instance of another process may be idle
+# After so many looks in vain, a call goes to a process whose numbers say that it is busy: requests may have been sent
+# ahead to one of its instances, behind one that waits for this very call, while another instance is idle.
 _ASK_LOOKS = 25
-"""After so many looks in vain, a call goes to a process whose numbers say that it is busy: requests may have been sent
-ahead to one of its instances, behind one that waits for this very call, while another instance is idle."""
 
 
 class ReplicaOrder(NamedTuple):
-    """What a process needs to run a replica; plain values that can be pickled.
+    """What a process needs to run a replica; plain values that can be pickled."""
 
-    Attributes:
-        number: Number of the version's load.
-        config: Its effective configuration, as bytes of the message.
-        specs: How to start the guest of each of the replica's instances.
-        row: Where the loads of the version are on the table (`server.processes.load_table`).
-        steps: The steps of an ensemble, which has no instances; none for a model.
-    """
-
-    number: int
+    number: int  # of the version's load
     version: int
     namespace: str
-    config: bytes
-    specs: tuple[LaunchSpec, ...]
+    config: bytes  # its effective configuration, as bytes of the message
+    specs: tuple[LaunchSpec, ...]  # how to start the guest of each of the replica's instances
     policy: RestartPolicy
     samples: tuple[WarmupSample, ...]
-    row: int = 0
-    steps: tuple[EnsembleStep, ...] = ()
+    row: int = 0  # of the version's loads on the table (`server.processes.load_table`)
+    steps: tuple[EnsembleStep, ...] = ()  # of an ensemble, which has no instances; none for a model
 
 
 class ReplicaCounts(NamedTuple):
-    """What a replica reports of itself.
-
-    Attributes:
-        pending: Requests that wait for an instance.
-        running: Requests that instances have.
-        memory: Memory that its guests reported.
-        refused: Which requests it refuses now, as a sentence; empty for none.
-    """
+    """What a replica reports of itself."""
 
     statistics: Statistics
-    pending: int = 0
-    running: int = 0
-    memory: tuple[MemoryUse, ...] = ()
-    refused: str = ""
+    pending: int = 0  # requests that wait for an instance
+    running: int = 0  # requests that instances have
+    memory: tuple[MemoryUse, ...] = ()  # as its guests reported it
+    refused: str = ""  # which requests it refuses now, as a sentence; empty for none
 
 
 class ReplicaReport(NamedTuple):
-    """What a process reports of one of its replicas.
-
-    Attributes:
-        is_asked: Whether its model defines `is_ready`.
-        typical: How long `execute` usually takes there, in nanoseconds.
-    """
+    """What a process reports of one of its replicas."""
 
     counts: ReplicaCounts
     statuses: Sequence[InstanceStatus]
-    is_asked: bool
-    typical: int
+    is_asked: bool  # whether its model defines `is_ready`
+    typical: int  # how long `execute` usually takes there, in nanoseconds
 
 
 class ProcessCounts(NamedTuple):
-    """What a process with replicas has counted.
+    """What a process with replicas has counted."""
 
-    Attributes:
-        received: Requests of its clients that it has answered, or sent to other replicas.
-        calls: Calls of its guests that it has executed itself, by the names of the calling and the called model.
-        replicas: What it reports of each replica, by the number of its load.
-    """
-
-    received: int
+    received: int  # requests of its clients that it has answered, or sent to other replicas
+    # Of its guests that it has executed itself, by the names of the calling and the called model.
     calls: Mapping[tuple[str, str], int]
-    replicas: Mapping[int, ReplicaReport]
+    replicas: Mapping[int, ReplicaReport]  # by the number of the load
 
 
 class Replicas(Protocol):
-    """All replicas of one version, as the coordinator sees them.
+    """All replicas of one version, as the coordinator sees them."""
 
-    Attributes:
-        take_back: Called with a request that its replica did not take.
-        log: The version's log, which gets what guests of replicas log, too.
-        row: Where processes note their loads for the version.
-        is_decoupled: Whether the model may send any number of responses to a request.
-        typical: How long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds.
-    """
-
-    typical: int
-    row: int
+    typical: int  # how long `execute` usually takes in the slowest of them, as they reported last, in nanoseconds
+    row: int  # where processes note their loads for the version
     is_decoupled: bool
-    log: VersionLog
-    take_back: Callable[[OpenRequest], None]
+    log: VersionLog  # the version's log, which gets what guests of replicas log, too
+    take_back: Callable[[OpenRequest], None]  # called with a request that its replica did not take
 
     @property
     def processes(self) -> Collection[int]:
@@ -191,22 +147,13 @@ class ReplicaMaker(Protocol):
         """Number of processes, the coordinator included."""
 
     def make(self, order: ReplicaOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> Replicas:
-        """The replicas of a version, not started.
-
-        Args:
-            order: What all replicas have in common; without instances, and without a row.
-            model: The model's name.
-            specs: How to start the guests of each process, by its number.
-        """
+        """The replicas of a version, not started; *order* has neither instances nor a row, *specs* are by process."""
 
 
 class _WaitingCalls:
     """Moves calls between models that wait for an instance of this process to others that have an idle one.
 
     Clients' requests stay where they wait. A call may wait for its own caller here, while an instance is idle there.
-
-    Attributes:
-        queue: The requests that wait, those that may not move included: `add` is of use while there are any.
     """
 
     def __init__(
@@ -215,8 +162,8 @@ class _WaitingCalls:
         replicas: Replicas,
         move: Callable[[int, OpenRequest], None],
     ) -> None:
-        """*move* sends a call to a process."""
         self._is_waiting = in_flight.is_waiting
+        # The requests that wait, those that may not move included: `add` is of use while there are any.
         self.queue = in_flight.waiting
         self._replicas = replicas
         self._move_one = move
@@ -310,7 +257,6 @@ class Spreading:
             self._waiting.add(opened)
 
     def close(self) -> None:
-        """Send nothing to replicas any more: they end."""
         self._is_closed = True
         self._waiting.close()
 

@@ -36,8 +36,6 @@ from naiad.protocol.delivery import end_failed_sink, send_safely
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.request_plan import CheckedLayout
 
-__all__ = ["RequestsInFlight", "depth_for"]
-
 logger = logging.getLogger("naiad.engine")
 
 # A guest that had to wait for the host between two short batches would idle. So an instance may hold as many requests
@@ -45,37 +43,26 @@ logger = logging.getLogger("naiad.engine")
 _DEPTH_WINDOW_NS = 1_000_000
 _MAX_DEPTH = 16
 _MAX_DEPTH_PACE_NS = _DEPTH_WINDOW_NS // _MAX_DEPTH
+# Up to this length of `execute`, an instance gets its next request ahead while at least as many wait as the model has
+# instances: each of them finds another one then. The way to the guest and back takes some 0.3 ms, which is worth it.
 _AHEAD_NS = 10_000_000
-"""Up to this length of `execute`, an instance gets its next request ahead while at least as many wait as the model has
-instances: each of them finds another one then. The way to the guest and back takes some 0.3 ms, which is worth it."""
 _INITIAL_PACE_NS = 1_000_000_000
 
+# Where `execute` takes longer, the guest gets its next batch before the responses of the last one are passed on. Where
+# it is shorter, the guest would take the processor from the clients that the responses wake, and get smaller batches.
 _REFILL_NS = 2_500_000
-"""Where `execute` takes longer, the guest gets its next batch before the responses of the last one are passed on. Where
-it is shorter, the guest would take the processor from the clients that the responses wake, and get smaller batches."""
 
-_SOON_NS = 1_000_000
-"""A request that waits no longer for an instance of its process does not go to another one."""
+_SOON_NS = 1_000_000  # a request that waits no longer for an instance of its process does not go to another one
+# Where the oldest request has been in flight for so long, requests are not what they usually are.
 _STUCK_NS = 10_000_000
-"""Where the oldest request has been in flight for so long, requests are not what they usually are."""
 _INITIAL_TYPICAL_NS = 2_000_000
 _UNLIMITED_CREDIT = 1 << 40
+# How often both sides free pages after a pause: the second time frees what the first made the guest give back.
 _TRIM_COUNT = 2
-"""How often both sides free pages after a pause: the second time frees what the first made the guest give back."""
 
 
 class RequestsInFlight:
-    """The requests in flight of one model version. Implements `RequestDelegate`.
-
-    Attributes:
-        order: The order in which responses leave (`preserve_ordering`); None if it does not matter.
-        is_batching: Whether the scheduler may put requests together, delay or reject them.
-        fatal: The requests that are refused because they end guests.
-        lanes: How many batches a guest executes at once.
-        reported: Counts what a native backend reports; None for models in Python, whose requests are counted here.
-        typical: How long `execute` usually takes, in nanoseconds; followed from `observe_load` on.
-        trims_due: How often both sides are still to free pages in the pause after the last request.
-    """
+    """The requests in flight of one model version. Implements `RequestDelegate`."""
 
     def __init__(
         self,
@@ -95,9 +82,10 @@ class RequestsInFlight:
         self._keys = keys
         self.statistics = Statistics(dict(config.message.metric_tags), is_cached=config.message.response_cache.enable)
         self.order: Order | None = ResponseOrder() if preserves_order(config) else None
-        self.reported: ReportedStatistics | None = None  # set, if at all, before the first request
-        self.lanes = 1  # changed, if at all, before the first guest is added
-        self.trims_due = 0  # from 0 to _TRIM_COUNT
+        # Counts what a native backend reports, set before the first request; None for models in Python.
+        self.reported: ReportedStatistics | None = None
+        self.lanes = 1  # batches that a guest executes at once; changed, if at all, before the first guest is added
+        self.trims_due = 0  # from 0 to _TRIM_COUNT, in the pause after the last request
         self.fatal = FatalRequestGuard(config.name)
         self._config = config
         self._version = version
@@ -111,13 +99,13 @@ class RequestsInFlight:
         self._queued_inside: set[int] = set()
         # The longest recent `execute`: rises at once, falls by an eighth per batch. A new version counts as slow.
         self._pace = _INITIAL_PACE_NS
-        self.typical = _INITIAL_TYPICAL_NS
+        self.typical = _INITIAL_TYPICAL_NS  # how long `execute` usually takes; followed from `observe_load` on
         self._note_load: Callable[[int], None] | None = None
         # What it has dispatched to a worker and has not been told the end of is what that worker's `batches` has.
         self._scheduler: WorkerScheduler = scheduler_for(config, states)
         self._sequences = self._scheduler.sequences
         self._singly = self._scheduler.singly
-        self.is_batching = self._singly is None
+        self.is_batching = self._singly is None  # whether the scheduler may put requests together, delay or reject them
         self._shapes = ShapeKeys(config)
         self._preparation = ResponsePreparation(config, states, self.statistics)
         self._is_prepared = self._preparation.is_needed
@@ -143,10 +131,8 @@ class RequestsInFlight:
         """Whether a request that arrives now is better off here than in another process, however idle that is.
 
         An instance executes it at once, or soon: the way to another process and back takes both of them about 0.1 ms of
-        CPU. `observe_load` has to be called for that.
-
-        Args:
-            typical_elsewhere: How long `execute` usually takes in other processes, in nanoseconds.
+        CPU. `observe_load` has to be called for that. *typical_elsewhere* is how long `execute` usually takes in other
+        processes, in nanoseconds.
         """
         scheduler = self._singly
         if self.has_idle():
@@ -184,7 +170,6 @@ class RequestsInFlight:
         return () if self._singly is None else self._singly.waiting
 
     def give_away(self, pending: OpenRequest) -> None:
-        """Forget a request that waits: another process executes it."""
         del self._pending[pending.key]
         self.dispatcher.withdraw(pending)
 
@@ -204,7 +189,6 @@ class RequestsInFlight:
         self.trims_due = _TRIM_COUNT
 
     def untrack(self, pending: OpenRequest) -> None:
-        """Forget a request that was not sent after all."""
         self._pending.pop(pending.key, None)
 
     def start(self, pending: OpenRequest, layout: CheckedLayout) -> None:
@@ -228,7 +212,6 @@ class RequestsInFlight:
             raise
 
     def _enqueue(self, pending: OpenRequest) -> None:
-        """Queue a request with a scheduler that looks at more than its age, and may reject it."""
         pending.shape_key = self._shapes.key(pending.request)
         if self.order is not None:
             pending.sink = OrderedSink(self.order, pending.sink)
@@ -474,8 +457,7 @@ class RequestsInFlight:
     def on_guest_exit(self, worker: Worker, error: GuestExitedError, now: float) -> frozenset[float]:
         """Fail what the guest was executing when it exited *now*; put back into the queue what it had not begun.
 
-        Returns:
-            See `FatalRequests.on_exit`: the exits that a request is blamed for, if it is refused from now on.
+        Returns the exits that a request is blamed for, if it is refused from now on: see `FatalRequests.on_exit`.
         """
         self._warm_up.on_guest_exit(worker, error)
         self._scheduler.remove_instance(worker)
@@ -512,7 +494,6 @@ class RequestsInFlight:
         return tuple(pending for pending in not_begun if pending not in refused)
 
     def add_guest(self, worker: Worker) -> None:
-        """Let a guest take work."""
         self.dispatcher.add(worker)
         if self.lanes > 1:
             self._scheduler.set_depth(worker, self.lanes)
@@ -534,7 +515,6 @@ class RequestsInFlight:
             self._gate.groups = instance_groups(config)
 
     def is_busy(self, worker: Worker) -> bool:
-        """Whether a guest has requests that were not cancelled."""
         found = [self._pending[key] for key in worker.open if key in self._pending]
         return any(not pending.is_cancelled for pending in found)
 

@@ -22,7 +22,6 @@ class OrderedSink:
         self._sink = sink
 
     def wrap(self, wrapper: Callable[[Sink], Sink]) -> None:
-        """Have the responses, once they may leave, pass through what *wrapper* makes of the request's sink."""
         self._sink = wrapper(self._sink)
 
     def begin(self) -> None:

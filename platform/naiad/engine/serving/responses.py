@@ -18,8 +18,6 @@ from naiad.engine.statistics.counters import Statistics
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferResponse
 
-__all__ = ["ResponsePreparation"]
-
 
 class ResponsePreparation:
     """Prepares the responses of one model version."""

@@ -22,8 +22,6 @@ from naiad.protocol.datatypes import BYTE_SIZES, Datatype, zeros
 from naiad.protocol.inference import InferResponse, InputTensor
 from naiad.protocol.request_plan import check_strings
 
-__all__ = ["StateOutputs", "read_states"]
-
 logger = logging.getLogger("naiad.engine")
 
 _FOLDER = "initial_state"
@@ -154,8 +152,7 @@ class StateOutputs:
     def keep(self, pending: OpenRequest, response: InferResponse) -> bool:
         """Store the states in *response* for its sequence; leave only what the client gets in the response.
 
-        Returns:
-            Whether the client gets the response at all: a decoupled model may send states alone.
+        Returns whether the client gets the response at all: a decoupled model may send states alone.
         """
         states = [output for output in response.outputs if output.name in self._names]
         if pending.state is not None:

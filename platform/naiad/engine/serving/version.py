@@ -48,34 +48,24 @@ from naiad.protocol.metadata import InstanceStatus, MemoryUse, ModelCondition, M
 logger = logging.getLogger("naiad.engine")
 
 _STOP_POLL_SECONDS = 0.01
-_LEAST_STOP_SECONDS = 0.1
-"""What `finalize` may take even if requests used up the time."""
+_LEAST_STOP_SECONDS = 0.1  # what `finalize` may take even if requests used up the time
 
+# How long a version that stops waits for requests that were cancelled. Their models may free resources meanwhile; but
+# nobody gets their responses, and a model that does not look for cancellation may execute them for hours.
 _CANCELLED_SECONDS = 5.0
-"""How long a version that stops waits for requests that were cancelled. Their models may free resources meanwhile; but
-nobody gets their responses, and a model that does not look for cancellation may execute them for hours."""
 
+# How long other processes may take to learn that another version serves; they usually need milliseconds.
 _SHARED_SECONDS = 5.0
-"""How long other processes may take to learn that another version serves; they usually need milliseconds."""
 
 
 class ModelVersion:
     """A loaded version.
 
     Implements `ServedVersion`, `SequenceOwner`, `DirectAccess` and `InstanceDelegate`.
-
-    Attributes:
-        number: Number of this load among all loads of all versions: the plan's generation.
-        recovering: Held by the instance that tries a guest after it was given up.
-        resolution: What runs it; None until the loader sets it.
-        replicas: Its instances in other processes; None if this process has all.
-        place: Where its instances would be with another configuration; None in replicas.
-        on_change: Called when one of its instances can serve again, or cannot any more.
-        on_instance_lost: Called when one of its instances takes no more requests: what waited for any of several may
-            now wait only for some that wait themselves.
     """
 
-    resolution: Resolution | None = None
+    resolution: Resolution | None = None  # what runs it; None until the loader sets it
+    # Where its instances would be with another configuration; None in replicas.
     place: Callable[[ModelConfig], Placement] | None = None
 
     def __init__(
@@ -95,6 +85,7 @@ class ModelVersion:
         self.config = config
         self.version = version
         self._services = services
+        # Of this load among all loads of all versions: the plan's generation.
         self.number = next(version_numbers) if number is None else number
         self.metadata = metadata_of(config, version)
         keys = itertools.count(1)
@@ -104,7 +95,7 @@ class ModelVersion:
         )
         plan = compile_plan(config, version, self.number)
         self._admission = Admission(plan, in_flight.start, in_flight.statistics)
-        self.replicas = replicas
+        self.replicas = replicas  # its instances in other processes; None if this process has all
         spreading = None
         if replicas is not None:
             spreading = Spreading(self._admission, in_flight, replicas, lambda: self.serving_count)
@@ -135,12 +126,15 @@ class ModelVersion:
         self._changing: list[Instance] = []
         self._passive = _passive_names(config)
         self._active = [instance for instance in self.instances if instance.name not in self._passive]
-        self.recovering = asyncio.Lock()
+        self.recovering = asyncio.Lock()  # held by the instance that tries a guest after it was given up
         self._trials = RecoveryTrials(policy.window)
         self._was_busy = False
         self._is_started = self._is_stopping = self._is_ending = False
         self.takes_at_once = in_flight.takes_at_once
+        # Called when one of its instances can serve again, or cannot any more.
         self.on_change: Callable[[], None] = lambda: None
+        # Called when one of its instances takes no more requests: what waited for any of several may now wait only for
+        # some that wait themselves.
         self.on_instance_lost: Callable[[], None] = lambda: None
         if replicas is not None:
             replicas.log, replicas.is_decoupled = self.log, config.decoupled
@@ -168,7 +162,6 @@ class ModelVersion:
 
     @property
     def serving_count(self) -> int:
-        """Number of instances of this process that can serve now."""
         return sum(instance.is_serving for instance in self._active)
 
     @property
@@ -178,7 +171,6 @@ class ModelVersion:
 
     @property
     def in_flight(self) -> int:
-        """Number of requests that this process has."""
         return len(self._in_flight)
 
     @property

@@ -11,27 +11,22 @@ from naiad_stub.wire import LOG_ONCE
 from naiad.core.logs import GUEST_LEVELS, GuestName, log_guest_line, log_guest_record
 from naiad.guests.worker import Worker
 
-__all__ = ["VersionLog"]
-
+# Messages that are logged once, for a version: a guest is foreign code, and may send any number of them.
 _KEPT_ONCE = 256
-"""Messages that are logged once, for a version: a guest is foreign code, and may send any number of them."""
 
 
+# Logs what a model has logged: the guest, its level on the wire, file, line and message.
 Record: TypeAlias = Callable[[GuestName, int, str, int, str], None]
-"""Logs what a model has logged: the guest, its level on the wire, file, line and message."""
 
+# Logs a line that a guest wrote: the guest, "stdout" or "stderr", and the line.
 WriteLine: TypeAlias = Callable[[GuestName, str, str], None]
-"""Logs a line that a guest wrote: the guest, "stdout" or "stderr", and the line."""
 
 
 class VersionLog:
-    """The log of one version's guests.
-
-    Attributes:
-        advise: Returns what to do about an error that a guest logged; empty for nothing. None if there is no advice.
-    """
+    """The log of one version's guests."""
 
     def __init__(self, model: str, version: int) -> None:
+        # What to do about an error that a guest logged; empty for nothing, None if there is no advice.
         self.advise: Callable[[str], str] | None = None
         self._model = model
         self._version = version

@@ -28,8 +28,7 @@ from naiad.protocol.request_plan import RequestPlan
 logger = logging.getLogger("naiad.engine")
 
 _FOLDER = "warmup"
-MAX_TENSOR_BYTES = 1 << 32
-"""Larger generated tensors are rejected: their shape is most likely a typing error."""
+MAX_TENSOR_BYTES = 1 << 32  # larger generated tensors are rejected: their shape is most likely a typing error
 _PREFIX = "[request id: <id_unknown>] "
 
 
@@ -117,13 +116,9 @@ def _tensor(name: str, message: pb.ModelWarmup.Input, leading: tuple[int, ...], 
 
 
 def read_data_file(path: Path, directory: Path, what: str) -> bytes:
-    """The bytes of a tensor in a file of a model; blocks.
+    """The bytes of a tensor in a file of a model; blocks. RepositoryError if unreadable, or outside of *directory*.
 
-    Args:
-        directory: The model's directory. A load request may name any path, also one through a link.
-
-    Raises:
-        RepositoryError: If the file is outside of the directory, or cannot be read.
+    A load request may name any path, also one through a link.
     """
     if not is_inside(path, directory):
         raise RepositoryError(
@@ -138,8 +133,6 @@ def read_data_file(path: Path, directory: Path, what: str) -> bytes:
 
 
 class _SampleExecution:
-    """One sample being executed by one guest."""
-
     def __init__(self, worker: Worker, keys: Sequence[int]) -> None:
         self.worker = worker
         self.open = set(keys)
@@ -200,7 +193,6 @@ class WarmUp:
                 run.done.set_result(None)
 
     def on_guest_exit(self, worker: Worker, error: GuestExitedError) -> None:
-        """A guest has exited, perhaps because of a sample."""
         for run in set(self._runs.values()):
             if run.worker is worker and not run.done.done():
                 run.done.set_exception(fresh(error))

@@ -18,8 +18,8 @@ from naiad.protocol.inference import Buffer
 _QUALITY = re.compile(r"0(\.[0-9]{0,3})?|1(\.0{0,3})?")  # RFC 9110, 12.4.2
 _GZIP = 16 + zlib.MAX_WBITS
 LONG_BODY = 1 << 18  # bytes from which a body is compressed on a thread: about 5 ms
+# Bytes that are compressed in one step: about 20 ms of a thread, during which others have the interpreter's lock.
 _STEP_SIZE = 1 << 20
-"""Bytes that are compressed in one step: about 20 ms of a thread, during which others have the interpreter's lock."""
 _SUPPORTED = ("gzip", "deflate", "identity")
 
 

@@ -54,7 +54,6 @@ class Headers(dict[bytes, bytes]):
         self.names.append(name)
 
     def remove(self, name: bytes) -> None:
-        """Remove all headers of a name, which is in lower case."""
         self.pop(name, None)
         self.names = [each for each in self.names if each.lower() != name]
 

@@ -26,8 +26,8 @@ ANY = "*"
 FORBIDDEN = 403
 _READS = ("GET", "HEAD", "OPTIONS")
 _LOOPBACK_NAMES = ("localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback")
+# Names that no page can have: those of loopback addresses, and what containers call their machine.
 _LOCAL_NAMES = frozenset((*_LOOPBACK_NAMES, "host.docker.internal", "host.containers.internal"))
-"""Names that no page can have: those of loopback addresses, and what containers call their machine."""
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # the last part of an IPv4 address (WHATWG's URL standard)
 _OWN_PATHS = re.compile(rb"/(?:v2|ui)?(?:/.*)?", re.DOTALL)  # not OpenAI's: KServe's, and the page's at `/ui`
 _MODEL_PATHS = b"/v1/models/"

@@ -36,9 +36,9 @@ from naiad.frontends.request_budget import Charge, too_long_for_budget
 from naiad.frontends.request_memory import RequestMemory
 from naiad.protocol.inference import Buffer
 
+# Size of the receive buffer. Longer bodies are read into a separate buffer. That costs one more read than the receive
+# buffer does: at bodies of 64 KiB as much as it saves.
 READ_SIZE = 1 << 17
-"""Size of the receive buffer. Longer bodies are read into a separate buffer. That costs one more read than the
-receive buffer does: at bodies of 64 KiB as much as it saves."""
 
 ReserveInput: TypeAlias = Callable[[Head], memoryview | None]  # None where a buffer of the reader does as well
 
@@ -46,18 +46,18 @@ Admit: TypeAlias = Callable[[Head], bool]  # if it may not succeed, its handler 
 
 _MAX_COPIED = 4096  # bodies up to this are copied out of the received bytes; longer ones are views of them
 
+# Bytes that are parsed at once after the end of a request: there may be a dozen in them. Each of them may cost a
+# question to the coordinator, 0.3 ms, where the server has several processes.
 _FIRST_STEP = 1 << 10
-"""Bytes that are parsed at once after the end of a request: there may be a dozen in them. Each of them may
-cost a question to the coordinator, 0.3 ms, where the server has several processes."""
 _PARSER_STEP = 1 << 14  # The same while it reads one long request. Parts of a body cost little each.
+# Bytes of a long body that are read in a turn of the loop. The kernel may have more: 5.4 MiB took 9 ms, most of it for
+# pages that are touched for the first time.
 _READ_AT_ONCE = 1 << 20
-"""Bytes of a long body that are read in a turn of the loop. The kernel may have more: 5.4 MiB took 9 ms, most of it for
-pages that are touched for the first time."""
 _DISCARDED = 1 << 20  # bytes of a body that is received even if its request cannot succeed, to keep the connection
 _MAX_CHUNKS = 1 << 10  # parts of a body that are kept as separate objects
 
+# Bytes that a request may begin with, or an empty line before it (RFC 9112, 2.2).
 _FIRST_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ\r\n")
-"""Bytes that a request may begin with, or an empty line before it (RFC 9112, 2.2)."""
 
 _PAYLOAD_TOO_LARGE = 413
 _HEADERS_TOO_LARGE = 431

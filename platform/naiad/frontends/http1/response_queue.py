@@ -33,14 +33,14 @@ from naiad.protocol.inference import Buffer, SubmittedRequest
 
 logger = logging.getLogger("naiad.http")
 
+# Responses up to this are joined into one buffer: one copy costs less than a system call with several buffers. Longer
+# ones count where the client does not read them: see `COUNTED_FROM` of `unread_responses.py`, which has this number.
 _MAX_JOINED = 1 << 16
-"""Responses up to this are joined into one buffer: one copy costs less than a system call with several buffers. Longer
-ones count where the client does not read them: see `COUNTED_FROM` of `unread_responses.py`, which has this number."""
 _HIGH_WATER = 1 << 16  # bytes that the kernel has not taken of a client that does not read: asyncio's own number
 _UNAVAILABLE = 503
+# Bytes of a response that are written in a turn of the loop. The kernel takes any number in one call while the client
+# reads as fast: 200 MB took 0.3 s.
 _WRITTEN_AT_ONCE = 1 << 20
-"""Bytes of a response that are written in a turn of the loop. The kernel takes any number in one call while the client
-reads as fast: 200 MB took 0.3 s."""
 _MAX_PIPELINED = 16  # requests a client may send ahead before no more of them are read
 _FEW_PIPELINED = 8  # queued requests at which more are read: half, as stopping and resuming reads are system calls
 
@@ -174,7 +174,6 @@ class ResponseQueue(HttpExchange):
             self._unread.resize(self._transport.get_write_buffer_size() + size)
 
     def respond(self, parts: Sequence[Buffer]) -> None:
-        """Write the current response, or the rest of it, and continue with the next request."""
         current, self._current = self._current, None
         is_begun, self._is_response_begun = self._is_response_begun, False
         self._submitted = None
@@ -283,7 +282,6 @@ class ResponseQueue(HttpExchange):
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def submit(self, head: Head, body: Buffer) -> None:
-        """Handle a request, now or after the ones before it."""
         if self._is_closing:
             return
         self.request_count += 1
@@ -301,7 +299,6 @@ class ResponseQueue(HttpExchange):
             self._on_full()
 
     def submit_last(self, head: Head, body: Buffer) -> None:
-        """Handle a request after which nothing is read."""
         self._has_unread = True
         self.submit(head, body)
 

@@ -261,7 +261,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self._turns.defer(self._resume)
 
     def _resume(self) -> None:
-        """Continue with what calls have received, then with what they have not."""
         calls, reader = self._deferred_calls, self._reader
         deadline = perf_counter() + SHARE_SECONDS
         try:
@@ -366,7 +365,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             handler.on_data(b"", 0, 0, True)
 
     def _on_trailers(self, number: int, block: bytes, *, ended: bool) -> None:
-        """A field block on a stream that was opened before."""
         fields = self._decoder.decode(block)  # first, as in `on_headers`: the block may change the table
         self._charge(Flood.FIELDS, self._decoder.take_cost())
         stream = self._streams.get(number)
@@ -521,7 +519,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
             self._settle()
 
     def _settle(self) -> None:
-        """Refill the account, or end the connection."""
         self._account.settle(self._loop.time(), self._sender.count - self._sender.fragments)
 
     # -- the end of streams -------------------------------------------------------------------------------------
@@ -549,10 +546,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         handler.on_cancel()
 
     def _on_response_sent(self, stream: Stream) -> None:
-        """End a stream whose response is complete.
-
-        If the request is not, RST_STREAM with NO_ERROR asks the client to stop sending it (section 8.1).
-        """
+        """End a stream whose response is complete, by RST_STREAM with NO_ERROR if its request is not (section 8.1)."""
         if stream.fields_cost:
             self._account.refund(stream.fields_cost)
         if stream.is_half_closed:
@@ -654,7 +648,6 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self.writer.disconnect()
 
     def _close_if_idle(self) -> None:
-        """Close a connection whose shutdown is announced and whose last stream has ended."""
         if self._max_stream < MAX_STREAM and not self._streams and not self._is_over:
             self._linger(is_orderly=True)
 

@@ -187,7 +187,6 @@ class FieldBlockEncoder:
         self._prefix = b""
 
     def on_table_size(self, table_size: int) -> None:
-        """Apply the peer's SETTINGS_HEADER_TABLE_SIZE."""
         if table_size >= DEFAULT_TABLE_SIZE or not self._uses_table:
             return
         # A table below the default is not used at all. The next block must announce the new size (RFC 7541, 4.2).

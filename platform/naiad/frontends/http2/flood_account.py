@@ -38,9 +38,9 @@ FIELD_COST = 1.5  # for each decoded field
 HUFFMAN_COST = 0.28  # for each byte that Huffman's code compresses
 
 ANSWER_EARNS = 100.0  # what each answer is worth: a response, or a message of one
+# A request that is answered gets back what its fields cost, up to this: some clients compress new fields for each
+# request, and 3 KB of them are not a flood.
 MAX_REFUND = 1000.0
-"""A request that is answered gets back what its fields cost, up to this: some clients compress new fields for each
-request, and 3 KB of them are not a flood."""
 
 
 class Flood(enum.IntEnum):
@@ -92,7 +92,6 @@ class FloodAccount:
         return self._balance >= 0
 
     def refund(self, cost: float) -> None:
-        """Give back what the fields of a request cost that was answered."""
         cost = min(cost, MAX_REFUND)
         self._charged[Flood.FIELDS] -= cost
         self._balance += cost
@@ -118,7 +117,6 @@ class FloodAccount:
         self._is_held = True
 
     def release(self, now: float) -> None:
-        """Time refills the account again."""
         self._is_held = False
         self._refilled_at = now
 

@@ -57,14 +57,14 @@ from naiad.frontends.http2.frames import (
 from naiad.frontends.http2.limits import Http2Limits
 
 _CHUNK_SIZE = 1 << 15  # bytes of a long DATA frame that are delivered at once: they may be thousands of messages
+# So many bytes of frames are handled between looks at the clock, which cost a third of a microsecond on some machines:
+# they have less work than a share of the turn, unless they are SETTINGS. Most reads have a single request and are
+# shorter.
 _UNCLOCKED_SIZE = 512
-"""So many bytes of frames are handled between looks at the clock, which cost a third of a microsecond on some machines:
-they have less work than a share of the turn, unless they are SETTINGS. Most reads have a single request and are
-shorter."""
 _MAX_PADDING = 256  # bytes by which padding lengthens a frame, with its length
 _PRIORITY_SIZE = 5
+# Payload sizes of frame types that have only one.
 _FIXED_SIZES = {PING: 8, RST_STREAM: 4, WINDOW_UPDATE: WINDOW_UPDATE_SIZE, PRIORITY: 5}
-"""Payload sizes of frame types that have only one."""
 _BLOCK_TYPES = {HEADERS, CONTINUATION}
 _STREAM_TYPES = {RST_STREAM, PRIORITY}  # DATA, HEADERS and WINDOW_UPDATE are checked where they are read
 _CONNECTION_TYPES = {SETTINGS, PING, GOAWAY}  # types that must be on stream 0
@@ -160,8 +160,7 @@ class Http2FrameReader:
     def feed(self, received: bytes | memoryview) -> None:
         """Parse what arrived, or as much of it as fits into a share of the turn. A view is only read during this call.
 
-        Raises:
-            Http2ConnectionError: The peer broke the protocol; the reader must not be fed any more.
+        After Http2ConnectionError, by which the peer broke the protocol, the reader must not be fed any more.
         """
         if self._is_stopped:
             return
@@ -188,14 +187,12 @@ class Http2FrameReader:
         self._read_frames(data, position)
 
     def keep(self, received: bytes | memoryview) -> None:
-        """Keep what arrived until `resume`."""
         if not self._is_stopped:
             self._rest = b"".join((memoryview(self._rest)[self._rest_position :], received))
             self._rest_position = 0
             self.has_rest = True
 
     def resume(self) -> None:
-        """Parse what `feed` has kept, or as much of it as fits into a share of the turn."""
         data, position = self._rest, self._rest_position
         self._rest, self._rest_position, self.has_rest = b"", 0, False
         if not position:  # nothing of it was parsed: it may continue a frame

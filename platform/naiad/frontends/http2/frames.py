@@ -30,9 +30,9 @@ MAX_STREAM = (1 << 31) - 1
 
 WINDOW_UPDATE_SIZE = 4
 GOAWAY_SIZE = 8  # the smallest payload of GOAWAY; debug data may follow
+# Bytes of debug data in GOAWAY. Error texts of hpack can repeat what the peer sent, up to a whole field block; the
+# frame has to fit into the smallest SETTINGS_MAX_FRAME_SIZE.
 _MAX_DEBUG_DATA = 500
-"""Bytes of debug data in GOAWAY. Error texts of hpack can repeat what the peer sent, up to a whole field block; the
-frame has to fit into the smallest SETTINGS_MAX_FRAME_SIZE."""
 _PRIORITY_SIZE = 5
 _SETTING = struct.Struct(">HL")
 _NUMBER = struct.Struct(">L")

@@ -124,7 +124,6 @@ class Keepalive:
             self._ack_timer = None
 
     def _check_silence(self) -> None:
-        """Ping a client that was silent for `keepalive_time`; otherwise check again when it may have been."""
         settings, connection = self._settings, self._connection
         remaining = self.last_read + settings.keepalive_time - self._loop.time()
         if remaining > 0:
@@ -193,7 +192,6 @@ class GracefulShutdown:
             self._connection.abort()
 
     def on_preface(self) -> None:
-        """The client's preface has arrived, and ours is sent."""
         if self.has_begun:
             if self._ack_timer is not None:
                 self._ack_timer.cancel()

@@ -66,7 +66,6 @@ class StreamCount:
         self._limit = limits.all_streams
 
     def has_room(self, own: int, connections: int) -> bool:
-        """Whether a connection may open one more stream."""
         if self.open < self._limit or own < _MIN_SHARE:
             return True
         # Beyond the limit, later connections get their share of it; these shares add up to at most the limit.

@@ -9,8 +9,8 @@ from naiad.frontends.http2.field_blocks import FIELD_OVERHEAD, Fields
 
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")  # a field's name: a token without upper case (section 8.2.1)
 _FORBIDDEN_IN_VALUES = re.compile(rb"[\0\r\n]")
+# Fields of HTTP/1.1 that HTTP/2 forbids (section 8.2.2).
 _CONNECTION_FIELDS = frozenset({b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"})
-"""Fields of HTTP/1.1 that HTTP/2 forbids (section 8.2.2)."""
 _PSEUDO_FIELDS = (b":method", b":scheme", b":path", b":authority")
 _REQUIRED_PSEUDO_FIELDS = _PSEUDO_FIELDS[:3]
 _CONTENT_LENGTH = re.compile(rb"[0-9]{1,18}")  # bounded: Python refuses to convert numbers of more than 4,300 digits

@@ -47,7 +47,6 @@ class SendBuffer:
                 self.unread = None
 
     def release(self) -> None:
-        """Count nothing any more: the stream has ended."""
         unread, self.unread = self.unread, None
         if unread is not None:
             unread.release()
@@ -66,11 +65,9 @@ class SendBuffer:
             self._parts.append(_Marker(marker))
 
     def take(self, stream: int, max_size: int, frame_size: int) -> tuple[list[Buffer], int, list[object]]:
-        """Remove at most *max_size* bytes.
+        """Remove at most *max_size* bytes, as pieces of DATA frames with payloads of at most *frame_size*.
 
-        Returns:
-            Pieces of DATA frames with payloads of at most *frame_size*, their payload bytes together, and the markers
-            of the messages that end in them.
+        Returns the pieces, their payload bytes together, and the markers of the messages that end in them.
         """
         pieces: list[Buffer] = []
         markers: list[object] = []

@@ -32,9 +32,9 @@ from naiad.frontends.unread_responses import COUNTED_FROM, UnreadResponse
 
 _JOIN_LIMIT = 1 << 16  # bytes of messages joined with the frames around them; above, the copy costs more
 _TURN_SIZE = 1 << 18  # bytes that a stream may send before the next one in the queue
+# Fewer bytes of a queued message are a fragment: they do not count as an answer. A client that opens a window byte by
+# byte has its response in as many pieces (CVE-2019-9511).
 _FRAGMENT_SIZE = 1 << 12
-"""Fewer bytes of a queued message are a fragment: they do not count as an answer. A client that opens a window byte by
-byte has its response in as many pieces (CVE-2019-9511)."""
 _HIGH_WATER = 1 << 16  # bytes that the kernel has not taken of a client that does not read: asyncio's own number
 
 
@@ -120,7 +120,6 @@ class FrameWriter:
             self.transport.write(data)
 
     def write_later(self, data: bytes) -> None:
-        """Write frames at the end of this turn of the loop."""
         if not self._pending:
             self._loop.call_soon(self.flush)
         self._pending.append(data)

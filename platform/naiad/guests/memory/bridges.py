@@ -142,9 +142,7 @@ class GuestBridges:
     def offer(self, load: int, model: str = "", version: int = 0) -> None:
         """Long tensors of this guest go to the guests of *load*: the next ones may go through a bridge.
 
-        Args:
-            load: The number of the load; 0 for guests that take no part.
-            model: The model as this guest calls it, if it does.
+        *load* is 0 for guests that take no part; *model* and *version* are as this guest calls them, if it does.
         """
         bridge = self._by_reader.get(load)
         if bridge is None:

@@ -24,7 +24,6 @@ class DeviceRegions:
         self._held: dict[int, list[DeviceBytes]] = {}  # by input block: what the guest reads
 
     def open(self, tensors: Iterable[DeviceBytes]) -> None:
-        """The guest is told where *tensors* are, and may open their memory."""
         for tensor in tensors:
             tensor.exporter.add_importer(self.importer)
 

@@ -32,20 +32,14 @@ TRIM_SECONDS = 0.002
 
 
 class InstanceMemory:
-    """Owns both segments of an instance, for as long as its process may live.
-
-    Attributes:
-        input_descriptor, output_descriptor: memfds of the segments, for the guest; closed by `close_descriptors`.
-    """
+    """Owns both segments of an instance, for as long as its process may live."""
 
     def __init__(self, name: str, *, capacity: int = DEFAULT_CAPACITY, shared: LinkMemory | None = None) -> None:
-        """Create and map both segments; *name* shows in /proc/PID/maps.
+        """Create and map both segments; *name* shows in /proc/PID/maps. OutOfMemoryError if the system refuses.
 
         With *shared*, other processes read the outputs, and nothing is copied here.
-
-        Raises:
-            OutOfMemoryError: If the system refuses even small segments.
         """
+        # Memfds of the segments, for the guest; closed by `close_descriptors`.
         self.input_descriptor = self.output_descriptor = -1
         # Offsets of output blocks that the guest may free, not yet sent to it. Filled by the thread that drops the last
         # reference.
@@ -97,9 +91,8 @@ class InstanceMemory:
     def allocate_input(self, size: int) -> tuple[int, memoryview] | None:
         """Memory for *size* bytes on their way to the guest: the inputs of a batch, or the results of a call.
 
-        Returns:
-            A block and the input segment. For up to INLINE_LIMIT bytes, which travel in the message, -1 - *size* and
-            separate memory. None if they do not fit into the free part of the segment.
+        Returns a block and the input segment; for up to INLINE_LIMIT bytes, which travel in the message, -1 - *size*
+        and separate memory. None if they do not fit into the free part of the segment.
         """
         if size <= INLINE_LIMIT:
             return -1 - size, memoryview(bytearray(size))

@@ -25,15 +25,12 @@ _NO_BYTES = ctypes.c_char * 0
 
 
 class SharedInputs:
-    """The segment of inputs of one loaded version, in parts.
-
-    Attributes:
-        descriptor: For the guests and the other processes; -1 once it is closed.
-    """
+    """The segment of inputs of one loaded version, in parts."""
 
     def __init__(self, number: int, name: str, parts: int, on_close: Callable[[int], None]) -> None:
         """Create and map the segment; *on_close* gets its number. Raises OSError if even a small one is refused."""
         self.number = number
+        # The descriptor is for the guests and the other processes; -1 once it is closed.
         self.descriptor, self.capacity = create_memory(f"naiad-{name}-links")
         self._segment = Segment(self.descriptor, self.capacity)
         self.view = self._segment.view
@@ -125,7 +122,6 @@ class LinkMemory:
         self.on_inputs_removed(number)
 
     def add_outputs(self, descriptor: int, view: memoryview) -> None:
-        """Let other processes read a guest's output segment, until `remove_outputs`."""
         self._outputs[id(view.obj)] = OutputSegment(next(self._numbers), descriptor, len(view), view)
 
     def remove_outputs(self, view: memoryview) -> None:

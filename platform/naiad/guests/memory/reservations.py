@@ -73,11 +73,8 @@ class InputReservations:
     def claim(self, tensors: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:
         """The block of a reservation that holds *tensors*, and where in the segment they begin; the guest then owns it.
 
-        Args:
-            offsets: Where the guest will look for each, relative to the first.
-
-        Returns:
-            None if they are elsewhere, in another order or at other distances: they must be copied.
+        The guest will look for each at *offsets*, relative to the first. None if they are elsewhere, in another order
+        or at other distances: they must be copied.
         """
         if not tensors or not isinstance(tensors[0], memoryview):
             return None

@@ -36,12 +36,10 @@ class UnsentFrames:
         send: Callable[[bytes, int], None],
         on_failed: Callable[[int, Exception], None],
     ) -> None:
-        """No frames.
+        """*send* gets frames, and the number of the batch or request that they are, 0 for others.
 
-        Args:
-            send: Sends frames; called with the number of the batch or request that they are, 0 for others.
-            on_failed: Called with the number of a batch or request whose inputs cannot be copied, and the error; its
-                frames are not sent.
+        *on_failed* gets the number of a batch or request whose inputs cannot be copied, and the error; its frames are
+        not sent.
         """
         self._loop = loop
         self._send = send

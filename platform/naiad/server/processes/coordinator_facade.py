@@ -7,19 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from naiad.engine.engine import Engine
 from naiad.protocol.inference import Buffer, InferRequest, Sink, SubmittedRequest
 
-__all__ = ["CoordinatorFacade"]
-
 
 class CoordinatorFacade:
-    """Implements `naiad.engine.facade.EngineFacade`: that of the engine, where other processes know of each change.
-
-    Attributes:
-        received_count: How many requests came by it.
-    """
+    """Implements `naiad.engine.facade.EngineFacade`: that of the engine, where other processes know of each change."""
 
     def __init__(self, engine: Engine, wait_sent: Callable[[], Awaitable[None]]) -> None:
-        """The facade of *engine*; *wait_sent* waits until other processes can know what they were told."""
-        self.received_count = 0
+        """*wait_sent* waits until other processes can know what they were told."""
+        self.received_count = 0  # requests that came by it
         self._engine = engine
         self._wait_sent = wait_sent
         self._submit = engine.submit

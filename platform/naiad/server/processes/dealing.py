@@ -23,23 +23,18 @@ from naiad.frontends.listening import Acceptor
 from naiad.frontends.open_connections import ConnectionCount
 from naiad.frontends.tls import listening_options
 
-__all__ = ["ConnectionDealer", "ConnectionReceiver"]
-
 logger = logging.getLogger("naiad.connections")
 
-_AT_ONCE = 64
-"""Connections that are accepted or received in one turn of the loop."""
+_AT_ONCE = 64  # connections that are accepted or received in one turn of the loop
 _PACKET = 1 << 16
 _END = "\n"
 _RETRY_SECONDS = 0.01
+# How long nothing is accepted after that has failed: the connection that waits would make it fail again at once.
 _PAUSE_SECONDS = 1.0
-"""How long nothing is accepted after that has failed: the connection that waits would make it fail again at once."""
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class _Listener(NamedTuple):
-    """How the connections of a listener are served."""
-
     connect: Callable[[], asyncio.BaseProtocol]
     tls: ssl.SSLContext | None
 
@@ -52,7 +47,7 @@ class _Serving:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """How many are not registered yet; with TLS, their handshakes are in progress."""
+        """How many are not registered yet: with TLS, their handshakes are in progress."""
         return len(self._tasks)
 
     def serve(
@@ -74,29 +69,17 @@ class _Serving:
 
 @dataclass(slots=True, eq=False)
 class _DealtProcess:
-    """A process that connections are passed to.
-
-    Attributes:
-        link: This end of its socket pair.
-        is_ready: Whether it serves.
-        open: Its connections, by address.
-    """
-
-    link: socket.socket
-    is_ready: bool = False
-    open: Counter[str] = field(default_factory=Counter)
+    link: socket.socket  # this end of its socket pair
+    is_ready: bool = False  # whether it serves
+    open: Counter[str] = field(default_factory=Counter)  # its connections, by address
     count: int = 0
 
 
 class ConnectionDealer:
-    """The coordinator's side.
-
-    Attributes:
-        count: Counts the connections of this process, and those of the others.
-    """
+    """The coordinator's side."""
 
     def __init__(self) -> None:
-        self.count = ConnectionCount()
+        self.count = ConnectionCount()  # of the connections of this process, and of those of the others
         self._loop = asyncio.get_running_loop()
         self._serving = _Serving()
         self._processes: dict[int, _DealtProcess] = {}
@@ -106,7 +89,6 @@ class ConnectionDealer:
         self.count = count
 
     def listener(self, name: str) -> Acceptor:
-        """What accepts the connections of a listener of this process."""
         return _AcceptedHere(name, self)
 
     def join(self, number: int) -> socket.socket:
@@ -118,12 +100,10 @@ class ConnectionDealer:
         return other
 
     def begin(self, number: int) -> None:
-        """A process serves."""
         if number in self._processes:
             self._processes[number].is_ready = True
 
     def leave(self, number: int) -> None:
-        """A process has ended, and its connections with it."""
         process = self._processes.pop(number, None)
         if process is not None:
             self._loop.remove_reader(process.link)
@@ -137,7 +117,6 @@ class ConnectionDealer:
             process.is_ready = False
 
     def close(self) -> None:
-        """Close the socket pairs."""
         for number in list(self._processes):
             self.leave(number)
 
@@ -162,7 +141,6 @@ class ConnectionDealer:
         process.count += 1
 
     def _on_ended(self, process: _DealtProcess) -> None:
-        """A process has lost connections."""
         try:
             packet = process.link.recv(_PACKET)
         except OSError:
@@ -265,15 +243,12 @@ class ConnectionReceiver:
         count.defer(self._address_of, self._end)
 
     def listener(self, name: str) -> Acceptor:
-        """What accepts the connections of a listener of this process."""
         return _AcceptedElsewhere(name, self)
 
     def add(self, name: str, listener: _Listener) -> None:
-        """Serve the connections of a listener from now on."""
         self._listeners[name] = listener
 
     def receive(self) -> None:
-        """Serve the connections that have arrived."""
         for _ in range(_AT_ONCE):
             try:
                 packet, descriptors, _, _ = socket.recv_fds(self._link, _PACKET, 1)
@@ -321,6 +296,5 @@ class ConnectionReceiver:
             self._loop.call_soon(self._send_ended)
 
     def close(self) -> None:
-        """Receive no more connections."""
         self._loop.remove_reader(self._link)
         self._link.close()

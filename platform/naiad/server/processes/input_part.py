@@ -17,14 +17,9 @@ from naiad.protocol.inference import InputTensor
 
 
 class InputPart:
-    """One part.
-
-    Attributes:
-        number: Number of the segment.
-    """
+    """One part of the segment *number*; the caller closes *descriptor*."""
 
     def __init__(self, number: int, descriptor: int, start: int, capacity: int) -> None:
-        """Map the part of the segment with that number; the caller closes *descriptor*."""
         self.number = number
         self._segment = Segment(descriptor, capacity, start)
         self._reservations = InputReservations(self._segment)
@@ -32,11 +27,9 @@ class InputPart:
 
     @property
     def in_use(self) -> int:
-        """Bytes of the part that are allocated."""
         return self._segment.in_use
 
     def reserve(self, size: int, ahead: int) -> memoryview | None:
-        """Memory to read a body into. See `InputReservations.reserve`."""
         return self._reservations.reserve(size, ahead)
 
     def place(
@@ -73,7 +66,6 @@ class InputPart:
         return start
 
     def free(self, start: int) -> None:
-        """The owner does not refer to the inputs any more that begin at *start*."""
         block = self._blocks.pop(start)
         if block in self._reservations.sent:
             del self._reservations.sent[block]  # this process may still refer to it
@@ -87,6 +79,5 @@ class InputPart:
         return self._segment.has_untrimmed
 
     def close(self) -> None:
-        """Unmap it, once nothing refers to its bytes."""
         self._reservations.close()
         self._segment.close()

@@ -30,25 +30,20 @@ from naiad.frontends.growing_bytes import new_bytes
 from naiad.protocol.inference import Buffer
 from naiad.server.processes.messages import MAX_FRAME
 
+# The content of a frame; a view of a long one, so that its tensors need not be copied.
 Payload: TypeAlias = "bytes | memoryview"
-"""The content of a frame; a view of a long one, so that its tensors need not be copied."""
 
 _RECEIVE = 1 << 17
-LONG_FRAME = 1 << 18
-"""Payloads of more bytes are received into memory of their own. A copy of as many takes 0.1 ms."""
+LONG_FRAME = 1 << 18  # Payloads of more bytes are received into memory of their own. A copy of as many takes 0.1 ms.
+# Bytes that are sent at a time. The receiver makes room at the same time, so that one call could send any number.
 _PIECE = 1 << 18
-"""Bytes that are sent at a time. The receiver makes room at the same time, so that one call could send any number."""
 _MAX_DESCRIPTORS = 64
 _LAZY_SECONDS = 0.001
 _ANCILLARY = socket.CMSG_SPACE(_MAX_DESCRIPTORS * array("i").itemsize)
 
 
 class Link:
-    """Frames over a stream socket.
-
-    Attributes:
-        descriptors: Descriptors that came with frames, in order; the handler of such a frame takes its descriptor.
-    """
+    """Frames over a stream socket."""
 
     def __init__(
         self,
@@ -58,16 +53,14 @@ class Link:
         on_end: Callable[[], None],
         on_received: Callable[[], None] = lambda: None,
     ) -> None:
-        """Start reading *sock*, which is owned from now on.
+        """Start reading *sock*, of the family AF_UNIX, which is owned from now on, on *loop*, whose thread calls this.
 
-        Args:
-            sock: A stream socket of the family AF_UNIX.
-            loop: The loop whose thread calls everything here.
-            on_frame: Called with the kind and payload of each frame, in order. It may call `receive`; it never raises.
-            on_end: Called once, when the other side has closed its end.
-            on_received: Called after the frames that arrived together.
+        *on_frame* gets the kind and payload of each frame, in order. It may call `receive`; it never raises. *on_end*
+        is called once, when the other side has closed its end, and *on_received* after the frames that arrived
+        together.
         """
         sock.setblocking(False)
+        # That came with frames, in order; the handler of such a frame takes its descriptor.
         self.descriptors: deque[int] = deque()
         self._socket: socket.socket | None = sock
         self._loop = loop
@@ -90,7 +83,6 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has closed it."""
         return self._socket is not None
 
     @property
@@ -100,13 +92,11 @@ class Link:
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a part of a long frame has arrived."""
         return self._long is not None
 
     # -- out ------------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes) -> None:
-        """Send whole frames at the end of the loop's turn."""
         if not self._soon:
             self._loop.call_soon(self.flush)
         self._soon.append(data)
@@ -167,7 +157,6 @@ class Link:
             self._outgoing.append((memoryview(data), -1))
 
     def _write(self) -> None:
-        """Send what waits, for a share of the turn."""
         sock, outgoing = self._socket, self._outgoing
         if sock is None:
             return
@@ -196,13 +185,9 @@ class Link:
     # -- in -------------------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = 0) -> bool:
-        """Handle the frames that have arrived.
+        """Handle the frames that have arrived; whether there were any.
 
-        Args:
-            timeout: Seconds to wait for the first; None for any time. Meanwhile what is queued is sent.
-
-        Returns:
-            Whether there were any.
+        It waits *timeout* seconds for the first, or any time with None. Meanwhile what is queued is sent.
         """
         sock = self._socket
         if sock is None:

@@ -15,30 +15,17 @@ from types import MappingProxyType
 
 from naiad.engine.lifecycle.sharing import is_better_elsewhere
 
-__all__ = ["LoadTable"]
-
 _ROWS = 1 << 16
 _NUMBER = 4
 NOTHING_SENT: Mapping[int, int] = MappingProxyType({})
 
 
 class LoadTable:
-    """The loads of all versions in all processes.
-
-    Attributes:
-        descriptor: The memory, for the other processes.
-        processes: Number of columns.
-    """
+    """The loads of all versions in all processes."""
 
     def __init__(self, descriptor: int, processes: int, own: int) -> None:
-        """Map a table.
-
-        Args:
-            descriptor: See `create`; it is owned from now on.
-            processes: Number of processes.
-            own: Number of this process.
-        """
-        self.descriptor = descriptor
+        """Map a table of `create`, whose *descriptor* is owned from now on; *own* is the number of this process."""
+        self.descriptor = descriptor  # the memory, for the other processes
         self.processes = processes
         self._own = own
         self._memory = memoryview(mmap.mmap(descriptor, 2 * _NUMBER * _ROWS * processes)).cast("I")
@@ -53,7 +40,6 @@ class LoadTable:
         return cls(descriptor, processes, 0)
 
     def take_row(self) -> int:
-        """A row for a version."""
         row = self._free.pop()
         self._clear(row)
         return row
@@ -68,12 +54,10 @@ class LoadTable:
             self.clear(row, process)
 
     def clear(self, row: int, process: int) -> None:
-        """A process has neither requests nor instances of a version."""
         cell = row * self.processes + process
         self._memory[cell] = self._memory[self._instances + cell] = 0
 
     def note_requests(self, row: int, count: int) -> None:
-        """This process has *count* requests now."""
         self._memory[row * self.processes + self._own] = count
 
     def note_sent(self, row: int, process: int) -> None:
@@ -81,11 +65,9 @@ class LoadTable:
         self._memory[row * self.processes + process] += 1
 
     def note_instances(self, row: int, count: int) -> None:
-        """*count* instances of this process can serve now."""
         self._memory[self._instances + row * self.processes + self._own] = count
 
     def requests_elsewhere(self, row: int) -> int:
-        """Number of requests that the other processes have."""
         first = row * self.processes
         return sum(self._memory[first : first + self.processes]) - self._memory[first + self._own]
 
@@ -94,11 +76,8 @@ class LoadTable:
     ) -> int | None:
         """The process that a request is better off in than in this one; None for none.
 
-        Args:
-            row: The version.
-            requests: Requests that this process has.
-            instances: Instances of this process that can serve.
-            sent: How many requests this process has sent to each other one: it may not have read them yet.
+        *requests* and *instances* are those of this process, as far as the latter can serve; *sent* is how many
+        requests this process has sent to each other one, which may not have read them yet.
         """
         first, memory, shift = row * self.processes, self._memory, self._instances
         found: tuple[float, int, int, int] | None = None
@@ -126,7 +105,6 @@ class LoadTable:
         return [each for each in range(self.processes) if each != self._own and self._memory[first + each]]
 
     def close(self) -> None:
-        """Unmap it."""
         if self.descriptor >= 0:
             mapped = self._memory.obj
             self._memory.release()

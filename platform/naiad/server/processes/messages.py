@@ -30,10 +30,7 @@ if TYPE_CHECKING:  # who unpickles a plan imports this module, and needs no conf
     from naiad.config.server.options import ServerOptions
     from naiad.core.logs import LogSettings
 
-__all__ = ["MAX_FRAME"]
-
-MAX_FRAME = 0xFFFFFFFF
-"""The longest payload, of a body that found no room in a segment."""
+MAX_FRAME = 0xFFFFFFFF  # the longest payload, of a body that found no room in a segment
 
 
 def _read_only(content: dict[Any, Any]) -> MappingProxyType[Any, Any]:
@@ -99,24 +96,23 @@ class FrameKind:
     FORGET_PART = 50
 
 
+# Number of the request, of its template, offset of its inputs in the part (-1: in the message), bytes of its id and of
+# its context (the headers that requests caused by it carry on, as guests get them). These follow, and then the inputs,
+# each at an aligned offset.
 SHORT_REQUEST = struct.Struct("<IIqHH")
-"""Number of the request, of its template, offset of its inputs in the part (-1: in the message), bytes of its id and of
-its context (the headers that requests caused by it carry on, as guests get them). These follow, and then the inputs,
-each at an aligned offset."""
+# The head of the frame and the one of the message, packed in one step.
 SHORT_REQUEST_FRAME = struct.Struct(wire.FRAME.format + SHORT_REQUEST.format[1:])
-"""The head of the frame and the one of the message, packed in one step."""
-MAX_SHORT_TEXT = 0xFFFF
-"""A longer id or context makes a request a rare one."""
+MAX_SHORT_TEXT = 0xFFFF  # a longer id or context makes a request a rare one
 NUMBER = struct.Struct("<I")
 CONFIRM_SENT = struct.Struct("<II")  # request, responses
 TRACED_SENDING = struct.Struct("<IQQB")  # request, when sending its response began and ended (monotonic ns), FINAL
 TRACE = struct.Struct("<B")  # whether the model gets a context, which follows: that of the request in the next frame
 COMPUTED = struct.Struct("<IQQQQQ")  # request, the times of `Trace.on_computed`
+# Number of the request, of the layout, flags, token to return once the outputs are not referred to any more. Then the
+# outputs: their bytes, as the layout places them, or for each (PLACED) its place.
 RESPONSE = struct.Struct("<IIBI")
-"""Number of the request, of the layout, flags, token to return once the outputs are not referred to any more. Then the
-outputs: their bytes, as the layout places them, or for each (PLACED) its place."""
+# The head of the frame and the one of the message, packed in one step.
 RESPONSE_FRAME = struct.Struct(wire.FRAME.format + RESPONSE.format[1:])
-"""The head of the frame and the one of the message, packed in one step."""
 PLACE = struct.Struct("<IQ")  # segment, offset
 FINAL = 1
 PLACED = 2
@@ -125,67 +121,39 @@ NO_PLACE = -1
 
 
 class ProcessConfiguration(NamedTuple):
-    """The first message to a process beside the coordinator.
-
-    Attributes:
-        options: The server's options.
-        log: The settings of the log.
-        processes: Number of processes beside the coordinator.
-        created: See `ListenerServices.created`.
-    """
+    """The first message to a process beside the coordinator."""
 
     options: ServerOptions
     log: LogSettings
-    processes: int
-    created: int
+    processes: int  # without the coordinator
+    created: int  # see `ListenerServices.created`
 
 
 class VersionRoute(NamedTuple):
-    """What a process knows of the version that serves a name and version.
+    """What a process knows of the version that serves a name and version."""
 
-    Attributes:
-        number: Number of the load (`Target.number`).
-        is_decoupled: Whether it may send any number of responses to a request.
-        metadata: As `EngineFacade.model_metadata` gives it for that name and version.
-        config: As `EngineFacade.model_config`.
-        inputs: The segment of inputs in which that process has a part; None if it has none.
-        row: The row of the version on the load table; None if the coordinator has all of its instances.
-    """
-
-    number: int
+    number: int  # of the load (`Target.number`)
     is_decoupled: bool
-    metadata: ModelMetadata
-    config: Mapping[str, Any]
-    inputs: int | None
-    row: int | None = None
+    metadata: ModelMetadata  # as `EngineFacade.model_metadata` gives it for that name and version
+    config: Mapping[str, Any]  # as `EngineFacade.model_config`
+    inputs: int | None  # the segment of inputs in which that process has a part; None if it has none
+    row: int | None = None  # on the load table; None if the coordinator has all of its instances
 
 
 class UsedRegions(NamedTuple):
-    """The reply to TAKE_REGIONS.
-
-    Attributes:
-        number: Its number.
-        names: The regions that requests use.
-    """
+    """The reply to TAKE_REGIONS, with its number: the regions that requests use."""
 
     number: int
     names: Sequence[str]
 
 
 class PartAnnouncement(NamedTuple):
-    """A part of a segment of inputs, whose descriptor came with this message.
+    """A part of a segment of inputs, whose descriptor came with this message."""
 
-    Attributes:
-        number: Number of the segment (`SharedInputs.number`).
-        start: Where the part begins.
-        size: Its size in bytes.
-        load: Number of the load of the version whose inputs these are.
-    """
-
-    number: int
+    number: int  # of the segment (`SharedInputs.number`)
     start: int
-    size: int
-    load: int
+    size: int  # in bytes
+    load: int  # number of the load of the version whose inputs these are
 
 
 class TemplateInput(NamedTuple):
@@ -198,93 +166,54 @@ class TemplateInput(NamedTuple):
 
 
 class RequestTemplate(NamedTuple):
-    """What repeated requests have in common.
+    """What repeated requests have in common."""
 
-    Attributes:
-        number: Its number, unique among all templates of the process that sends them.
-        model_name: See `InferRequest`, also for what follows.
-        model_version: ...
-        inputs: The inputs.
-        requested_outputs: ...
-        load: Number of the load that the sender took for the model's; see `VersionRoute.number`.
-        is_decoupled: See `VersionRoute`.
-        segment: Number of the segment with the inputs of such requests; None if their inputs travel in messages.
-    """
-
-    number: int
+    number: int  # unique among all templates of the process that sends them
     model_name: str
     model_version: int
     inputs: tuple[TemplateInput, ...]
     requested_outputs: tuple[str, ...]
-    load: int
+    load: int  # number of the load that the sender took for the model's; see `VersionRoute.number`
     is_decoupled: bool
-    segment: int | None
+    segment: int | None  # with the inputs of such requests; None if their inputs travel in messages
 
 
 class TracedArrival(NamedTuple):
-    """What the coordinator needs to trace a request.
+    """What the coordinator needs to trace a request."""
 
-    Attributes:
-        protocol: `HTTP` or `GRPC`.
-        received: When it had arrived, in nanoseconds of the monotonic clock, which all processes share.
-        headers: Its headers among `PROPAGATED_HEADERS`.
-    """
-
-    protocol: str
-    received: int
-    headers: Mapping[str, str]
+    protocol: str  # `HTTP` or `GRPC`
+    received: int  # in nanoseconds of the monotonic clock, which all processes share
+    headers: Mapping[str, str]  # its headers among `PROPAGATED_HEADERS`
 
 
 class GuestCaller(NamedTuple):
-    """The guest of a replica that makes a call, and what it has said of the call.
+    """The guest of a replica that makes a call, and what it has said of the call; see `ModelCall`."""
 
-    Attributes:
-        guest: Its number, as its process has told.
-        number: See `ModelCall`, also for what follows.
-        is_decoupled: ...
-        is_blocking: ...
-        is_awaited: ...
-        traced_by: ...
-        headers: What its own calls to the server carry on; see `Worker.propagated`.
-        propagated: The same of the request that caused the call; None if the guest has not told which one did.
-        traced: The number on the link of the request whose trace it belongs to; None for none.
-    """
-
-    guest: int
+    guest: int  # its number, as its process has told
     number: int
     is_decoupled: bool
     is_blocking: bool
     is_awaited: bool
     traced_by: int | None
-    headers: Mapping[str, str]
-    propagated: Mapping[str, str] | None
-    traced: int | None
+    headers: Mapping[str, str]  # what its own calls to the server carry on; see `Worker.propagated`
+    propagated: Mapping[str, str] | None  # the same of the request that caused the call; None if it is unknown
+    traced: int | None  # number on the link of the request whose trace it belongs to; None for none
 
 
 class Origin(NamedTuple):
-    """What a process has to know of a request beside its content.
+    """What a process has to know of a request beside its content."""
 
-    Attributes:
-        arrival: How it came from a client, if it may be traced.
-        needs_idle: Whether it is a call, which only an idle instance may take.
-        caller: The guest of the sender that makes this call, which is to be submitted like those of guests here.
-    """
-
-    arrival: TracedArrival | None = None
-    needs_idle: bool = False
+    arrival: TracedArrival | None = None  # how it came from a client, if it may be traced
+    needs_idle: bool = False  # it is a call, which only an idle instance may take
+    # The sender's guest that makes this call, which is submitted like those of guests here.
     caller: GuestCaller | None = None
 
 
 class RegionUse(NamedTuple):
-    """The tensors of a request that are in regions of GPU memory: the region's name, offset and bytes of each.
+    """The tensors of a request that are in regions of GPU memory: the region's name, offset and bytes of each."""
 
-    Attributes:
-        inputs: By position; their bytes are not in the request.
-        outputs: By name.
-    """
-
-    inputs: Mapping[int, tuple[str, int, int]]
-    outputs: Mapping[str, tuple[str, int, int]]
+    inputs: Mapping[int, tuple[str, int, int]]  # by position; their bytes are not in the request
+    outputs: Mapping[str, tuple[str, int, int]]  # by name
 
 
 class FullRequest(NamedTuple):
@@ -331,17 +260,12 @@ class FullResponse(NamedTuple):
 
 
 class ResponseLayout(NamedTuple):
-    """What repeated responses have in common.
-
-    Attributes:
-        number: Its number.
-        model_name: See `InferResponse`, also for `model_version`.
-        outputs: Name, datatype, shape, and start and end in a message, of each output.
-    """
+    """What repeated responses have in common."""
 
     number: int
     model_name: str
     model_version: int
+    # Name, datatype, shape, start and end in a message.
     outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, int], ...]
 
 
@@ -387,17 +311,11 @@ class ErrorFields(NamedTuple):
 
 
 class ProcessReport(NamedTuple):
-    """What a process reports of itself.
+    """What a process reports of itself."""
 
-    Attributes:
-        started: A line for the log about each service that it has started.
-        error: Why it cannot serve; None if it can.
-        families: Its metrics, where these were asked for.
-    """
-
-    started: Sequence[str] = ()
-    error: ErrorFields | None = None
-    families: Sequence[Family] | None = None
+    started: Sequence[str] = ()  # a line for the log about each service that it has started
+    error: ErrorFields | None = None  # why it cannot serve; None if it can
+    families: Sequence[Family] | None = None  # its metrics, where these were asked for
 
 
 def error_fields(error: NaiadError) -> ErrorFields:

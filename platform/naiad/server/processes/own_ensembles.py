@@ -18,25 +18,15 @@ from naiad.protocol.metadata import ModelMetadata
 from naiad.server.processes.load_table import LoadTable
 from naiad.server.processes.messages import VersionRoute
 
-__all__ = ["ModelAccess", "OwnEnsemble", "StepTargets"]
-
 
 class ModelAccess(Protocol):
     """How this process reaches the models of all processes."""
 
     def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
-        """The route of requests to a name and version, and its configuration, if an instance is here.
-
-        Raises:
-            NaiadError: If nothing serves them.
-        """
+        """The route to a name and version, and its configuration if an instance is here; NaiadError without a route."""
 
     def submit_step(self, opened: OpenRequest) -> None:
-        """Submit a request that this process makes.
-
-        Raises:
-            NaiadError: See `EngineFacade.submit`.
-        """
+        """Submit a request that this process makes; raises as `EngineFacade.submit`."""
 
 
 class _StepTarget:
@@ -73,16 +63,11 @@ class StepTargets:
 
 
 class OwnEnsemble:
-    """One ensemble, and the way of this process's requests to it.
-
-    Attributes:
-        execution: Executes them.
-        is_open: Whether it takes requests.
-    """
+    """One ensemble, and the way of this process's requests to it."""
 
     def __init__(self, execution: EnsembleExecution, row: int, table: LoadTable) -> None:
         self.execution = execution
-        self.is_open = True
+        self.is_open = True  # whether it takes requests
         self._row = row
         self._table = table
         execution.on_end = self._note_load
@@ -100,11 +85,6 @@ class OwnEnsemble:
         return None
 
     def submit(self, opened: OpenRequest) -> None:
-        """Submit a request.
-
-        Raises:
-            NaiadError: See `EngineFacade.submit`.
-        """
         self.execution.submit(opened)
         self._note_load()
 
@@ -113,5 +93,4 @@ class OwnEnsemble:
         self._table.note_requests(self._row, self.execution.in_flight)
 
     def report(self) -> ReplicaReport:
-        """What the coordinator is to know of it."""
         return ReplicaReport(ReplicaCounts(self.execution.totals), (), is_asked=False, typical=0)

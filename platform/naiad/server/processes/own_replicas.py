@@ -29,24 +29,17 @@ from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.remote_guests import GuestRelay, Routes
 from naiad.server.processes.request_session import GoneError
 
-__all__ = ["OwnReplica", "OwnReplicas"]
-
 logger = logging.getLogger("naiad.engine")
 
 _REPORT_SECONDS = 1.0
+# A message that has arrived is handled by then, also if the loop has more to do than one turn takes in.
 _ARRIVED_SECONDS = 0.01
-"""A message that has arrived is handled by then, also if the loop has more to do than one turn takes in."""
 
 
 class OwnReplica:
-    """One replica, and the way of this process's requests to it.
-
-    Attributes:
-        version: The version that runs it.
-    """
+    """One replica, and the way of this process's requests to it, which it takes after `open`."""
 
     def __init__(self, version: ModelVersion, row: int, table: LoadTable) -> None:
-        """The replica that *version* runs, which takes no requests yet; *row* is where its loads are on the table."""
         self.version = version
         self._row = row
         self._table = table
@@ -55,7 +48,6 @@ class OwnReplica:
         version.observe_load(self.note_load)
 
     def open(self) -> None:
-        """Take requests from now on."""
         self._is_open = True
         self.on_change()
 
@@ -65,17 +57,14 @@ class OwnReplica:
         self.on_change()
 
     def on_change(self) -> None:
-        """An instance can serve again, or cannot any more."""
         self._instances = self.version.serving_count if self._is_open else 0
         self._table.note_instances(self._row, self._instances)
 
     def note_load(self, in_flight: int) -> None:
-        """Have other processes know how many requests it has."""
         self._table.note_requests(self._row, in_flight)
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes requests."""
         return self._is_open
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
@@ -99,21 +88,13 @@ class OwnReplica:
         return self._table.better_process(self._row, version.in_flight, self._instances)
 
     def submit(self, opened: OpenRequest) -> None:
-        """Submit a request, which stays here.
-
-        Raises:
-            NaiadError: See `EngineFacade.submit`.
-        """
+        """Submit a request, which stays here; raises as `EngineFacade.submit`."""
         version = self.version
         version.submit(opened)
         self._table.note_requests(self._row, version.in_flight)
 
     def submit_call(self, opened: OpenRequest, on_taken: Callable[[str], None]) -> None:
-        """Submit a call of another process to an idle instance. *on_taken* gets the instance's name.
-
-        Raises:
-            NaiadError: See `EngineFacade.submit`; `GoneError` if no instance is idle.
-        """
+        """Submit a call of another process; *on_taken* gets the idle instance's name; `GoneError` without one."""
         version = self.version
         if not version.has_idle():
             raise GoneError(f"no instance of model '{version.config.name}' is idle any more; send the call again")
@@ -122,7 +103,6 @@ class OwnReplica:
         on_taken("" if opened.worker is None else opened.worker.spec.name)
 
     def report(self) -> ReplicaReport:
-        """What the coordinator is to know of it."""
         version = self.version
         workers = [each.worker for each in version.instances if each.worker is not None]
         return ReplicaReport(
@@ -134,19 +114,10 @@ class OwnReplica:
 
 
 class OwnReplicas:
-    """All replicas of this process.
+    """All replicas of this process."""
 
-    Attributes:
-        options: The server's options; set before the first order.
-        memory: The memory that guests here share with other processes; None to share none.
-        received: How many requests of this process's clients it has answered, or sent to other replicas.
-        models: Where to find the models of ensembles' steps; set before the first order.
-        is_exiting: Whether the server exits: clients' requests go to the coordinator, which rejects them.
-        on_closed: Called when a replica takes requests no more.
-    """
-
-    options: ServerOptions
-    models: StepModels
+    options: ServerOptions  # set before the first order
+    models: StepModels  # where to find the models of ensembles' steps; set before the first order
 
     def __init__(
         self,
@@ -154,25 +125,19 @@ class OwnReplicas:
         on_opened: Callable[[int], None],
         routes: Routes,
     ) -> None:
-        """No replicas yet.
-
-        Args:
-            send: Sends a frame to the coordinator.
-            on_opened: Called with the number of the load of a replica that takes requests, or has ended.
-            routes: See `GuestRelay`.
-        """
-        self.memory: LinkMemory | None = None
+        """*send* is to the coordinator; *on_opened* gets the load of a replica that takes requests, or has ended."""
+        self.memory: LinkMemory | None = None  # that guests here share with other processes; None to share none
         self._send = send
         self._on_opened = on_opened
         self._loop = asyncio.get_running_loop()
         self._table: LoadTable | None = None
         self._replicas: dict[int, OwnReplica] = {}
         self._ensembles: dict[int, OwnEnsemble] = {}
-        self.is_exiting = False
+        self.is_exiting = False  # clients' requests go to the coordinator, which rejects them
         self._starts: dict[int, asyncio.Task[None]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
-        self.received = 0
-        self.on_closed: Callable[[], None] = lambda: None
+        self.received = 0  # requests of this process's clients that it has answered, or sent to other replicas
+        self.on_closed: Callable[[], None] = lambda: None  # called when a replica takes requests no more
         self._relay = GuestRelay(self._notify, routes)
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: Mapping[str, Callable[..., Any]] = {
@@ -211,12 +176,10 @@ class OwnReplicas:
         return COORDINATOR if found is None else found
 
     def note_sent(self, row: int, process: int) -> None:
-        """A request was sent to a replica of another process."""
         if self._table is not None:
             self._table.note_sent(row, process)
 
     def maintain(self) -> None:
-        """Return idle memory; called periodically."""
         for replica in self._replicas.values():
             replica.version.maintain()
             replica.note_load(replica.version.in_flight)
@@ -227,7 +190,6 @@ class OwnReplicas:
         await asyncio.gather(*(each.version.finish_requests(timeout) for each in self._replicas.values()))
 
     async def stop(self, timeout: float) -> None:
-        """End all replicas within *timeout* seconds."""
         self._reporting.cancel()
         self._relay.close()
         deadline = self._loop.time() + timeout
@@ -238,7 +200,6 @@ class OwnReplicas:
     # -- orders ---------------------------------------------------------------------------------------------------
 
     def on_order(self, order: RemoteCall) -> None:
-        """Carry out an order, and report that to the coordinator."""
         task = self._loop.create_task(self._carry_out(order))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -257,7 +218,6 @@ class OwnReplicas:
         self._send(pack(FrameKind.ORDERED, CallResult(order.number, value, error)))
 
     async def _start(self, order: ReplicaOrder) -> ReplicaReport:
-        """Start the instances of a replica, unless it ends meanwhile."""
         if order.steps:
             return self._start_ensemble(order)
         task = self._starts[order.number] = self._loop.create_task(self._start_version(order))
@@ -383,7 +343,6 @@ class OwnReplicas:
     # -- requests of the coordinator ------------------------------------------------------------------------------
 
     def on_notice(self, name: str, arguments: Sequence[Any]) -> None:
-        """Handle what the coordinator has sent."""
         handler = self._on_notices.get(name)
         if handler is not None:
             handler(*arguments)

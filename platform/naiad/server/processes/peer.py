@@ -13,8 +13,6 @@ from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.request_link import RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
 
-__all__ = ["Peer", "exited_error"]
-
 
 def exited_error(number: int) -> NotReadyError:
     """What becomes of a request that a process had when it exited."""
@@ -24,12 +22,7 @@ def exited_error(number: int) -> NotReadyError:
 
 
 class Peer:
-    """Another process.
-
-    Attributes:
-        requests: Requests to its replicas.
-        session: Its requests to replicas here.
-    """
+    """Another process: requests to its replicas, and its requests to replicas here."""
 
     def __init__(
         self,
@@ -40,16 +33,7 @@ class Peer:
         send_elsewhere: Callable[[OpenRequest, int], None],
         on_end: Callable[[Peer], None],
     ) -> None:
-        """Use a link.
-
-        Args:
-            number: The number of the process.
-            sock: This process's end of the socket between both.
-            models: The replicas here.
-            memory: The memory that other processes share with guests here.
-            send_elsewhere: See `RequestLink`.
-            on_end: Called when the process has exited.
-        """
+        """Use a link over *sock*; other processes share *memory* with guests here; *on_end* is called at its exit."""
         self.requests = RequestLink(send_elsewhere=send_elsewhere)
         self.session = RequestSession(models, memory)
         self._number = number

@@ -27,8 +27,6 @@ from naiad.server.processes.replicas import ReplicaProcesses
 from naiad.server.processes.session import ProcessSession, Service
 from naiad.server.processes.spawned import SpawnedProcesses
 
-__all__ = ["ProcessPool"]
-
 logger = logging.getLogger("naiad.frontends")
 
 _FIRST_DELAY = 0.1
@@ -36,22 +34,17 @@ _LONGEST_DELAY = 10.0
 _SENT_SECONDS = 0.001
 _COLLECT_SECONDS = 1.0
 _CONFIRM_SECONDS = 1.0
-_STABLE_SECONDS = 60.0
-"""After so long a service, an exit is the first of a new series."""
+_STABLE_SECONDS = 60.0  # after so long a service, an exit is the first of a new series
+# A process that answers nothing for so long is killed: far longer than its loop is ever held by a request, or by a
+# machine that swaps.
 HANG_SECONDS = 30.0
-"""A process that answers nothing for so long is killed: far longer than its loop is ever held by a request, or by a
-machine that swaps."""
+# It is asked so often within that time. Where the coordinator itself was stopped meanwhile, one interval counts.
 _PINGS = 6
-"""It is asked so often within that time. Where the coordinator itself was stopped meanwhile, one interval counts."""
-_SENT_LIMIT_SECONDS = 5.0
-"""A process that does not read its socket for so long is hung, or will be late in any case."""
-_EXIT_SECONDS = 1.0
-"""How long a process may take to exit beyond the time that its requests have."""
+_SENT_LIMIT_SECONDS = 5.0  # a process that does not read its socket for so long is hung, or will be late in any case
+_EXIT_SECONDS = 1.0  # how long a process may take to exit beyond the time that its requests have
 
 
 class _RunningProcess:
-    """One of them, from its start to its exit."""
-
     def __init__(self, process: subprocess.Popen[bytes], session: ProcessSession, link: Link) -> None:
         self.process = process
         self.session = session
@@ -65,14 +58,7 @@ class _RunningProcess:
 
 
 class ProcessPool:
-    """The processes of a server beside the coordinator.
-
-    Attributes:
-        services: See `ProcessSession`; to be complete before `start`.
-        restart_count: How many processes were started in place of others.
-        first_messages: Returns the kinds and contents of what a process gets after its configuration.
-        connections: Deals the connections of clients among the processes, to be set before `start`; None for none.
-    """
+    """The processes of a server beside the coordinator."""
 
     def __init__(
         self,
@@ -84,16 +70,9 @@ class ProcessPool:
         spawned: SpawnedProcesses,
         replicas: ReplicaProcesses | None = None,
     ) -> None:
-        """No processes yet.
+        """*configuration* is the first message to each of *count* processes; those of *spawned* are taken first.
 
-        Args:
-            engine: The engine.
-            memory: The memory that the processes share with guests.
-            tracer: Traces requests of all processes.
-            count: How many processes.
-            configuration: The first message to each of them.
-            spawned: Processes that were started before, to take first.
-            replicas: What the processes run of models; None if they run none.
+        *replicas* is what the processes run of models; None if they run none.
         """
         self._engine = engine
         self._memory = memory
@@ -102,7 +81,7 @@ class ProcessPool:
         self._spawned = spawned
         self._replicas = replicas
         self._listening: Any = None  # what a process gets to open the ports; None until it may
-        self.services: dict[str, Service] = {}
+        self.services: dict[str, Service] = {}  # see `ProcessSession`; to be complete before `start`
         self._loop = asyncio.get_running_loop()
         self._processes: list[_RunningProcess | None] = [None] * count
         self._delays = [_FIRST_DELAY] * count
@@ -111,8 +90,10 @@ class ProcessPool:
         self._sum = FamilySum()
         self._received = [0] * count  # requests that the processes before the current ones have received
         self._watching: asyncio.TimerHandle | None = None
-        self.restart_count = 0
+        self.restart_count = 0  # processes that were started in place of others
+        # Deals the connections of clients, to be set before `start`; None for none.
         self.connections: ConnectionDealer | None = None
+        # Kinds and contents of what a process gets after its configuration.
         self.first_messages: Callable[[], Sequence[tuple[int, Any]]] = tuple
         self._region_calls = itertools.count(1)
         engine.on_routes_changed(self._on_routes_changed)
@@ -121,7 +102,6 @@ class ProcessPool:
 
     @property
     def pids(self) -> Mapping[int, int]:
-        """The ids of the processes that run, by their numbers."""
         return {slot + 1: each.process.pid for slot, each in enumerate(self._processes) if each is not None}
 
     def connect(self) -> None:
@@ -130,14 +110,7 @@ class ProcessPool:
             self._start(slot).ready.add_done_callback(self._log_failure)
 
     async def start(self, listening: Any = None) -> None:
-        """Have all processes open the ports, and wait until they serve.
-
-        Args:
-            listening: What they need to know for that.
-
-        Raises:
-            NaiadError: If one of them cannot serve.
-        """
+        """Have all processes open the ports, for which they need *listening*; NaiadError if one cannot serve."""
         self._listening = listening
         waiting = []
         for slot, each in enumerate(self._processes):
@@ -158,7 +131,6 @@ class ProcessPool:
         self.broadcast(FrameKind.DRAIN, None)
 
     def reopen_logs(self) -> None:
-        """Have all processes open the log file again by its name, after it was renamed."""
         self.broadcast(FrameKind.REOPEN, None)
 
     async def stop(self, grace: float, for_models: float = 0.0) -> None:
@@ -184,7 +156,6 @@ class ProcessPool:
                 self._replicas.disconnect(slot + 1)
 
     def broadcast(self, kind: int, message: Any, but: ProcessSession | None = None) -> None:
-        """Send a message to all processes, except that of one session."""
         for each in self._processes:
             if each is not None and each.session is not but:
                 each.session.send(kind, message)
@@ -262,12 +233,7 @@ class ProcessPool:
         return sum(each.session.requests.request_count for each in self._processes if each is not None)
 
     def families(self, own: Sequence[Family], received_here: int) -> list[Family]:
-        """The metrics of all processes, as they were reported last.
-
-        Args:
-            own: Those of the coordinator.
-            received_here: How many requests its clients have sent.
-        """
+        """The metrics of all processes, as reported last; *own* and the requests *received_here* are this one's."""
         received = {str(COORDINATOR): received_here}
         for slot, each in enumerate(self._processes):
             current = 0 if each is None else each.session.received_count + each.session.answered_count
@@ -351,7 +317,6 @@ class ProcessPool:
             logger.info("process %d of the server serves (pid %d)", self._number_of(each), each.process.pid)
 
     def _on_end(self, slot: int, each: _RunningProcess) -> None:
-        """A process has closed its end of the link: it exits, or has exited."""
         each.session.close(exited_error(slot + 1))
         self._sum.retire(each.families)
         self._received[slot] += each.session.received_count + each.session.answered_count
@@ -428,7 +393,6 @@ class ProcessPool:
         return self._processes.index(each) + 1
 
     def _exit_of(self, each: _RunningProcess) -> asyncio.Future[int]:
-        """The exit status of a process that is about to exit."""
         if each.exited is None:
             each.exited = self._loop.run_in_executor(None, each.process.wait)
         return each.exited

@@ -11,8 +11,6 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.errors import OptionError
 from naiad.core.listening import listen_failure
 
-__all__ = ["require_free_ports"]
-
 _HTTP_ADVICE = "set another address or port with --http-address or --http-port"
 _GRPC_ADVICE = "set another address or port with --grpc-address or --grpc-port"
 _METRICS_ADVICE = "set another address or port with --metrics-address or --metrics-port"
@@ -20,12 +18,9 @@ _OPENAI_ADVICE = "choose another --openai-port or --openai-address"
 
 
 def require_free_ports(options: ServerOptions) -> None:
-    """Reject ports at which something else listens, before models are loaded, which may take minutes.
+    """OptionError for a port at which something else listens, before models are loaded, which may take minutes.
 
     The listeners open the ports later, and report what has changed by then.
-
-    Raises:
-        OptionError: If a port is not available.
     """
     http, grpc, metrics, openai = options.http, options.grpc, options.metrics, options.openai
     own_openai = 0 if openai.port is None or options.openai_shares_http or http.reuse_port else openai.port

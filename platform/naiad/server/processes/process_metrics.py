@@ -28,11 +28,7 @@ def role_of(number: int) -> str:
 def process_families(number: int, count: ConnectionCount, memory: RequestMemory, *, requests: int) -> list[Family]:
     """The families that each process of the server measures, those about itself with its number as the label.
 
-    Args:
-        number: Its number; 0 is the coordinator.
-        count: Of its clients' connections.
-        memory: Of its requests' bodies.
-        requests: Number of requests that it has submitted, and whose last response it does not have.
+    Number 0 is the coordinator. *requests* is how many it has submitted whose last response it does not have.
     """
     label = {"process": str(number)}
     return [
@@ -83,7 +79,6 @@ class FamilySum:
         self._known: dict[str, Family] = {}
 
     def retire(self, families: Iterable[Family]) -> None:
-        """Keep the counters of a process that has exited."""
         for family in families:
             self._known.setdefault(family.name, family)
             if family.type is MetricType.COUNTER:

@@ -35,11 +35,7 @@ def _region_of(device: DeviceBytes) -> tuple[str, int, int]:
 def join_regions(
     inputs: Sequence[InputTensor], use: RegionUse, find_part: Callable[[str, int, int], RegionPart]
 ) -> DeviceUse:
-    """What a request has to do with GPU memory; *inputs* that are there get their data.
-
-    Raises:
-        NaiadError: If a region was unregistered meanwhile.
-    """
+    """The GPU memory of a request, whose *inputs* there get their data; NaiadError if a region was unregistered."""
     for position, place in use.inputs.items():
         inputs[position].data = as_data(find_part(*place).device_bytes())
     places = {name: find_part(*place).device_bytes() for name, place in use.outputs.items()}

@@ -48,32 +48,25 @@ from naiad.server.processes.replica_models import ReplicaModels
 from naiad.server.processes.request_link import HeldCounts, KnownRoute, RequestLink
 from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
 
+# Commands about regions of clients' shared memory, which are carried out while a call blocks, too.
 REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RETURN_REGIONS})
-"""Commands about regions of clients' shared memory, which are carried out while a call blocks, too."""
 
 
 class RemoteEngine:
-    """Implements `naiad.engine.facade.EngineFacade` in a process beside the coordinator.
-
-    Attributes:
-        on_command: Called with the kind and the content of commands that do not concern requests.
-        replicas: The replicas of models that this process runs; None where it runs none.
-        connections: What connections of clients come through, with `LISTEN` or before.
-        requests: Requests to the coordinator's models.
-        session: Requests of the coordinator to replicas here; None where there are none.
-        peers: The other processes beside the coordinator, by number, as far as they run.
-    """
+    """Implements `naiad.engine.facade.EngineFacade` in a process beside the coordinator, after `connect`."""
 
     def __init__(self, on_end: Callable[[], None]) -> None:
-        """An engine without a link; see `connect`. *on_end* is called when the coordinator has exited."""
+        """*on_end* is called when the coordinator has exited."""
+        # Gets the kind and content of commands that do not concern requests.
         self.on_command: Callable[[int, Any], None] = lambda *_: None
-        self.replicas: OwnReplicas | None = None
-        self.connections: socket.socket | None = None
+        self.replicas: OwnReplicas | None = None  # that this process runs; None where it runs none
+        self.connections: socket.socket | None = None  # what clients' connections come through, with `LISTEN` or before
+        # Requests of the coordinator to replicas here; None where there are none.
         self.session: RequestSession | None = None
         self._shared: tuple[OwnModels, LinkMemory] | None = None
-        self.peers: dict[int, Peer] = {}
+        self.peers: dict[int, Peer] = {}  # the other processes beside the coordinator that run, by number
         self._sought: dict[tuple[str, int], asyncio.Task[None]] = {}  # routes that the coordinator was asked for
-        self.requests = RequestLink(self._find_route, self._pass_on, self._take_in)
+        self.requests = RequestLink(self._find_route, self._pass_on, self._take_in)  # to the coordinator's models
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
@@ -84,18 +77,15 @@ class RemoteEngine:
         self.send = self.requests.send
 
     def connect(self, link: Link) -> None:
-        """Use *link*, whose frames go to `on_frame`."""
         self._link = link
         self.requests.connect(link)
 
     @property
     def request_count(self) -> int:
-        """Number of requests without their last response."""
         own = 0 if self.replicas is None else self.replicas.request_count
         return own + self.requests.request_count + sum(peer.requests.request_count for peer in self.peers.values())
 
     def trim(self) -> bool:
-        """See `RequestLink.trim`, for all other processes."""
         left = [each.trim() for each in (self.requests, *(peer.requests for peer in self.peers.values()))]
         return any(left)
 
@@ -107,11 +97,7 @@ class RemoteEngine:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the coordinator, and block until it has returned.
-
-        Raises:
-            NaiadError: What the method raised.
-        """
+        """Call a method of the coordinator, and block until it has returned; raises what the method raises."""
         link = self.requests.open_link()
         number = next(self._call_numbers)
         self._calls[number] = None
@@ -131,11 +117,7 @@ class RemoteEngine:
         return result.value
 
     async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the coordinator.
-
-        Raises:
-            NaiadError: What the method raised.
-        """
+        """Call a method of the coordinator; raises what the method raises."""
         link = self.requests.open_link()
         number = next(self._call_numbers)
         waiting = self._loop.create_future()
@@ -153,7 +135,6 @@ class RemoteEngine:
         return found
 
     def is_started(self) -> bool:
-        """See `EngineFacade`."""
         return bool(self.ask("is_started"))
 
     def is_live(self) -> bool:
@@ -214,10 +195,7 @@ class RemoteEngine:
         return None if known.part is None else known.part.reserve(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> OpenRequest:
-        """See `EngineFacade`. What only the coordinator can reject is answered to the sink.
-
-        With *arrival*, the request may be traced.
-        """
+        """See `EngineFacade`; traced with *arrival*. What only the coordinator can reject is answered to the sink."""
         opened = OpenRequest(request, sink)
         if arrival is None and self.replicas is not None and request.device is None:
             known = self._known_route(request.model_name, request.model_version)
@@ -288,13 +266,9 @@ class RemoteEngine:
         return self._known_route(name, version)
 
     def receive(self, *, wait: bool = False) -> None:
-        """Take in what the coordinator has sent so far; responses are passed on in a later turn.
+        """Take in what the coordinator has sent so far, or, with *wait*, block until something arrives.
 
-        Args:
-            wait: Whether to block until something arrives.
-
-        Raises:
-            NotReadyError: If the coordinator has exited while this waited.
+        Responses are passed on in a later turn. NotReadyError if the coordinator has exited while this waited.
         """
         link = self.requests.open_link() if wait else self._link
         if link is None:
@@ -358,11 +332,7 @@ class RemoteEngine:
     # -- other processes ------------------------------------------------------------------------------------------
 
     def share_replicas(self, memory: LinkMemory) -> None:
-        """Take requests of other processes to replicas of this one from now on.
-
-        Args:
-            memory: The memory that guests here share with other processes.
-        """
+        """Take requests of other processes, which share *memory* with guests here, to replicas of this one."""
         assert self.replicas is not None
         assert self._link is not None
         models = ReplicaModels(self.replicas)
@@ -444,7 +414,6 @@ class RemoteEngine:
         return True
 
     def on_link_end(self) -> None:
-        """The coordinator has exited."""
         for waiting in self._calls.values():
             if isinstance(waiting, asyncio.Future) and not waiting.done():
                 waiting.set_exception(NotReadyError("Server exiting"))

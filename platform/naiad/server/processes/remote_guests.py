@@ -27,10 +27,8 @@ from naiad.protocol.inference import InferRequest, InferResponse, Sink, Submitte
 from naiad.server.processes.messages import ErrorFields, GuestCaller, error_fields, error_of
 from naiad.server.processes.remote_trace import RemoteTrace
 
-__all__ = ["GuestRelay", "RemoteGuests"]
-
+# A call that was open at two looks so far apart is reported. Most calls take less, and are never reported.
 _LASTING_SECONDS = 0.05
-"""A call that was open at two looks so far apart is reported. Most calls take less, and are never reported."""
 
 
 class Notify(Protocol):
@@ -54,29 +52,20 @@ class Routes(Protocol):
 
 
 class GuestWaits(NamedTuple):
-    """What a guest waits for, as its process reports it.
+    """What a guest waits for, as its process reports it."""
 
-    Attributes:
-        calls: For each of its calls that block it and that the coordinator does not have, by number, what it waits for:
-            for each event the numbers of the guests that could cause it; 0 for one that has asked for nothing so far.
-        is_executing: Whether it executes a batch, where that decides if it is blocked by a call that the coordinator
-            executes.
-    """
-
+    # For each of its calls that block it and that the coordinator does not have, by number, what it waits for: for each
+    # event the numbers of the guests that could cause it; 0 for one that has asked for nothing so far.
     calls: Mapping[int, Sequence[Sequence[int]]]
+    # Whether it executes a batch, where that decides if it is blocked by a call that the coordinator executes.
     is_executing: bool
 
 
 class _RelayedCall(NamedTuple):
-    """A call that the coordinator executes.
-
-    Attributes:
-        opened: Its request.
-        blocks_batch: Whether it blocks the guest only while that executes a batch.
-    """
+    """A call that the coordinator executes."""
 
     opened: OpenRequest
-    blocks_batch: bool
+    blocks_batch: bool  # whether it blocks the guest only while that executes a batch
 
 
 class _Results:
@@ -97,12 +86,6 @@ class GuestRelay:
     """Implements `naiad.guests.worker.GuestServices` for the guests of a process's replicas."""
 
     def __init__(self, notify: Notify, routes: Routes) -> None:
-        """A relay.
-
-        Args:
-            tell: Sends to the coordinator.
-            routes: Where calls go.
-        """
         self._notify = notify
         self._routes = routes
         self._own = ModelCalls()
@@ -130,7 +113,6 @@ class GuestRelay:
         return True
 
     def close(self) -> None:
-        """Report nothing more."""
         if self._next_look is not None:
             self._next_look.cancel()
 
@@ -207,7 +189,6 @@ class GuestRelay:
                 del self._relayed[worker]
 
     def on_result(self, worker: Worker, number: int, response: InferResponse | None, *, final: bool) -> None:
-        """The coordinator has sent a result of a call."""
         if number not in self._relayed.get(worker, ()):
             return  # the guest has exited, or does not want it any more
         if final:
@@ -233,7 +214,6 @@ class GuestRelay:
             self._notify("waits", report)
 
     def _waits(self) -> Mapping[int, GuestWaits]:
-        """By the numbers of the guests."""
         blocking = self._own.blocking_calls()
         calls: dict[Worker, list[int]] = {}
         executing = set()
@@ -310,24 +290,17 @@ class _RemoteSpec(NamedTuple):
 
 
 class RemoteGuest:
-    """A guest of another process, with what the coordinator's services use of a `Worker`.
+    """A guest of another process, with what the coordinator's services use of a `Worker`."""
 
-    Attributes:
-        spec: Its name, and its model's.
-        is_starting: Whether its model is being loaded.
-        load_number: Number of its version's load.
-        batches: Not empty if a decoupled or awaited call of it lasts, and its process has reported that it executes a
-            batch. Without a report, such a call counts as one that does not block it.
-        gpus: None: its calls have no tensors in GPU memory.
-    """
-
-    gpus = None
+    gpus = None  # its calls have no tensors in GPU memory
 
     def __init__(self, notify: Notify, number: int, name: str, model: str, load: int) -> None:
-        self.load_number = load
+        self.load_number = load  # of its version's load
+        # Not empty if a decoupled or awaited call of it lasts, and its process has reported that it executes a batch.
+        # Without a report, such a call counts as one that does not block it.
         self.batches: Sequence[None] = ()
         self.spec = _RemoteSpec(name, _RemoteLoad(model))
-        self.is_starting = False
+        self.is_starting = False  # whether its model is being loaded
         self.headers: Mapping[str, str] = {}
         self.caller: InferRequest | None = None
         self.results: dict[int, Sink] = {}  # by the numbers of its calls
@@ -391,13 +364,7 @@ class RemoteGuests:
         notify: Notify,
         find_trace: Callable[[int], Trace | None],
     ) -> None:
-        """No guests yet.
-
-        Args:
-            services: What models may use of the server.
-            tell: Sends to the process.
-            find_trace: Finds the trace of a request that was sent to the process, by its number on the link.
-        """
+        """*find_trace* finds the trace of a request that was sent to the process, by its number on the link."""
         self._services = services
         self._notify = notify
         self._find_trace = find_trace
@@ -493,7 +460,6 @@ class RemoteGuests:
         return cast("Worker", known or RemoteGuest(self._notify, 0, instance, "", load))
 
     def close(self) -> None:
-        """The process has exited, and its guests with it."""
         guests, self._guests = list(self._guests.values()), {}
         self._by_instance.clear()
         for remote in guests:

@@ -6,23 +6,17 @@ from collections.abc import Callable
 
 from naiad.protocol.inference import InferRequest, Sink
 
-__all__ = ["RemoteTrace"]
-
 
 class RemoteTrace:
     """Implements `naiad.protocol.inference.Trace` in the process that executes the request.
 
     The monotonic clock is the same in all processes, so the coordinator records the times as they are.
-
-    Attributes:
-        context: See `Trace`.
-        number: The number of the request on the link to the coordinator.
     """
 
     __slots__ = ("_report", "context", "number")
 
     def __init__(self, number: int, context: bytes | None, report: Callable[..., None]) -> None:
-        """A trace; *report* is called with the number and the five times of `on_computed`."""
+        """*report* gets the request's number on the link to the coordinator, and the five times of `on_computed`."""
         self.context = context
         self.number = number
         self._report = report
@@ -31,8 +25,7 @@ class RemoteTrace:
         """See `Trace`; called before the last response, which the coordinator gets after this."""
         self._report(self.number, queued, laid_out, started, ended, done)
 
-    on_composed = on_computed
-    """An ensemble or a cache that answers it measures the same five times."""
+    on_composed = on_computed  # an ensemble or a cache that answers it measures the same five times
 
     def start_child(self, request: InferRequest, sink: Sink) -> Sink:  # noqa: ARG002 - see `Trace`
         """The sink itself: calls go to the coordinator, where the child begins."""

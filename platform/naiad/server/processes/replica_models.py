@@ -10,14 +10,11 @@ from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
 from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
 from naiad.server.processes.request_session import GoneError
 
-__all__ = ["ReplicaModels"]
-
 
 class ReplicaModels:
     """Implements `OwnModels`: a request goes to the load of a version that its process had in mind, and stays here."""
 
-    is_exiting = False
-    """The coordinator knows: it rejects requests, and closes all replicas."""
+    is_exiting = False  # the coordinator knows: it rejects requests, and closes all replicas
 
     def __init__(self, replicas: OwnReplicas) -> None:
         self._replicas = replicas

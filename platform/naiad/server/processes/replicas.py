@@ -32,16 +32,13 @@ from naiad.server.processes.remote_guests import RemoteGuests
 from naiad.server.processes.request_link import RequestLink
 from naiad.server.processes.session import ProcessSession
 
-__all__ = ["ReplicaProcesses"]
-
 logger = logging.getLogger("naiad.engine")
 
 _GATHER_SECONDS = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
 _CALL = Origin(needs_idle=True)
-_PROCESS_EXIT = "process exit"
-"""Why an instance was restarted, where its process has exited."""
+_PROCESS_EXIT = "process exit"  # why an instance was restarted, where its process has exited
 
 
 class _ProcessEndedError(Exception):
@@ -49,24 +46,14 @@ class _ProcessEndedError(Exception):
 
 
 class _ReplicaProcess:
-    """A process that runs.
-
-    Attributes:
-        session: The link to it.
-        guests: Its guests.
-        orders: What it was ordered to do, and has not done yet.
-        gathering: Set once it has reported what it has counted.
-        calls: The calls that it has executed itself, as it reported last.
-    """
-
     def __init__(self, session: ProcessSession, services: ModelServices) -> None:
         self.session = session
         session.to_replicas.find_guest = self.find_guest
         self.guests = RemoteGuests(services, self.notify, session.to_replicas.trace_of)
         session.requests.on_call = self.guests.on_call
-        self.orders: dict[int, asyncio.Future[Any]] = {}
-        self.gathering: asyncio.Future[Any] | None = None
-        self.calls: Mapping[tuple[str, str], int] = {}
+        self.orders: dict[int, asyncio.Future[Any]] = {}  # what it was ordered to do, and has not done yet
+        self.gathering: asyncio.Future[Any] | None = None  # set once it has reported what it has counted
+        self.calls: Mapping[tuple[str, str], int] = {}  # that it has executed itself, as it reported last
 
     def find_guest(self, load: int, instance: str) -> Worker:
         return self.guests.of(load, instance)
@@ -76,25 +63,15 @@ class _ReplicaProcess:
 
 
 class _Replica:
-    """One replica.
-
-    Attributes:
-        specs: How to start its guests.
-        report: Its last report; None before the first one, and after its process has exited.
-        before: What it had counted in processes that have exited; None if none has.
-        restarts: How often each of its instances was restarted in those.
-        starting: Starts it in the next process; None while it runs.
-    """
-
     def __init__(self, specs: tuple[LaunchSpec, ...]) -> None:
-        self.specs = specs
-        self.report: ReplicaReport | None = None
-        self.before: ReplicaCounts | None = None
+        self.specs = specs  # how to start its guests
+        self.report: ReplicaReport | None = None  # its last one; None before that, and after its process has exited
+        self.before: ReplicaCounts | None = None  # what it had counted in processes that have exited; None if none has
+        # How often each of its instances was restarted in those.
         self.restarts: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self.starting: asyncio.Task[None] | None = None
+        self.starting: asyncio.Task[None] | None = None  # starts it in the next process; None while it runs
 
     def on_process_end(self) -> None:
-        """Its process has exited."""
         report, self.report = self.report, None
         if report is not None:
             counted, before = report.counts.statistics, self.before
@@ -104,7 +81,6 @@ class _Replica:
                 self.restarts[status.name][_PROCESS_EXIT] += 1
 
     def counts(self) -> list[ReplicaCounts]:
-        """What it has counted in all processes."""
         return [each for each in (self.before, None if self.report is None else self.report.counts) if each is not None]
 
 
@@ -166,7 +142,6 @@ class VersionReplicas:
             replica.starting = None
 
     def on_process_end(self, number: int) -> None:
-        """A process has exited, and the replica with it."""
         self._table.clear(self._order.row, number)
         if number in self._replicas:
             self._replicas[number].on_process_end()
@@ -191,7 +166,6 @@ class VersionReplicas:
     # -- state ----------------------------------------------------------------------------------------------------
 
     def on_report(self, number: int, report: ReplicaReport) -> None:
-        """A process has reported its replica."""
         replica = self._replicas.get(number)
         if replica is not None:
             replica.report = report
@@ -318,21 +292,14 @@ class VersionReplicas:
 
 
 class ReplicaProcesses:
-    """The processes that run replicas; implements `naiad.engine.serving.replicas.ReplicaMaker`.
+    """The processes that run replicas; implements `naiad.engine.serving.replicas.ReplicaMaker`."""
 
-    Attributes:
-        processes: See `ReplicaMaker`.
-        table: The loads of all versions in all processes.
-        services: What models may use of the server; set before the first process is connected.
-        keep_lines: Called with the lines that the other processes log, if a page shows them.
-    """
-
-    services: ModelServices
+    services: ModelServices  # what models may use of the server; set before the first process is connected
 
     def __init__(self, processes: int) -> None:
-        """No processes yet; *processes* is their number, the coordinator included."""
-        self.processes = processes
-        self.table = LoadTable.create(processes)
+        self.processes = processes  # their number, the coordinator included
+        self.table = LoadTable.create(processes)  # the loads of all versions in all processes
+        # Gets the lines that the other processes log, if a page shows them.
         self.keep_lines: Callable[[Sequence[ServerLine]], None] = lambda _: None
         self._running: dict[int, _ReplicaProcess] = {}
         self._versions: dict[int, VersionReplicas] = {}
@@ -350,14 +317,12 @@ class ReplicaProcesses:
         return number in self._versions
 
     def forget(self, number: int, row: int) -> None:
-        """A version has ended in all processes."""
         if self._versions.pop(number, None) is not None:
             self.table.free_row(row)
 
     # -- processes ------------------------------------------------------------------------------------------------
 
     def connect(self, number: int, session: ProcessSession) -> None:
-        """A process runs; it has its configuration."""
         process = self._running[number] = _ReplicaProcess(session, self.services)
         session.on_replica_message = lambda kind, message: self._on_message(number, process, kind, message)
         session.send_descriptor(FrameKind.TABLE, (self.processes, number), self.table.descriptor)
@@ -365,7 +330,6 @@ class ReplicaProcesses:
             version.on_process(number)
 
     def disconnect(self, number: int) -> None:
-        """A process exits, or has exited."""
         process = self._running.pop(number, None)
         if process is None:
             return
@@ -377,12 +341,7 @@ class ReplicaProcesses:
             version.on_process_end(number)
 
     async def order(self, number: int, method: str, *arguments: Any) -> Any:
-        """Have a process do something, and wait until it is done.
-
-        Raises:
-            _ProcessEndedError: If the process does not run, or exits meanwhile.
-            NaiadError: If it fails.
-        """
+        """Have a process do something, and wait for that; NaiadError if it fails, _ProcessEndedError if it exits."""
         process = self._running.get(number)
         if process is None:
             raise _ProcessEndedError("it does not run")
@@ -481,5 +440,4 @@ class ReplicaProcesses:
             process.guests.on_notice(name, arguments)
 
     def close(self) -> None:
-        """No process runs any more."""
         self.table.close()

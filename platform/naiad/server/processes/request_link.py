@@ -80,15 +80,11 @@ from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.region_use import split_regions
 
-__all__ = ["HeldCounts", "KnownRoute", "RequestLink"]
-
 logger = logging.getLogger("naiad.frontends")
 
-_LARGEST_NUMBER = 0xFFFFFFFF
-"""Of a request."""
+_LARGEST_NUMBER = 0xFFFFFFFF  # of a request
 _MAX_TEMPLATES = 4096
-_MAX_TEMPLATE_BYTES = 1 << 20
-"""Bytes of the names in templates, of tensors that the model may not have."""
+_MAX_TEMPLATE_BYTES = 1 << 20  # bytes of the names in templates, of tensors that the model may not have
 _NO_TOKEN = 0
 _UNKNOWN_ROUTE = VersionRoute(
     0,
@@ -97,69 +93,40 @@ _UNKNOWN_ROUTE = VersionRoute(
     config={},
     inputs=None,
 )
-_GIVEN = ""
-"""In place of the name of a model whose route the caller has found: no model has this name."""
+_GIVEN = ""  # in place of the name of a model whose route the caller has found: no model has this name
 
 
 class _KnownTemplate(NamedTuple):
-    """A template that the other process knows.
-
-    Attributes:
-        number: Its number.
-        sizes: Bytes of each input.
-        offsets: Where each begins.
-        size: Bytes of all together.
-        is_dense: Whether they have no gaps between them.
-        has_no_strings: Whether no request with the layout key that it was found by has counted strings.
-    """
+    """A template that the other process knows."""
 
     number: int
-    sizes: list[int]
-    offsets: tuple[int, ...]
-    size: int
-    is_dense: bool
-    has_no_strings: bool = False
+    sizes: list[int]  # bytes of each input
+    offsets: tuple[int, ...]  # where each begins
+    size: int  # bytes of all together
+    is_dense: bool  # no gaps are between them
+    has_no_strings: bool = False  # no request with the layout key that it was found by has counted strings
 
 
+# A request, its origin, and the number of the load that it was sent to: if that is gone when the other process reads
+# the request, it is sent once more. Plain, since creating a named tuple takes a quarter of a microsecond.
 _SentRequest: TypeAlias = "tuple[OpenRequest, Origin | None, int]"
-"""A request, its origin, and the number of the load that it was sent to: if that is gone when the other process reads
-the request, it is sent once more. Plain, since creating a named tuple takes a quarter of a microsecond."""
 
 
 class HeldCounts(NamedTuple):
-    """How much a process holds at a moment.
+    """How much a process holds at a moment."""
 
-    Attributes:
-        requests: Requests without their last response.
-        copied: Those of them whose inputs are still copied, or that follow such a request.
-        abandoned: Those of them whose further responses are dropped.
-        routes: Versions that requests can be sent to without asking the other process.
-        templates: Templates of requests, and layout keys that they are found by.
-        layouts: Layouts of responses.
-        segments: Segments of guests that are mapped.
-        input_bytes: Bytes of inputs in the parts of segments.
-    """
-
-    requests: int
-    copied: int
-    abandoned: int
-    routes: int
-    templates: int
-    layouts: int
-    segments: int
-    input_bytes: int
+    requests: int  # without their last response
+    copied: int  # those of them whose inputs are still copied, or that follow such a request
+    abandoned: int  # those of them whose further responses are dropped
+    routes: int  # versions that requests can be sent to without asking the other process
+    templates: int  # of requests, and layout keys that they are found by
+    layouts: int  # of responses
+    segments: int  # of guests that are mapped
+    input_bytes: int  # in the parts of segments
 
 
 class _CopiedRequest:
-    """A request that is sent once its inputs have been copied to a part, or one of a sequence that is to follow it.
-
-    Attributes:
-        opened: The request.
-        known: The route that was known when it came.
-        part: Where its inputs are; None if they were not copied.
-        place: Where they begin there.
-        later: What is to be sent after it.
-    """
+    """A request that is sent once its inputs have been copied to a part, or one of a sequence that is to follow it."""
 
     __slots__ = ("known", "later", "opened", "origin", "part", "place")
 
@@ -171,12 +138,12 @@ class _CopiedRequest:
         part: InputPart | None,
         place: int,
     ) -> None:
-        self.known = known
+        self.known = known  # the route that was known when it came
         self.opened = opened
         self.origin = origin
-        self.part = part
-        self.place = place
-        self.later: list[Callable[[], None]] = []
+        self.part = part  # where its inputs are; None if they were not copied
+        self.place = place  # where they begin there
+        self.later: list[Callable[[], None]] = []  # what is to be sent after it
 
 
 class KnownRoute:
@@ -192,15 +159,7 @@ class KnownRoute:
 
 
 class RequestLink:
-    """Requests to another process. Implements `Holder`: a request has its number on the link as its key.
-
-    Attributes:
-        find_guest: Finds the guest of an instance there, by the number of the version's load and the instance's name,
-            to look for deadlocks; None where that is not done.
-        routes: Where requests to a name and version go, as far as that is known. Dropped when it may have changed.
-        route_changes: How often they were dropped.
-        blocking: How many calls to the other process block now: frontends expect no response meanwhile.
-    """
+    """Requests to another process, after `connect`. Implements `Holder`: a request's key is its number on the link."""
 
     def __init__(
         self,
@@ -209,23 +168,23 @@ class RequestLink:
         take_other: Callable[[int, Payload], bool] = lambda *_: False,
         send_elsewhere: Callable[[OpenRequest, int], None] | None = None,
     ) -> None:
-        """Requests without a link; see `connect`.
+        """*find_route* finds a route by name and version, and adds it to `routes`; None if requests have theirs.
 
-        Args:
-            find_route: Finds a route by name and version, and adds it to `routes`; None where each request comes with
-                its route.
-            on_command: Called with kind and content of messages that do not concern requests, in order.
-            take_other: Called first with kind and payload of such a message; whether it was handled at once.
-            send_elsewhere: Called with a request and the number of its version's load, which the other process does not
-                have any more, or has no idle instance of for a call; None to send it there again.
+        *on_command* gets kind and content of messages that do not concern requests, in order; *take_other* gets kind
+        and payload of such a message before, and says whether it was handled at once. *send_elsewhere* gets a request
+        and the number of its version's load, which the other process does not have any more, or has no idle instance of
+        for a call; None to send it there again.
         """
+        # Of requests to a name and version, as far as known; dropped when they may have changed.
         self.routes: dict[tuple[str, int], KnownRoute] = {}
-        self.route_changes = 0
-        self.blocking = 0
+        self.route_changes = 0  # how often they were dropped
+        self.blocking = 0  # calls to the other process that block now: frontends expect no response meanwhile
         self._find_route = find_route
         self._on_command = on_command
         self._take_other = take_other
         self._send_elsewhere = send_elsewhere
+        # Finds the guest of an instance there, by the number of the version's load and the instance's name, to look for
+        # deadlocks; None where that is not done.
         self.find_guest: Callable[[int, str], Worker | None] | None = None
         self._submitted = self._submitted_before = 0  # requests, until now and until `trim` was called last
         self._loop = asyncio.get_running_loop()
@@ -248,16 +207,13 @@ class RequestLink:
         self._thread = threading.get_ident()
 
     def connect(self, link: Link) -> None:
-        """Use *link*, whose frames go to `on_frame`."""
         self._link = link
 
     @property
     def request_count(self) -> int:
-        """Number of requests without their last response."""
         return len(self._sent)
 
     def count_of(self, load: int) -> int:
-        """Number of requests to a loaded version without their last response."""
         return self._counts[load]
 
     @property
@@ -275,17 +231,12 @@ class RequestLink:
         )
 
     def open_link(self) -> Link:
-        """The link.
-
-        Raises:
-            NotReadyError: If the other process has exited.
-        """
+        """The link; NotReadyError if the other process has exited."""
         if self._link is None or not self._link.is_open:
             raise NotReadyError("Server exiting")
         return self._link
 
     def send(self, data: bytes) -> None:
-        """Send a frame, at the end of the loop's turn."""
         if self._link is not None:
             self._link.send(data)
 
@@ -329,15 +280,9 @@ class RequestLink:
     # -- requests -------------------------------------------------------------------------------------------------
 
     def submit(self, opened: OpenRequest, origin: Origin | None = None, known: KnownRoute | None = None) -> None:
-        """Send a request. What only the other process can reject is answered to its sink.
+        """Send a request; what only the other process can reject is answered to its sink. See `EngineFacade.submit`.
 
-        Args:
-            opened: The request.
-            origin: What the other process has to know of it beside its content.
-            known: Its route; None to find it.
-
-        Raises:
-            NaiadError: See `EngineFacade.submit`.
+        *origin* is what the other process has to know of it beside its content; without *known*, its route is found.
         """
         number = next(self._numbers) & _LARGEST_NUMBER
         request = opened.request
@@ -464,7 +409,6 @@ class RequestLink:
         self._counts[load] += 1
 
     def _remove(self, number: int) -> OpenRequest | None:
-        """Forget a request; None if there is none of that number."""
         sent = self._sent.pop(number, None)
         if sent is None:
             return None
@@ -611,13 +555,11 @@ class RequestLink:
         self.send(wire.frame(FrameKind.FORGET_TEMPLATES, b""))
 
     def trim(self) -> bool:
-        """Return free pages of a part to the system after a pause in traffic; called periodically.
+        """Return free pages of a part to the system after a pause in traffic; whether pages are left.
 
         Under load there are moments without a request in flight, too: pages that went back then would be cleared again
-        for the next one (of 1 MB: 4.8 page faults).
-
-        Returns:
-            Whether pages are left, after a few milliseconds: call it again in a later turn of the loop.
+        for the next one (of 1 MB: 4.8 page faults). Called periodically, and again in a later turn of the loop if pages
+        are left after a few milliseconds.
         """
         if self._template_bytes >= _MAX_TEMPLATE_BYTES:  # one of them has the names of a whole request
             self.forget_templates()

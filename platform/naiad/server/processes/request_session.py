@@ -75,10 +75,9 @@ from naiad.server.processes.region_use import join_regions
 from naiad.server.processes.remote_trace import RemoteTrace
 from naiad.server.processes.traced_sink import TracedSink
 
-__all__ = ["REQUEST_KINDS", "GoneError", "OwnModels", "RequestSession"]
-
 logger = logging.getLogger("naiad.frontends")
 
+# What the other process sends about its requests.
 REQUEST_KINDS = frozenset(
     {
         FrameKind.TEMPLATE,
@@ -93,11 +92,9 @@ REQUEST_KINDS = frozenset(
         FrameKind.TRACE,
     }
 )
-"""What the other process sends about its requests."""
 _MAX_LAYOUTS = 1024
 _MAX_LAYOUT_BYTES = 1 << 20
-_MAX_ATTEMPTS = 3
-"""After so many requests of a template, its layout is known if it ever will be."""
+_MAX_ATTEMPTS = 3  # after so many requests of a template, its layout is known if it ever will be
 _USUAL_ID = 1024
 
 
@@ -113,11 +110,7 @@ class OwnModels(Protocol):
         """Whether requests are rejected because the server ends."""
 
     def route(self, name: str, version: int, load: int) -> Target:
-        """What an inference request goes to.
-
-        Raises:
-            NaiadError: If there is none, which counts as a refusal; `GoneError` if the process has to look again.
-        """
+        """What a request goes to; NaiadError, a refusal, for none, `GoneError` if the process has to look again."""
 
     def find_target(self, name: str, version: int, load: int) -> Target:
         """What an inference request would go to; raises like `route`."""
@@ -129,15 +122,7 @@ class OwnModels(Protocol):
 
 
 class _OwnedTemplate:
-    """A template, and what is derived from it. It is the layout key of its requests, and where they are forwarded from.
-
-    Implements `ForwardSource`.
-
-    Attributes:
-        forwarding: Forwards requests of this template to the version that serves it now; None until that is known.
-        layout: Their layout there.
-        attempts: How often that was looked for, until it is found or given up.
-    """
+    """A template, and what is derived from it. It is the layout key of its requests; implements `ForwardSource`."""
 
     __slots__ = (
         "_session",
@@ -169,9 +154,10 @@ class _OwnedTemplate:
 
     def forget_version(self) -> None:
         """Another version may serve the model from now on."""
+        # Forwards its requests to the version that serves it now; None until that is known.
         self.forwarding: Forwarding | None = None
-        self.layout: CheckedLayout | None = None
-        self.attempts = 0
+        self.layout: CheckedLayout | None = None  # of its requests there
+        self.attempts = 0  # how often that was looked for, until it is found or given up
 
     def request_of(self, forwarded: ForwardedRequest) -> InferRequest:
         return self.request(self.slices(forwarded.inputs), forwarded.request_id, forwarded.context, None)
@@ -185,7 +171,6 @@ class _OwnedTemplate:
     def request(
         self, inputs: list[InputTensor], request_id: bytes, context: bytes, place: InputPlace | None
     ) -> InferRequest:
-        """A request with nothing but an id, a context and inputs."""
         return InferRequest(
             self.model_name,
             self.model_version,
@@ -198,7 +183,6 @@ class _OwnedTemplate:
         )
 
     def slices(self, data: bytes | memoryview) -> list[InputTensor]:
-        """The inputs of a request whose bytes are *data*."""
         return [
             InputTensor(name, datatype, shape, data[offset : offset + size])
             for (name, datatype, shape, size), offset in zip(self.inputs, self.offsets)  # noqa: B905 - on the request path
@@ -229,13 +213,7 @@ class _SessionSink:
 
 
 class RequestSession:
-    """Requests of one other process.
-
-    Attributes:
-        received_count: Number of requests of clients that it has sent here. It is counted here, so that a process that
-            is killed takes none of them along.
-        on_call: Submits a call of one of its guests.
-    """
+    """Requests of one other process, after `connect`."""
 
     def __init__(
         self,
@@ -244,14 +222,9 @@ class RequestSession:
         tracer: Tracer | None = None,
         find_part: Callable[[str, int, int], RegionPart] | None = None,
     ) -> None:
-        """A session without a link; see `connect`.
-
-        Args:
-            models: The models of this process.
-            memory: The memory that other processes share with guests.
-            tracer: Traces requests; None if those that may be traced go elsewhere.
-            find_part: Finds a part of a region of GPU memory; None if requests with tensors there go elsewhere.
-        """
+        """Requests that may be traced go elsewhere without *tracer*, those with GPU memory without *find_part*."""
+        # Requests of clients that it has sent here. It is counted here, so that a process that is killed takes none of
+        # them along.
         self.received_count = 0
         self._models = models
         self._memory = memory
@@ -265,6 +238,7 @@ class RequestSession:
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
         self._open: dict[int, SubmittedRequest | None] = {}  # by the numbers of requests; None during `submit`
+        # Submits a call of one of its guests.
         self.on_call: Callable[[GuestCaller, InferRequest, Sink], SubmittedRequest | None] = lambda *_: None
         self._layouts: dict[tuple[object, bool], int] = {}
         self._layout_count = 0
@@ -285,26 +259,21 @@ class RequestSession:
         }
 
     def connect(self, link: Link) -> None:
-        """Use *link*, whose frames of `REQUEST_KINDS` go to `on_frame`."""
         self._link = link
 
     @property
     def request_count(self) -> int:
-        """Number of requests without their last response."""
         return len(self._open)
 
     @property
     def template_count(self) -> int:
-        """Number of templates of the process that are known."""
         return len(self._templates)
 
     @property
     def segment_count(self) -> int:
-        """Number of segments of guests that the process has mapped."""
         return len(self._segments)
 
     def on_frame(self, kind: int, payload: Payload) -> None:
-        """Handle a frame of the other process."""
         try:
             if kind == FrameKind.SHORT_REQUEST:  # most frames
                 self._on_short_request(payload)
@@ -529,7 +498,6 @@ class RequestSession:
         self._next_trace = bytes(payload)
 
     def _remote_trace(self, number: int, announced: bytes) -> RemoteTrace:
-        """The trace of a request that the other process traces."""
         (has_context,) = TRACE.unpack_from(announced)
         return RemoteTrace(number, announced[TRACE.size :] if has_context else None, self._send_computed)
 
@@ -614,7 +582,6 @@ class RequestSession:
     # -- responses ------------------------------------------------------------------------------------------------
 
     def sink_of(self, number: int) -> Sink:
-        """What gets the responses to a request of this process."""
         return _SessionSink(number, self._respond, self._reject_late)
 
     def respond_forwarded(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:

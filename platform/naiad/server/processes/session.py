@@ -34,6 +34,7 @@ from naiad.server.processes.request_session import REQUEST_KINDS, RequestSession
 
 logger = logging.getLogger("naiad.frontends")
 
+# Methods of the engine that another process calls by their names.
 _FACADE = (
     "server_metadata",
     "is_started",
@@ -50,7 +51,6 @@ _FACADE = (
     "load",
     "unload",
 )
-"""Methods of the engine that another process calls by their names."""
 
 Service = Callable[..., Any]
 
@@ -79,14 +79,7 @@ class _EngineModels:
 
 
 class ProcessSession:
-    """One other process, as the coordinator sees it.
-
-    Attributes:
-        requests: Its requests to models here.
-        to_replicas: Requests to its replicas.
-        answered_count: Number of requests that it has answered by its own replicas, as it reported last.
-        on_replica_message: Called with the kind and content of what it sends about its replicas.
-    """
+    """One other process, as the coordinator sees it, after `connect`."""
 
     def __init__(
         self,
@@ -97,25 +90,20 @@ class ProcessSession:
         on_report: Callable[[ProcessSession, Any], None],
         on_gone: Callable[[OpenRequest, int], None] | None = None,
     ) -> None:
-        """A session without a link; see `connect`.
+        """*on_report* gets what the process reports of itself; *on_gone* is `send_elsewhere` of its `RequestLink`.
 
-        Args:
-            engine: The engine.
-            memory: The memory that other processes share with guests.
-            tracer: Traces requests of all processes.
-            services: What the process may call beside the engine's facade, or in its place, by name; "find_part" is for
-                its requests. It may be completed until the process listens.
-            on_report: Called with what the process reports of itself.
-            on_gone: See `send_elsewhere` of `RequestLink`, for requests to its replicas.
+        *services* is what the process may call beside the engine's facade, or in its place, by name; "find_part" is for
+        its requests. It may be completed until the process listens.
         """
-        self.answered_count = 0
+        self.answered_count = 0  # requests that it has answered by its own replicas, as it reported last
+        # Gets kind and content of what it sends about its replicas.
         self.on_replica_message: Callable[[int, Any], None] = lambda *_: None
 
         def find_part(name: str, offset: int, byte_size: int) -> RegionPart:
             part: RegionPart = services["find_part"](name, offset, byte_size)
             return part
 
-        self.requests = RequestSession(_EngineModels(engine), memory, tracer, find_part)
+        self.requests = RequestSession(_EngineModels(engine), memory, tracer, find_part)  # its requests to models here
         self.to_replicas = RequestLink(send_elsewhere=on_gone)
         self._engine = engine
         self._unconfirmed: deque[asyncio.Future[None]] = deque()
@@ -143,18 +131,15 @@ class ProcessSession:
         self.forget_segment = self.requests.forget_segment
 
     def connect(self, link: Link) -> None:
-        """Use *link*, whose frames go to `on_frame`."""
         self._link = link
         self.requests.connect(link)
         self.to_replicas.connect(link)
 
     @property
     def received_count(self) -> int:
-        """Number of requests that the process has sent here."""
         return self.requests.received_count
 
     def on_frame(self, kind: int, payload: Payload) -> None:
-        """Handle a frame of the process."""
         if kind in REQUEST_KINDS:
             self.requests.on_frame(kind, payload)
             return
@@ -186,18 +171,15 @@ class ProcessSession:
         self._taking.clear()
 
     def send(self, kind: int, message: Any) -> None:
-        """Send a pickled message now."""
         if self._link is not None:
             self._link.send(pack(kind, message))
             self._link.flush()
 
     def send_soon(self, kind: int, message: Any) -> None:
-        """Send a pickled message at the end of the loop's turn."""
         if self._link is not None:
             self._link.send(pack(kind, message))
 
     def send_descriptor(self, kind: int, message: Any, descriptor: int) -> None:
-        """Send a pickled message with a descriptor, which is duplicated."""
         if self._link is not None:
             self._link.send_descriptor(pack(kind, message), descriptor)
 

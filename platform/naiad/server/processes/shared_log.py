@@ -20,11 +20,7 @@ class OtherProcesses(Protocol):
 
 
 class RemoteLog:
-    """Implements `ServerLog` in a process other than the coordinator.
-
-    Attributes:
-        is_verbose: See `ServerLog`.
-    """
+    """Implements `ServerLog` in a process other than the coordinator."""
 
     def __init__(self, log: ActiveLog, engine: RemoteEngine) -> None:
         self._log = log
@@ -34,17 +30,14 @@ class RemoteLog:
 
     @property
     def settings(self) -> LogSettings:
-        """The current settings, which another process may have changed."""
         self.apply(self._engine.ask("log_settings"))
         return self._log.settings
 
     async def change(self, settings: LogSettings) -> None:
-        """Apply *settings* in all processes."""
         await self._engine.call("change_log", settings)
         self.apply(settings)
 
     def reopen(self) -> None:
-        """Open this process's log file again by its name."""
         self._log.reopen()
 
     def apply(self, settings: LogSettings) -> None:
@@ -54,11 +47,7 @@ class RemoteLog:
 
 
 class SharedLog:
-    """Implements `ServerLog` in the coordinator: changes its own log, and has the other processes change theirs.
-
-    Attributes:
-        is_verbose: See `ServerLog`.
-    """
+    """Implements `ServerLog` in the coordinator: changes its own log, and has the other processes change theirs."""
 
     def __init__(self, log: ActiveLog, processes: OtherProcesses) -> None:
         self._log = log
@@ -67,11 +56,9 @@ class SharedLog:
 
     @property
     def settings(self) -> LogSettings:
-        """The current settings."""
         return self._log.settings
 
     async def change(self, settings: LogSettings) -> None:
-        """Apply *settings* in all processes."""
         self._log.apply(settings)
         self.is_verbose = self._log.is_verbose
         self._processes.broadcast(FrameKind.LOG_SETTINGS, settings)

@@ -37,15 +37,10 @@ class NewCudaRegion(NamedTuple):
 
 
 class ReturnedRegions(NamedTuple):
-    """How unregistering ended.
-
-    Attributes:
-        taken: The regions that the processes took out.
-        used: Those of them that a process uses: the others put them back.
-    """
+    """How unregistering ended: the regions that the processes took out."""
 
     taken: Sequence[str]
-    used: Sequence[str]
+    used: Sequence[str]  # those of them that a process uses: the others put them back
 
 
 class FrontendProcesses(Protocol):
@@ -107,11 +102,7 @@ class SharedRegions:
         await self._processes.wait_sent()
 
     async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
-        """Unregister one region, or all of its kind (no name), in all processes.
-
-        Raises:
-            NaiadError: If requests use it, or some of them; the others are unregistered.
-        """
+        """Unregister one region, or all of its kind (no name), in all processes; NaiadError for those in use."""
         async with self._changing:
             names = self._regions.named(name, is_cuda=is_cuda)
             if not names:
@@ -129,14 +120,12 @@ class RemoteRegions:
     """Implements `RegionRegistry` in a process beside the coordinator. Each use first takes in announced changes."""
 
     def __init__(self, engine: RemoteEngine, *, is_allowed: bool) -> None:
-        """No regions; `is_allowed` as for `ClientRegions`."""
         self._engine = engine
         # The coordinator has found the GPUs of the regions that it announces, and uses its own region in requests.
         self._regions = ClientRegions(is_allowed=is_allowed, find_gpu=lambda _: bytes(16))
         self._taken: dict[str, Region | CudaRegion] = {}
 
     def on_command(self, kind: int, content: Any) -> None:
-        """Carry out a command of the coordinator."""
         if kind == FrameKind.REGION:
             self._add(content)
         elif kind == FrameKind.TAKE_REGIONS:
@@ -162,7 +151,6 @@ class RemoteRegions:
         self._engine.send(pack(FrameKind.USED_REGIONS, UsedRegions(number, used)))
 
     def _settle(self, returned: ReturnedRegions) -> None:
-        """Forget regions that were taken out, or put them back."""
         for name in returned.taken:
             region = self._taken.pop(name, None)
             if name not in returned.used:

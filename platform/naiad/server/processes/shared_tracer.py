@@ -18,14 +18,11 @@ from naiad.server.processes.remote_engine import RemoteEngine
 
 
 class RemoteTracer:
-    """Implements `RequestTracer` in a process beside the coordinator.
-
-    Attributes:
-        is_on: See `RequestTracer`; the coordinator announces changes, and waits until each process has taken them in.
-    """
+    """Implements `RequestTracer` in a process beside the coordinator."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
+        # The coordinator announces changes, and waits until each process has taken them in.
         self.is_on: bool = engine.ask("is_tracing")
 
     def submit(

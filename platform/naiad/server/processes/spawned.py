@@ -11,16 +11,9 @@ from typing import NamedTuple
 
 from naiad.core.child_processes import start_own_code
 
-__all__ = ["SpawnedProcess", "SpawnedProcesses"]
-
 
 class SpawnedProcess(NamedTuple):
-    """A process that waits for its first message, its configuration.
-
-    Attributes:
-        process: The process. It ends when the other end of its socket is closed.
-        socket: This process's end of the socket between them.
-    """
+    """A process that waits for its first message, its configuration, and ends when *socket*, this end, is closed."""
 
     process: subprocess.Popen[bytes]
     socket: socket.socket
@@ -34,24 +27,15 @@ class SpawnedProcesses:
         self._is_closed = False
 
     def spawn(self, count: int) -> None:
-        """Start *count* processes for later; none after `close`.
-
-        Raises:
-            OSError: If one cannot be started.
-        """
+        """Start *count* processes for later; none after `close`."""
         for _ in range(0 if self._is_closed else count):
             self._waiting.append(_spawn())
 
     def take(self) -> SpawnedProcess:
-        """A process that the caller ends: the oldest that waits, else a new one.
-
-        Raises:
-            OSError: If none waits and one cannot be started.
-        """
+        """A process that the caller ends: the oldest that waits, else a new one."""
         return self._waiting.popleft() if self._waiting else _spawn()
 
     async def close(self) -> None:
-        """End the processes that were not taken."""
         self._is_closed = True
         while self._waiting:
             spawned = self._waiting.popleft()

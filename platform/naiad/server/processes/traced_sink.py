@@ -9,8 +9,6 @@ from naiad.frontends.tracing.request_trace import TraceRecorder, record_answer, 
 from naiad.protocol.delivery import reject_sink
 from naiad.protocol.inference import InferResponse, Sink
 
-__all__ = ["TracedSink"]
-
 
 class TracedSink:
     """The coordinator's sink of a traced request of another process.
@@ -21,14 +19,7 @@ class TracedSink:
     __slots__ = ("_announce", "_is_answered", "_is_gone", "_protocol", "_recorder", "_sink")
 
     def __init__(self, recorder: TraceRecorder, sink: Sink, protocol: str, announce: Callable[[], None]) -> None:
-        """A sink in front of another one.
-
-        Args:
-            recorder: Records the responses.
-            sink: Sends them to that process.
-            protocol: `HTTP` or `GRPC`.
-            announce: Has that process report when it has sent them; called before the first one.
-        """
+        """*announce* has that process report when it has sent the responses; it is called before the first one."""
         self._recorder = recorder
         self._sink = sink
         self._protocol = protocol
@@ -37,7 +28,6 @@ class TracedSink:
         self._is_gone = False
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        """Record a response and send it."""
         if self._announce is not None:
             self._announce()
             self._announce = None
@@ -59,13 +49,11 @@ class TracedSink:
             self._recorder.close()
 
     def on_sent(self, began: int, ended: int, *, final: bool) -> None:
-        """The other process has sent a response."""
         record_sending(self._recorder, self._protocol, began, ended)
         if final:
             self._recorder.close()
 
     def on_process_end(self) -> None:
-        """The other process has exited."""
         self._is_gone = True
         if self._is_answered:
             self._recorder.close()
