@@ -21,7 +21,6 @@ class TritonPythonModel:
         return complete_from(config, lambda settings: Forest(load(settings), settings).interface())
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Read the file, and compare it with the configuration."""
         settings = read(args)
         forest = Forest(load(settings), settings)
         check(settings, forest.interface())
@@ -33,5 +32,4 @@ class TritonPythonModel:
         self._runner = BatchRunner(settings, forest.run)
 
     def execute(self, requests: List[Any]) -> List[Any]:
-        """Evaluate the forest once for all requests that the server has batched."""
         return self._runner.execute(requests)

@@ -20,22 +20,14 @@ _FILENAMES = {
     "xgboost_ubj": "xgboost.ubj",
     "lightgbm": "model.txt",
     "treelite_checkpoint": "checkpoint.tl",
-}
-"""The file of each `model_type`."""
-
-_BINARY_CLASSIFIER, _MULTICLASS_CLASSIFIER = 0, 2
-"""Treelite's numbers of tasks (include/treelite/enum/task_type.h)."""
-
+}  # the file of each `model_type`
+_BINARY_CLASSIFIER, _MULTICLASS_CLASSIFIER = 0, 2  # Treelite's numbers of tasks (include/treelite/enum/task_type.h)
 _WITHOUT_EFFECT = ("layout", "chunk_size", "transfer_threshold", "use_experimental_optimizations")
 _RENAMED = {"algo": "layout", "threads_per_tree": "chunk_size", "output_class": "is_classifier"}
 
 
 def load(settings: ModelSettings) -> Any:
-    """The forest in a model's file.
-
-    Raises:
-        ModelLoadError: If there is no file, if its type is unknown, or if Treelite cannot read it.
-    """
+    """The forest in a model's file; ModelLoadError if there is none, or Treelite cannot read it."""
     kind, path = _find(settings)
     unknown = settings.flag("xgboost_allow_unknown_field", default=False)
     readers: Mapping[str, Callable[[], Any]] = {

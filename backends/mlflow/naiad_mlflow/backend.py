@@ -24,7 +24,6 @@ class TritonPythonModel:
         return complete_from(config, lambda settings: interface_of(read_metadata(settings), settings))
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Load the model, and compare its signature with the configuration."""
         settings = read(args)
         metadata = read_metadata(settings)
         signature = signature_of(metadata, settings)
@@ -39,5 +38,4 @@ class TritonPythonModel:
         )
 
     def execute(self, requests: List[Any]) -> List[Any]:
-        """Ask the model once about all requests that the server has batched, where their parameters are equal."""
         return self._runner.execute(requests)

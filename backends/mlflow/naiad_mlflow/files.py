@@ -12,41 +12,28 @@ from saved_models.settings import ModelSettings
 
 _FILE = "MLmodel"
 _FLAVOR = "python_function"
-_AGENTS = ("chat_model", "chat_agent", "responses_agent")
-"""Modules of MLflow whose models read the first row alone."""
+_AGENTS = ("chat_model", "chat_agent", "responses_agent")  # modules of MLflow whose models read the first row alone
 _PARAMETER, _SETTING = "allow_code", "allow-code"
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What `MLmodel` says.
-
-    Attributes:
-        directory: The directory of the model.
-        signature: Its signature as written: JSON texts by `inputs`, `outputs` and `params`; None without one.
-        is_typed: Whether the signature was made of type hints, which `predict` gets values of.
-        written_by: Version of MLflow that wrote it; empty if it does not say so.
-        is_agent: Whether it answers one row at a time.
-    """
+    """What `MLmodel` says."""
 
     directory: Path
+    # As written: JSON texts by `inputs`, `outputs` and `params`; None without one.
     signature: Optional[Mapping[str, Any]]
-    is_typed: bool
-    written_by: str
-    is_agent: bool = False
+    is_typed: bool  # whether the signature was made of type hints, which `predict` gets values of
+    written_by: str  # version of MLflow; empty if the file does not say it
+    is_agent: bool = False  # whether it answers one row at a time
 
     @property
     def path(self) -> Path:
-        """The file."""
         return self.directory / _FILE
 
 
 def read_metadata(settings: ModelSettings) -> Metadata:
-    """What a model says about itself. No code of the model runs, and MLflow is not imported: that takes seconds.
-
-    Raises:
-        ModelLoadError: If there is no model, or its file cannot be read or has no flavor for Python.
-    """
+    """What a model says about itself. No code of the model runs, and MLflow is not imported: that takes seconds."""
     directory = _find(settings)
     path = directory / _FILE
     try:
@@ -82,11 +69,7 @@ def _find(settings: ModelSettings) -> Path:
 
 
 def load(metadata: Metadata, settings: ModelSettings) -> Any:
-    """The model, as `mlflow.pyfunc.load_model` gives it. This runs code of the model.
-
-    Raises:
-        ModelLoadError: If MLflow cannot load it, or the operator allows no code in models.
-    """
+    """The model, as `mlflow.pyfunc.load_model` gives it. This runs code of the model."""
     # As a model.py, unless the operator says otherwise.
     if not settings.allows(_PARAMETER, _SETTING, default=True):
         raise settings.error(

@@ -43,11 +43,7 @@ class InputReader:
         self._read = _READERS[form]
 
     def read(self, arrays: Arrays) -> Any:
-        """The argument of `predict`.
-
-        Raises:
-            InputError: If a value does not have the form of its column.
-        """
+        """The argument of `predict`; InputError if a value does not have the form of its column."""
         return self._read({name: column for name, column in self._columns.items() if name in arrays}, arrays)
 
 
@@ -105,7 +101,6 @@ def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _values(name: str, column: Column, array: np.ndarray[Any, Any]) -> Any:
-    """The values of a column: one for each row."""
     values = row_values(name, array)
     if values.dtype != object or column.kind == "binary":
         return values
@@ -127,11 +122,7 @@ def _times(name: str, texts: List[str]) -> Any:
 
 
 def read_time(where: str, text: Any) -> Any:
-    """A time without a zone, which columns have; one with a zone becomes UTC.
-
-    Raises:
-        InputError: If it has no date, as words such as `now` and times of today.
-    """
+    """A time without a zone, which columns have; one with a zone becomes UTC. InputError for words such as `now`."""
     try:
         if not _DATE.match(text):
             raise ValueError(f"'{text}' does not begin with a year and a month")
@@ -142,11 +133,7 @@ def read_time(where: str, text: Any) -> Any:
 
 
 def read_json(where: str, text: str) -> Any:
-    """The value in a text.
-
-    Raises:
-        InputError: If it is not JSON.
-    """
+    """The value in a text; InputError if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError as problem:

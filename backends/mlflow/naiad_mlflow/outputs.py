@@ -15,24 +15,15 @@ _SINGLE = (str, bytes, dict, Number, type(None))
 
 
 class OutputWriter:
-    """Finds each output in a prediction: by its name, else as the only one, else by its position.
-
-    Args:
-        settings: The configuration.
-        optional: Names of outputs that predictions may lack.
-    """
+    """Finds each output in a prediction: by its name, else as the only one, else by its position."""
 
     def __init__(self, settings: ModelSettings, optional: FrozenSet[str] = frozenset()) -> None:
         self._tensors = settings.outputs
-        self._optional = optional
+        self._optional = optional  # names of outputs that predictions may lack
         self._is_batching = settings.max_batch_size > 0
 
     def write(self, prediction: Any, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
-        """The outputs of these names, but for optional ones that the prediction lacks.
-
-        Raises:
-            ValueError: If the prediction lacks one, or has values that its type cannot have.
-        """
+        """The outputs of these names; ValueError if one that is not optional is missing, or a value does not fit."""
         parts = self._parts(prediction)
         return {
             tensor.name: fitted(_typed(parts[tensor.name], tensor), tensor, is_batching=self._is_batching)

@@ -14,8 +14,7 @@ from naiad_mlflow.inputs import InputReader, read_json, read_time
 from naiad_mlflow.outputs import OutputWriter
 from naiad_mlflow.signature import PREFIX, Parameter
 
-_REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
-"""Codes of MLflow's errors about values."""
+_REFUSED = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})  # codes of MLflow's errors about values
 
 
 class Predictor:
@@ -38,13 +37,7 @@ class Predictor:
         return (json.dumps(known),) if known else ()
 
     def run(self, arrays: Arrays, wanted: Sequence[str], parameters: str = "") -> Dict[str, np.ndarray[Any, Any]]:
-        """The outputs of these names for a batch.
-
-        Raises:
-            InputError: If MLflow, the model or its library refuses the inputs or parameters.
-            TritonModelException: If the model fails.
-            ValueError: If an output cannot have what the model gives.
-        """
+        """The outputs of these names for a batch; InputError if MLflow, the model or its library refuses the inputs."""
         given = self._reader.read(arrays)
         named = json.loads(parameters or "{}").items()
         values = {name: _value(self._parameters[name], value) for name, value in named}

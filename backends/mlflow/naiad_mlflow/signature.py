@@ -18,11 +18,8 @@ from saved_models.settings import ModelSettings
 
 from naiad_mlflow.files import Metadata
 
-INPUT, OUTPUT = "input", "output"
-"""Names of an input and an output that the signature gives none."""
-
-PREFIX = "params."
-"""Before the name of a parameter in requests: for those with a name that the server reads itself."""
+INPUT, OUTPUT = "input", "output"  # names of an input and an output that the signature gives none
+PREFIX = "params."  # before the name of a parameter in requests: for those with a name that the server reads itself
 _OF_THE_SERVER = frozenset(
     {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "binary_data_output"}
 )
@@ -33,9 +30,7 @@ _COLUMNS = {
     "long": "TYPE_INT64",
     "float": "TYPE_FP32",
     "double": "TYPE_FP64",
-}
-"""Types of columns that tensors have as well. Others are strings: texts, bytes, times in ISO 8601, and else JSON."""
-
+}  # types of columns that tensors have as well. Others are strings: texts, bytes, times in ISO 8601, and else JSON
 _TENSOR = "tensor"
 _TEXTS = frozenset({"string", "binary", "datetime"})
 _TENSORS = {np.dtype(kind): name for name, kind in pb_utils.TRITON_STRING_TO_NUMPY.items() if name != "TYPE_STRING"}
@@ -54,27 +49,17 @@ class Form(enum.Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column or a tensor of a schema.
-
-    Attributes:
-        name: Its name.
-        kind: MLflow's name of a column's type, `json` for types without one; empty for tensors.
-        data_type: Type of the tensor; empty if there is none.
-        shape: Its shape with the rows of a batch.
-        is_required: Whether requests must have it.
-        described: Its type as the schema says it.
-    """
+    """A column or a tensor of a schema."""
 
     name: str
-    kind: str
-    data_type: str
-    shape: Tuple[int, ...]
-    is_required: bool
-    described: str
+    kind: str  # MLflow's name of a column's type, `json` for types without one; empty for tensors
+    data_type: str  # of the tensor; empty if there is none
+    shape: Tuple[int, ...]  # with the rows of a batch
+    is_required: bool  # whether requests must have it
+    described: str  # its type as the schema says it
 
     @property
     def tensor(self) -> ModelTensor:
-        """The tensor that it is in requests."""
         return ModelTensor(
             self.name, self.data_type, self.shape, described=self.described, is_optional=not self.is_required
         )
@@ -82,42 +67,25 @@ class Column:
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of requests.
-
-    Attributes:
-        name: Its name.
-        kind: MLflow's name of its type.
-        is_list: Whether its values are lists, which requests give as JSON.
-    """
+    """A parameter of requests."""
 
     name: str
-    kind: str
-    is_list: bool
+    kind: str  # MLflow's name of its type
+    is_list: bool  # whether its values are lists, which requests give as JSON
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a model takes.
+    """What a model takes."""
 
-    Attributes:
-        form: What `predict` is given; None for a model without a signature.
-        inputs: Columns or tensors.
-        parameters: Parameters of requests, by their names.
-        optional: Names of outputs that predictions may lack.
-    """
-
-    form: Optional[Form]
-    inputs: Tuple[Column, ...]
-    parameters: Dict[str, Parameter]
-    optional: FrozenSet[str] = frozenset()
+    form: Optional[Form]  # None for a model without a signature
+    inputs: Tuple[Column, ...]  # columns or tensors
+    parameters: Dict[str, Parameter]  # of requests, by their names
+    optional: FrozenSet[str] = frozenset()  # names of outputs that predictions may lack
 
 
 def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
-    """What a model takes, compared with the inputs of its configuration.
-
-    Raises:
-        ModelLoadError: If the configuration lacks an input, or has one that the signature has not.
-    """
+    """What a model takes; ModelLoadError if the configuration lacks an input, or has one that the signature has not."""
     parameters = {
         entry["name"]: Parameter(entry["name"], str(entry["type"]), is_list=entry.get("shape") is not None)
         for entry in _entries(metadata, "params", settings) or ()
@@ -154,11 +122,7 @@ def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
 
 
 def interface_of(metadata: Metadata, settings: ModelSettings) -> ModelInterface:
-    """The tensors that a signature stands for.
-
-    Raises:
-        ModelLoadError: If there is no signature, or it does not say what the configuration does not say either.
-    """
+    """The tensors that a signature stands for; ModelLoadError without a signature, unless they are configured."""
     found = []
     for side, default in (("input", INPUT), ("output", OUTPUT)):
         entries = _entries(metadata, f"{side}s", settings)

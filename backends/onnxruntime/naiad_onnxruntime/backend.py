@@ -22,7 +22,6 @@ class TritonPythonModel:
         return complete_from(config, lambda settings: interface_of(open_session(settings), settings))
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Open the file, and compare it with the configuration."""
         settings = read(args)
         session = open_session(settings)
         interface = interface_of(session, settings)
@@ -31,5 +30,4 @@ class TritonPythonModel:
         self._runner = BatchRunner(settings, run, ragged=RaggedBatches(settings))
 
     def execute(self, requests: List[Any]) -> List[Any]:
-        """Run the session once for all requests that the server has batched."""
         return self._runner.execute(requests)

@@ -36,34 +36,23 @@ _SESSION_ENTRIES: Mapping[str, Optional[str]] = {
     "session.intra_op.spin_duration_us": None,
     "session.inter_op.allow_spinning": "0",
     "session.use_device_allocator_for_initializers": None,
-}
-"""Parameters that are entries of the session's configuration: their values if none is given."""
-
+}  # parameters that are entries of the session's configuration: their values if none is given
 _CUDA_PARAMETERS: Dict[str, Tuple[str, Mapping[str, str]]] = {
     "cudnn_conv_algo_search": ("cudnn_conv_algo_search", {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"}),
     "gpu_mem_limit": ("gpu_mem_limit", {}),
     "arena_extend_strategy": ("arena_extend_strategy", {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"}),
     "do_copy_in_default_stream": ("do_copy_in_default_stream", {}),
-}
-"""Parameters of the configuration: option of CUDA's provider, and its words for the reference's numbers."""
-
+}  # parameters of the configuration: option of CUDA's provider, and its words for the reference's numbers
 _TENSORRT_PARAMETERS = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
-}
-"""Parameters of the accelerator `tensorrt` that the reference names otherwise; the others have the provider's names."""
-
+}  # parameters of the accelerator `tensorrt` that the reference names otherwise; the others have the provider's names
 _TENSORRT_PRECISIONS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable", "FP32": ""}
 
 
 def open_session(settings: ModelSettings) -> Any:
-    """The session of a model's file.
-
-    Raises:
-        ModelLoadError: If there is no file, if ONNX Runtime cannot read it, if a parameter has a wrong value, or
-            if the instance is to run on a GPU and the environment's ONNX Runtime cannot.
-    """
+    """The session of a model's file."""
     path = settings.find_file(_FILENAME)
     options = _session_options(settings)
     providers = _providers(settings)
@@ -196,11 +185,7 @@ def _tensorrt_options(parameters: Mapping[str, str], settings: ModelSettings) ->
 
 
 def interface_of(session: Any, settings: ModelSettings) -> ModelInterface:
-    """The tensors that the file declares.
-
-    Raises:
-        ModelLoadError: If an input or output is no tensor, but a sequence or a map.
-    """
+    """The tensors that the file declares; ModelLoadError for a sequence or a map."""
     return ModelInterface(
         inputs=tuple(_tensor(info, settings) for info in session.get_inputs()),
         outputs=tuple(_tensor(info, settings) for info in session.get_outputs()),

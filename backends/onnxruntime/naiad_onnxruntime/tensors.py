@@ -37,12 +37,7 @@ class SessionRunner:
         }
 
     def run(self, arrays: Arrays, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
-        """The outputs of these names.
-
-        Raises:
-            InputError: If ONNX Runtime refuses the inputs.
-            TritonModelException: If it fails.
-        """
+        """The outputs of these names; InputError if ONNX Runtime refuses inputs, TritonModelException if it fails."""
         for name in self._strings & arrays.keys():
             # The binding would write bytes as literals of Python.
             arrays[name] = strings(name, arrays[name])

@@ -24,7 +24,6 @@ class TritonPythonModel:
         return complete_config(config)
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Read the file, and compare it with the configuration."""
         settings = read(args)
         options = read_options(settings)
         apply_options(options, settings)
@@ -33,5 +32,4 @@ class TritonPythonModel:
         self._runner = BatchRunner(settings, run, TorchTensors(), ragged=RaggedBatches(settings))
 
     def execute(self, requests: List[Any]) -> List[Any]:
-        """Call the model once for all requests that the server has batched."""
         return self._runner.execute(requests)

@@ -18,16 +18,11 @@ from naiad_pytorch.model import Model
 from naiad_pytorch.options import Options, read_options
 from naiad_pytorch.tensors import DATA_TYPES, TORCH_TYPES
 
-_SIZES = (2, 3)
-"""Sizes that a trial gives to dimensions that vary; exported programs take no 1 for them."""
+_SIZES = (2, 3)  # sizes that a trial gives to dimensions that vary; exported programs take no 1 for them
 
 
 def complete_config(config: Any) -> Any:
-    """`auto_complete_config` of this backend.
-
-    Raises:
-        ModelLoadError: If the file cannot be read, or tells too little.
-    """
+    """`auto_complete_config` of this backend; ModelLoadError if the file cannot be read, or tells too little."""
     written: Dict[str, Any] = config.as_dict()
     if is_complete(written):
         return config

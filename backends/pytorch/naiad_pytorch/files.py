@@ -17,11 +17,7 @@ _SCRIPT, _PACKAGE, _CODE = "model.pt", "model.pt2", "model.py"
 
 
 def open_model(settings: ModelSettings, options: Options) -> Model:
-    """The model in a version's directory.
-
-    Raises:
-        ModelLoadError: If there is no file, or PyTorch cannot read it.
-    """
+    """The model in a version's directory."""
     path = find_file(settings)
     if path.suffix == ".py":
         return ModuleModel(path, settings, options)
@@ -35,9 +31,6 @@ def find_file(settings: ModelSettings) -> Path:
 
     The server writes the name of the reference's first kind into configurations that name none, so such a name says
     little: what is there counts. Weights beside code belong to the code.
-
-    Raises:
-        ModelLoadError: If there is none.
     """
     named = settings.config.get("default_model_filename") or ""
     if named not in {"", _SCRIPT, _PACKAGE}:

@@ -8,45 +8,28 @@ import torch
 from saved_models.interface import ModelTensor
 from saved_models.settings import ModelSettings
 
-Key = Union[int, str]
-"""Where an output is in what a call returns: a position, or a name."""
+Key = Union[int, str]  # where an output is in what a call returns: a position, or a name
 
 
 class Model(Protocol):
-    """A model that was read from its file.
+    """A model that was read from its file."""
 
-    Attributes:
-        described: Its interface as its file tells it, for errors.
-        inputs: Types and shapes of its inputs with the names that they get where the configuration gives none; None
-            for an input about which the file says nothing but the name.
-        input_names: These names.
-        output_names: The names of outputs, in order; empty if only a call tells how many there are.
-        device: Where its inputs must be.
-    """
-
-    described: str
+    described: str  # its interface as its file tells it, for errors
+    # Types, shapes, and names for where the configuration gives none; None where the file has the name alone.
     inputs: Tuple[Optional[ModelTensor], ...]
-    input_names: Tuple[str, ...]
-    output_names: Tuple[str, ...]
-    device: torch.device
+    input_names: Tuple[str, ...]  # these names
+    output_names: Tuple[str, ...]  # in order; empty if only a call tells how many there are
+    device: torch.device  # where its inputs must be
 
     def bind(self, settings: ModelSettings) -> Dict[str, Key]:
-        """Compare the configuration with the model, and find out where each output is in what a call returns.
-
-        Raises:
-            ModelLoadError: With the first difference.
-        """
+        """Compare the configuration, and find each output in what a call returns; ModelLoadError for a difference."""
 
     def call(self, values: Mapping[str, Any]) -> Any:
         """What the model returns for inputs by the configuration's names: tensors, and lists of strings."""
 
 
 def require_tensors(settings: ModelSettings, described: str) -> None:
-    """Refuse a configuration without inputs or without outputs, in the reference's words.
-
-    Raises:
-        ModelLoadError: With what the file says of itself.
-    """
+    """Refuse a configuration without inputs or without outputs, in the reference's words."""
     for kind, tensors in (("input", settings.inputs), ("output", settings.outputs)):
         if not tensors:
             raise settings.error(
@@ -68,11 +51,7 @@ def _is_strings(values: Sequence[Any]) -> bool:
 
 
 def output_at(outputs: Union[Sequence[Any], Mapping[str, Any]], name: str, key: Key) -> Any:
-    """The output of this name.
-
-    Raises:
-        IndexError: If there is none.
-    """
+    """The output of this name; IndexError if there is none."""
     if isinstance(outputs, Mapping):
         if name in outputs:
             return outputs[name]

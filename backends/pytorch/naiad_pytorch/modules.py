@@ -57,7 +57,6 @@ class ModuleModel:
         return {tensor.name: number for number, tensor in enumerate(settings.outputs)}
 
     def call(self, values: Mapping[str, Any]) -> Any:
-        """What `forward` returns."""
         return self._module(*[values.get(name) for name in self._order])
 
 

@@ -19,41 +19,25 @@ _SHARING = "ENABLE_WEIGHT_SHARING"
 
 @dataclass(frozen=True)
 class Options:
-    """What the parameters of a model ask for.
+    """What the parameters of a model ask for. A flag of None leaves the choice to PyTorch."""
 
-    Attributes:
-        device: Where the inputs are to be; None where the model itself decides, and inputs are on the CPU.
-        is_inference: Whether autograd is off altogether, and not only its recording.
-        is_optimized: Whether the executor of TorchScript optimizes.
-        is_jit_executor: Whether it profiles before it optimizes; None to leave that to PyTorch.
-        is_jit_profiling: Whether it profiles at all; None likewise.
-        is_tensor_fuser: Whether it fuses operations; None likewise.
-        has_cudnn: Whether cuDNN may be used.
-        cleans_cache: Whether memory of the GPU is given back after each call.
-        intra_op_threads: Threads within an operation; 0 to leave that to PyTorch.
-        inter_op_threads: Threads for operations beside each other; 0 likewise.
-        compile_arguments: Arguments of `torch.compile` for a module in `model.py`; None not to compile it.
-    """
-
+    # Where the inputs are to be; None where the model itself decides, and inputs are on the CPU.
     device: Optional[torch.device] = None
-    is_inference: bool = True
-    is_optimized: bool = True
-    is_jit_executor: Optional[bool] = None
-    is_jit_profiling: Optional[bool] = None
-    is_tensor_fuser: Optional[bool] = None
-    has_cudnn: bool = True
-    cleans_cache: bool = False
-    intra_op_threads: int = 0
-    inter_op_threads: int = 0
+    is_inference: bool = True  # whether autograd is off altogether, and not only its recording
+    is_optimized: bool = True  # whether the executor of TorchScript optimizes
+    is_jit_executor: Optional[bool] = None  # whether it profiles before it optimizes
+    is_jit_profiling: Optional[bool] = None  # whether it profiles at all
+    is_tensor_fuser: Optional[bool] = None  # whether it fuses operations
+    has_cudnn: bool = True  # whether cuDNN may be used
+    cleans_cache: bool = False  # whether memory of the GPU is given back after each call
+    intra_op_threads: int = 0  # threads within an operation; 0 to leave that to PyTorch
+    inter_op_threads: int = 0  # threads for operations beside each other; 0 likewise
+    # Of `torch.compile` for a module in `model.py`; None not to compile it.
     compile_arguments: Optional[Mapping[str, Any]] = field(default=None)
 
 
 def read_options(settings: ModelSettings) -> Options:
-    """The options in the parameters of a model.
-
-    Raises:
-        ModelLoadError: If a parameter has a wrong value, or the instance is on a GPU that PyTorch cannot use.
-    """
+    """The options in the parameters of a model; ModelLoadError for a wrong value, or a GPU that PyTorch cannot use."""
     intra = settings.integer("INTRA_OP_THREAD_COUNT", settings.integer("NUM_THREADS", 0))
     inter = settings.integer("INTER_OP_THREAD_COUNT", settings.integer("NUM_INTEROP_THREADS", 0))
     return Options(

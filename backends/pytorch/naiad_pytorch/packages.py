@@ -24,11 +24,7 @@ _DYNAMIC = -1
 
 
 def open_package(path: Path, settings: ModelSettings, options: Options) -> Model:
-    """The model in a package.
-
-    Raises:
-        ModelLoadError: If PyTorch cannot read it, or it was compiled for another kind of device.
-    """
+    """The model in a package; ModelLoadError if PyTorch cannot read it, or it is for another kind of device."""
     content = content_of(path)
     try:
         if content is Content.EXPORTED:
@@ -48,8 +44,7 @@ def open_package(path: Path, settings: ModelSettings, options: Options) -> Model
     )
 
 
-Run = Callable[[List[torch.Tensor]], Sequence[Any]]
-"""Computes the outputs from the inputs, both in the order of the call specification."""
+Run = Callable[[List[torch.Tensor]], Sequence[Any]]  # outputs from inputs, in the order of the call specification
 
 
 class PackageModel:
@@ -119,12 +114,10 @@ class PackageModel:
         check(replace(settings, outputs=(), states=()), ModelInterface(tuple(named), ()))
 
     def call(self, values: Mapping[str, Any]) -> Any:
-        """The outputs, in the order of the call specification."""
         return tuple(self._run([values[name] for name in self._order]))
 
 
 def _open_compiled(path: Path, settings: ModelSettings, options: Options) -> PackageModel:
-    """Machine code in a package."""
     described = describe_inputs(path)
     if described is None:
         # Read once, by the library that is loaded next. Its checks also refuse batches of one row, so they are a last
@@ -153,7 +146,6 @@ def _device_of(compiled_for: str, settings: ModelSettings, options: Options) -> 
 
 
 def _open_exported(path: Path, options: Options) -> PackageModel:
-    """An exported program, run as a module."""
     from torch.utils import _pytree
 
     program: Any = torch.export.load(str(path))

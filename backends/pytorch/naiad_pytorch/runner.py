@@ -16,11 +16,7 @@ from naiad_pytorch.tensors import DATA_TYPES, array_of_strings, settle
 
 
 class ModelRunner:
-    """A model with the names of its configuration.
-
-    Raises:
-        ModelLoadError: If the configuration does not fit the model.
-    """
+    """A model with the names of its configuration; ModelLoadError if that does not fit the model."""
 
     def __init__(self, model: Model, settings: ModelSettings, options: Options) -> None:
         self._model = model
@@ -30,12 +26,7 @@ class ModelRunner:
         self._cleans_cache = options.cleans_cache and torch.cuda.is_available()
 
     def run(self, arrays: Dict[str, Any], wanted: Sequence[str]) -> Dict[str, Any]:
-        """The outputs of these names.
-
-        Raises:
-            InputError: If a text is not UTF-8.
-            TritonModelException: If PyTorch fails, or returns something else than the configuration says.
-        """
+        """The outputs of these names; InputError if a text is not UTF-8, TritonModelException for all else."""
         device = self._model.device
         values = {
             name: strings(name, value).ravel().tolist() if isinstance(value, np.ndarray) else value.to(device)

@@ -15,13 +15,10 @@ DATA_TYPES: Dict[torch.dtype, str] = {
         for name, kind in pb_utils.TRITON_STRING_TO_NUMPY.items()
         if name != "TYPE_STRING"
     },
-}
-"""The protocol's types for those of PyTorch."""
-
+}  # the protocol's types for those of PyTorch
 TORCH_TYPES: Dict[str, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
 
-_BYTES, _BF16 = 13, 14
-"""Numbers of these types in the protocol."""
+_BYTES, _BF16 = 13, 14  # numbers of these types in the protocol
 
 
 class TorchTensors:
@@ -49,7 +46,6 @@ class TorchTensors:
         return torch.cat(list(tensors))
 
     def take(self, array: np.ndarray[Any, Any]) -> Any:
-        """Numbers that describe a batch, as a tensor."""
         return torch.from_numpy(array)
 
     def write(self, name: str, value: Any) -> Any:

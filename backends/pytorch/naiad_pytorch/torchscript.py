@@ -52,7 +52,6 @@ class ScriptModel:
         return self._output_positions(settings)
 
     def call(self, values: Mapping[str, Any]) -> Any:
-        """What `forward` returns."""
         if self._is_dictionary:
             return self._module(dict(values))
         return self._module(*[values.get(name) for name in self._order])

@@ -19,17 +19,13 @@ class TritonPythonModel:
         return completion.complete(config, pb_utils.get_model_dir())
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Read the parameters."""
         self._service = Service(args, pb_utils.get_model_dir())
 
     def execute(self, requests: List[Any]) -> None:
-        """Call the targets."""
         self._service.submit(requests)
 
     def is_ready(self) -> bool:
-        """Whether a target may be called."""
         return self._service.is_ready()
 
     def finalize(self) -> None:
-        """Wait for the calls in flight, then close all connections."""
         self._service.close()

@@ -38,11 +38,7 @@ def join(requests: Sequence[WireRequest]) -> WireRequest:
 
 
 def split(response: WireResponse, rows: Sequence[int]) -> List[WireResponse]:
-    """The response of each request, which had these rows.
-
-    Raises:
-        ValueError: If an output has another number of rows.
-    """
+    """The response of each request, which had these rows; ValueError if an output has another number of rows."""
     if len(rows) == 1:
         return [response]
     parts: List[List[WireTensor]] = [[] for _ in rows]
@@ -66,7 +62,6 @@ def _split_tensor(tensor: WireTensor, rows: Sequence[int]) -> List[WireTensor]:
 
 
 def _ends(tensor: WireTensor, data: memoryview, rows: Sequence[int]) -> Tuple[int, ...]:
-    """Where the bytes of each request end."""
     per_row = ITEM_SIZES[tensor.datatype]
     elements = 1
     for size in tensor.shape[1:]:

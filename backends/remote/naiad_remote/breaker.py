@@ -14,35 +14,27 @@ class BreakerState(enum.IntEnum):
 
 
 class Breaker:
-    """Opens after a number of consecutive failures; after a pause it admits one call, the probe, which decides.
-
-    Args:
-        failures: Consecutive failures that open it; 0 for a breaker that never opens.
-        pause: Seconds from the last failure to the probe.
-    """
+    """Opens after a number of consecutive failures; after a pause it admits one call, the probe, which decides."""
 
     __slots__ = ("_count", "_failures", "_is_probing", "_pause", "_retry_at")
 
     def __init__(self, failures: int, pause: float) -> None:
-        self._failures = failures
-        self._pause = pause
-        self._count = 0
+        self._failures = failures  # consecutive failures that open it; 0 for a breaker that never opens
+        self._pause = pause  # seconds from the last failure to the probe
+        self._count = 0  # consecutive failures so far
         self._retry_at = -1.0  # negative while closed
         self._is_probing = False
 
     @property
     def count(self) -> int:
-        """Consecutive failures so far."""
         return self._count
 
     def state(self, now: float) -> BreakerState:
-        """The state at a time."""
         if self._retry_at < 0:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if self._is_probing or now >= self._retry_at else BreakerState.OPEN
 
     def can_call(self, now: float) -> bool:
-        """Whether a call is admitted now."""
         return self._retry_at < 0 or (now >= self._retry_at and not self._is_probing)
 
     def wait_seconds(self, now: float) -> float:

@@ -20,11 +20,7 @@ _LAST_PAUSE = 0.5
 
 
 def connect(target: Target, settings: Settings) -> Any:
-    """What calls a target by its protocol. It connects when it is first called.
-
-    Raises:
-        ValueError: If a file of `tls` cannot be used.
-    """
+    """What calls a target by its protocol, connecting at the first call; ValueError for unusable files of `tls`."""
     if target.is_grpc:
         # Over HTTP, a Python with numpy alone does as the environment.
         from naiad_remote.grpc_target import GrpcTarget
@@ -41,19 +37,7 @@ def time_limit(configured: float, timeout_us: int) -> Tuple[float, Cause]:
 
 
 class Caller:
-    """Calls some targets of one model, chosen by their weights.
-
-    Args:
-        settings: The model's settings.
-        targets: The targets.
-        weights: Their weights.
-        watch: Ends calls.
-        metrics: The model's metrics.
-        kind: `primary` or `shadow`.
-        is_decoupled: Whether a request has a stream of responses.
-        random: A number of at least 0 and less than 1.
-        near: Indices of the targets that are called before all others.
-    """
+    """Calls some targets of one model, chosen by their weights."""
 
     def __init__(
         self,
@@ -62,11 +46,11 @@ class Caller:
         weights: Sequence[float],
         watch: Watch,
         metrics: Metrics,
-        kind: str,
+        kind: str,  # `primary` or `shadow`
         *,
-        is_decoupled: bool,
-        random: Callable[[], float],
-        near: Collection[int] = (),
+        is_decoupled: bool,  # whether a request has a stream of responses
+        random: Callable[[], float],  # at least 0 and less than 1
+        near: Collection[int] = (),  # indices of the targets that are called before all others
     ) -> None:
         self._settings = settings
         self._watch = watch
@@ -77,29 +61,17 @@ class Caller:
         self._router = Router([str(target) for target in targets], weights, breakers, time.monotonic, random, near)
 
     def is_ready(self) -> bool:
-        """Whether a target may be called."""
         return self._router.is_ready()
 
     def call(
         self,
         request: WireRequest,
-        clients: List[Callable[[], bool]],
-        timeout_us: int = 0,
-        sequence: Union[int, str, None] = None,
-        began: Optional[float] = None,
+        clients: List[Callable[[], bool]],  # whether each client has gone; the call is cancelled when all have
+        timeout_us: int = 0,  # the request's own in microseconds; 0 for none
+        sequence: Union[int, str, None] = None,  # correlation id of its sequence; None if it has none
+        began: Optional[float] = None,  # when the time limit begins; now unless given
     ) -> Iterator[WireResponse]:
-        """The responses of a request, from the first target that gives one.
-
-        Args:
-            request: The request.
-            clients: Whether each client has gone; the call is cancelled when all have.
-            timeout_us: The request's own timeout in microseconds; 0 for none.
-            sequence: The correlation id of its sequence; None if it has none.
-            began: When the time limit begins; now unless given.
-
-        Raises:
-            CallError: If the call failed, after any number of responses.
-        """
+        """The responses of a request, from the first target that gives one; CallError after any number of responses."""
         seconds, cause = time_limit(self._settings.timeout, timeout_us)
         limit = Limit(seconds, cause, clients, time.monotonic() if began is None else began)
         idempotent = self._settings.idempotent and sequence is None
@@ -126,12 +98,10 @@ class Caller:
             self._watch.remove(limit)
 
     def close(self) -> None:
-        """Close the connections."""
         for target in self._targets:
             target.close()
 
     def _attempt(self, index: int, request: WireRequest, limit: Limit, *, is_probe: bool) -> Iterator[WireResponse]:
-        """The responses of one target."""
         target, metrics = self._targets[index], self.metrics[index]
         metrics.on_call()
         if is_probe:

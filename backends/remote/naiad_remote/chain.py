@@ -8,8 +8,7 @@ from urllib.parse import quote, unquote
 from naiad_remote.errors import CallError, Cause
 
 HEADER = "naiad-call-chain"
-FORWARDED = "naiad-forwarded-headers"
-"""Key of the context with the names of parameters that the server made from headers, separated by commas."""
+FORWARDED = "naiad-forwarded-headers"  # of the context: names of parameters that the server made from headers
 _SEPARATOR = ","
 _SHOWN = " -> "
 _SAFE = "-._~/:"
@@ -21,16 +20,7 @@ def link(server: str, model: str, version: str) -> str:
 
 
 def extend(received: str, own: str, limit: int) -> str:
-    """The header for the next call of a chain.
-
-    Args:
-        received: The header that came with the request; empty for none.
-        own: The link of the model that makes the call.
-        limit: Most links of a chain.
-
-    Raises:
-        CallError: If the chain has this model already, or too many links.
-    """
+    """The header for the next call: *received* and *own*, a link; CallError for a cycle, or more links than *limit*."""
     links = [each.strip() for each in received.split(_SEPARATOR) if each.strip()]
     if own in links:
         shown = _show([*links[links.index(own) :], own])
@@ -50,11 +40,7 @@ def _rejection(problem: str) -> CallError:
 
 
 def read_context(text: str) -> Tuple[str, FrozenSet[str], List[Tuple[str, str]]]:
-    """What is in the context of a request's trace (JSON).
-
-    Returns:
-        The received chain, the names of the parameters that the server made from headers, and the headers of the trace.
-    """
+    """The received chain, names of parameters made from headers, and headers of the trace, from a context (JSON)."""
     import json
 
     context = json.loads(text)

@@ -9,14 +9,8 @@ from typing import Collection, List, Optional, Sequence, Union
 def choose(weights: Sequence[float], admitted: Collection[int], tried: Collection[int], number: float) -> Optional[int]:
     """The index of a target; None if no target can be called.
 
-    Each target gets a share of the numbers from 0 to 1 in proportion to its weight. Targets that were tried for this
-    request are chosen again only if no other one is left.
-
-    Args:
-        weights: One weight of at least 0 for each target; a target of weight 0 gets no call.
-        admitted: Targets whose breaker admits a call.
-        tried: Targets that have failed for this request.
-        number: At least 0 and less than 1.
+    Each target gets a share of the numbers from 0 to 1 in proportion to its weight; *number* is below 1. Breakers of
+    *admitted* targets admit a call. Those *tried* for this request are chosen again only if no other one is left.
     """
     usable = [index for index in sorted(admitted) if weights[index] > 0]
     usable = [index for index in usable if index not in tried] or usable

@@ -15,17 +15,11 @@ from naiad_remote.settings import Settings, Target
 from naiad_remote.watch import Limit, Watch
 from naiad_remote.wire import Description, TensorDescription
 
-_SECONDS = 10.0
-"""Most time for one target to describe itself."""
+_SECONDS = 10.0  # most time for one target to describe itself
 
 
 def complete(config: Any, directory: str) -> Any:
-    """Add inputs, outputs, the batch size and the transaction policy, which all targets must share.
-
-    Raises:
-        ValueError: If no target could be asked and the configuration is incomplete, if targets differ from each other,
-            or the configuration from them.
-    """
+    """Add inputs, outputs, the batch size and the transaction policy, which all targets must share."""
     written: Dict[str, Any] = config.as_dict()
     given = settings.read(written, directory)
     name = written["name"]

@@ -8,26 +8,16 @@ import enum
 class Cause(enum.Enum):
     """What ended a call without a response."""
 
-    CONNECT = "connect"
-    """No connection, so the target has received nothing."""
-    TLS = "tls"
-    """The TLS handshake failed: the target has received nothing."""
-    LOST = "lost"
-    """The connection ended before the response was complete: the target may have executed the request."""
-    UNAVAILABLE = "unavailable"
-    """The target, or a proxy before it, responded that it cannot serve now."""
-    TIMEOUT = "timeout"
-    """No response within the configured limit."""
-    REQUEST_TIMEOUT = "request_timeout"
-    """No response within the request's own, shorter timeout: this says nothing about the target's health."""
-    ERROR = "error"
-    """The target responded with an error of the request or of its model."""
-    MALFORMED = "malformed"
-    """The target's response does not follow the protocol."""
-    CANCELLED = "cancelled"
-    """The client has cancelled the request or disconnected."""
-    BLOCKED = "blocked"
-    """No target was called: all breakers are open, or the chain of calls returns here."""
+    CONNECT = "connect"  # no connection, so the target has received nothing
+    TLS = "tls"  # the TLS handshake failed: the target has received nothing
+    LOST = "lost"  # the connection ended before the response was complete: the target may have executed the request
+    UNAVAILABLE = "unavailable"  # the target, or a proxy before it, responded that it cannot serve now
+    TIMEOUT = "timeout"  # no response within the configured limit
+    REQUEST_TIMEOUT = "request_timeout"  # no response within the request's own timeout: the target may be healthy
+    ERROR = "error"  # the target responded with an error of the request or of its model
+    MALFORMED = "malformed"  # the target's response does not follow the protocol
+    CANCELLED = "cancelled"  # the client has cancelled the request or disconnected
+    BLOCKED = "blocked"  # no target was called: all breakers are open, or the chain of calls returns here
 
 
 _NEVER_RECEIVED = frozenset({Cause.CONNECT, Cause.TLS})
@@ -48,19 +38,13 @@ def too_long(target: object, most: int) -> CallError:
 
 
 class CallError(Exception):
-    """A call that failed.
-
-    Attributes:
-        cause: What ended it.
-        text: One sentence for the client; it names the target.
-        code: Name of a code of `TritonError`.
-    """
+    """A call that failed."""
 
     def __init__(self, cause: Cause, text: str, code: str = "UNAVAILABLE") -> None:
         super().__init__(text)
         self.cause = cause
-        self.text = text
-        self.code = code
+        self.text = text  # one sentence for the client; it names the target
+        self.code = code  # name of a code of `TritonError`
 
     @property
     def is_unhealthy(self) -> bool:
@@ -74,13 +58,7 @@ class CallError(Exception):
 
 
 def may_retry(error: CallError, *, idempotent: bool, has_responded: bool) -> bool:
-    """Whether a call may be repeated after *error*.
-
-    Args:
-        error: How the call failed.
-        idempotent: Whether the model may execute a request twice.
-        has_responded: Whether a response of the call has been passed on to the client.
-    """
+    """Whether a call may be repeated after *error*: never once a response of it has been passed on to the client."""
     if has_responded:
         return False
     return error.cause in _NEVER_RECEIVED or (idempotent and error.cause in _RETRIED_IF_IDEMPOTENT)

@@ -50,8 +50,7 @@ _PREFIXES = re.compile(r"(.*last error: )?([A-Z_]+: )?(ipv[46]:\S+: )?")
 """What gRPC's library writes before a cause: `failed to connect to all addresses; last error: UNKNOWN: ipv4:...: `."""
 _TOO_LONG = "received message larger than max"
 _LARGEST_MESSAGE = 2**31 - 1
-_BACKOFF_MS = 100
-"""Pause of a channel after a failed connection: the breaker decides about longer ones."""
+_BACKOFF_MS = 100  # pause of a channel after a failed connection: the breaker decides about longer ones
 
 
 class _Connection:
@@ -67,18 +66,13 @@ class _Connection:
         self._methods: Dict[str, Any] = {}
 
     def method(self, name: str) -> Any:
-        """What calls a method of the service."""
         if name not in self._methods:
             self._methods[name] = self._channel.unary_unary(f"{_SERVICE}/{name}")
         return self._methods[name]
 
 
 class GrpcTarget:
-    """Calls one target; used by many threads.
-
-    Raises:
-        ValueError: If a file of `tls` cannot be used.
-    """
+    """Calls one target; used by many threads. ValueError if a file of `tls` cannot be used."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
         self._target = target
@@ -105,21 +99,13 @@ class GrpcTarget:
         self._stream = self._channel.stream_stream(f"{_SERVICE}/ModelStreamInfer")
 
     def infer(self, request: WireRequest, limit: Limit) -> Iterator[WireResponse]:
-        """The one response of a request.
-
-        Raises:
-            CallError: If it does not arrive, or is an error.
-        """
+        """The one response of a request; CallError without it."""
         message = kserve_grpc.encode_request(request, self._target.model, self._target.version)
         received = self._call("ModelInfer", message, request.headers, limit)
         yield self._read(received, service_pb2.ModelInferResponse, kserve_grpc.decode_response)
 
     def stream(self, request: WireRequest, limit: Limit) -> Iterator[WireResponse]:
-        """The responses of a request to a decoupled model, as they arrive.
-
-        Raises:
-            CallError: If the target fails, after any number of responses.
-        """
+        """The responses of a request to a decoupled model, as they arrive; CallError after any number of them."""
         message = kserve_grpc.encode_request(request, self._target.model, self._target.version)
         metadata = [*request.headers, ("triton_grpc_error", "true")]  # the first error ends the stream, with its code
         call = self._stream(iter([message]), metadata=metadata)
@@ -137,11 +123,7 @@ class GrpcTarget:
             call.cancel()  # without effect if it is over
 
     def describe(self, headers: List[Tuple[str, str]], limit: Limit) -> Description:
-        """The interface of the model; without Triton's extension for configurations that of its metadata.
-
-        Raises:
-            CallError: If the target cannot be asked.
-        """
+        """The interface of the model; without Triton's extension for configurations that of its metadata."""
         name, version = self._target.model, self._target.version
         message = service_pb2.ModelConfigRequest(name=name, version=version).SerializeToString()
         try:

@@ -18,8 +18,7 @@ from naiad_remote.settings import Settings, Target
 from naiad_remote.watch import Limit
 from naiad_remote.wire import Buffer, Description, WireRequest, WireResponse
 
-_JOINED_BYTES = 128 * 1024
-"""Up to this size one copy is cheaper than a further system call, and one packet better than two."""
+_JOINED_BYTES = 128 * 1024  # up to this size one copy is cheaper than a further system call and a second packet
 _CODES = {
     400: "INVALID_ARG",
     404: "NOT_FOUND",
@@ -36,25 +35,18 @@ _UNAVAILABLE = frozenset({429, 502, 503, 504})
 # X509_V_ERR_... of OpenSSL's x509_vfy.h for rules that only VERIFY_X509_STRICT checks, which Python 3.13 has set.
 _STRICT_CERTIFICATE_ERRORS = range(78, 95)
 _OK = 200
-_DOCUMENT_BYTES = 16 << 20
-"""Most bytes of a configuration, of metadata and of an error."""
+_DOCUMENT_BYTES = 16 << 20  # most bytes of a configuration, of metadata and of an error
 _PIECE = 1 << 20
 
 
 class _TooLongError(ValueError):
-    """A response is longer than accepted."""
-
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self.most = most
 
 
 class HttpTarget:
-    """Calls one target; used by many threads.
-
-    Raises:
-        ValueError: If a file of `tls` cannot be used.
-    """
+    """Calls one target; used by many threads. ValueError if a file of `tls` cannot be used."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
         self._target = target
@@ -70,11 +62,7 @@ class HttpTarget:
     # -- calls --------------------------------------------------------------------------------------------------
 
     def infer(self, request: WireRequest, limit: Limit) -> Iterator[WireResponse]:
-        """The one response of a request.
-
-        Raises:
-            CallError: If it does not arrive, or is an error.
-        """
+        """The one response of a request; CallError without it."""
         document, buffers = kserve_json.encode_request(request)
         headers = [*request.headers, ("content-type", "application/octet-stream")]
         headers.append(("inference-header-content-length", str(len(document))))
@@ -92,11 +80,7 @@ class HttpTarget:
         yield response
 
     def describe(self, headers: List[Tuple[str, str]], limit: Limit) -> Description:
-        """The interface of the model; without Triton's extension for configurations that of its metadata.
-
-        Raises:
-            CallError: If the target cannot be asked.
-        """
+        """The interface of the model; without Triton's extension for configurations that of its metadata."""
         status, _, body = self._exchange("GET", f"{self._path}/config", headers, [], limit, _DOCUMENT_BYTES)
         read = kserve_json.describe_config
         if status != _OK:  # a server without the extension has no such path, or none for the method
@@ -273,11 +257,7 @@ def _read_body(response: http.client.HTTPResponse, most: int, limit: Limit) -> b
 
 
 def _header_size(text: str, size: int) -> int:
-    """Bytes of JSON at the beginning of a body of *size* bytes.
-
-    Raises:
-        ValueError: If the header has another value.
-    """
+    """Bytes of JSON at the beginning of a body of *size* bytes, by the text of the response's header."""
     if not text:
         return size
     if not (text.isascii() and text.isdigit()) or int(text) > size:

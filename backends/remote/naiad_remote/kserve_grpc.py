@@ -39,11 +39,7 @@ def _set_parameter(message: Any, value: Parameter) -> None:
 
 
 def decode_response(message: Any) -> WireResponse:
-    """The response in a ModelInferResponse.
-
-    Raises:
-        ValueError: If it has not the bytes of each output.
-    """
+    """The response in a ModelInferResponse; ValueError if it has not the bytes of each output."""
     if len(message.raw_output_contents) != len(message.outputs):
         raise ValueError(
             f"it has {len(message.outputs)} outputs and the raw contents of {len(message.raw_output_contents)}"
@@ -63,11 +59,7 @@ def _parameters(messages: Mapping[str, Any]) -> Dict[str, Parameter]:
 
 
 def decode_stream_response(message: Any) -> Union[str, WireResponse]:
-    """The response in a ModelStreamInferResponse, or the text of its error.
-
-    Raises:
-        ValueError: If it has not the bytes of each output.
-    """
+    """The response in a ModelStreamInferResponse, or the text of its error."""
     return message.error_message or decode_response(message.infer_response)
 
 

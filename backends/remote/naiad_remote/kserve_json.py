@@ -11,8 +11,7 @@ import triton_python_backend_utils as pb_utils
 
 from naiad_remote.wire import CODES, Buffer, Description, TensorDescription, WireRequest, WireResponse, WireTensor
 
-_JSON_BYTES = 64 << 20
-"""Most bytes of JSON in a response: it takes about ten times the memory once it is parsed."""
+_JSON_BYTES = 64 << 20  # most bytes of JSON in a response: it takes about ten times the memory once it is parsed
 _NUMPY = {
     name[5:]: np.dtype(kind).newbyteorder("<")
     for name, kind in pb_utils.TRITON_STRING_TO_NUMPY.items()
@@ -46,11 +45,7 @@ def encode_request(request: WireRequest) -> Tuple[bytes, List[Buffer]]:
 
 
 def decode_response(body: Union[bytes, bytearray], json_size: int) -> WireResponse:
-    """The response in a body whose first *json_size* bytes are JSON.
-
-    Raises:
-        ValueError: If the body is malformed.
-    """
+    """The response in a body whose first *json_size* bytes are JSON; ValueError if it is malformed."""
     if json_size > _JSON_BYTES:
         raise ValueError(f"its JSON has {json_size} bytes, more than {_JSON_BYTES}")
     document = json.loads(body[:json_size])

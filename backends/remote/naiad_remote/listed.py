@@ -14,35 +14,21 @@ from naiad_remote.errors import CallError, Cause
 from naiad_remote.settings import Settings, Target, listed_target
 from naiad_remote.wire import WireResponse
 
-NODE_VARIABLE = "NAIAD_RAY_NODE"
-"""Environment variable with the id of the node that this server runs on, as in the list."""
+NODE_VARIABLE = "NAIAD_RAY_NODE"  # environment variable: id of the node that this server runs on, as in the list
 _REFRESH_SECONDS = 1.0
 _READ_SECONDS = 5.0
 _MAX_BYTES = 16 * 2**20
 
 
 class Listed(NamedTuple):
-    """Ready servers.
+    """Ready servers."""
 
-    Attributes:
-        targets: Their targets, in an order that does not depend on the list's.
-        near: Indices of those on this node.
-    """
-
-    targets: Tuple[Target, ...] = ()
-    near: FrozenSet[int] = frozenset()
+    targets: Tuple[Target, ...] = ()  # in an order that does not depend on the list's
+    near: FrozenSet[int] = frozenset()  # indices of those on this node
 
 
 def read_list(given: Settings, node: str) -> Listed:
-    """Read the list of servers.
-
-    Args:
-        given: The model's settings.
-        node: Id of this node; empty if it has none.
-
-    Raises:
-        CallError: If the list cannot be read.
-    """
+    """Read the list of servers; *node* is the id of this node, empty if it has none. CallError if that fails."""
     try:
         # The settings have admitted no other scheme than http and https.
         with urllib.request.urlopen(given.servers, timeout=_READ_SECONDS) as response:  # noqa: S310 - the scheme was checked
@@ -53,11 +39,7 @@ def read_list(given: Settings, node: str) -> Listed:
 
 
 def parse_list(content: bytes, given: Settings, node: str) -> Listed:
-    """The ready servers of a list.
-
-    Raises:
-        ValueError: If it is not a list of servers.
-    """
+    """The ready servers of a list; ValueError if it is not a list of servers."""
     port = "grpc" if given.servers_port.startswith("grpc") else given.servers_port
     found: List[Tuple[str, bool, Target]] = []
     try:
@@ -76,17 +58,12 @@ class ListedCaller:
     """Calls the servers of a list, which is read again each second; used as `Caller`.
 
     Breakers and connections begin again when the list changes. The last list is kept while it cannot be read.
-
-    Args:
-        given: The model's settings.
-        node: Id of this node; empty if it has none.
-        connect: Makes the `Caller` of some targets.
     """
 
     def __init__(self, given: Settings, node: str, connect: Callable[[Listed], Any]) -> None:
         self._given = given
-        self._node = node
-        self._connect = connect
+        self._node = node  # id of this node; empty if it has none
+        self._connect = connect  # makes the `Caller` of some targets
         self._lock = threading.Lock()
         self._current: Optional[_Shared] = None
         self._listed = Listed()
@@ -97,17 +74,12 @@ class ListedCaller:
         self._thread.start()
 
     def is_ready(self) -> bool:
-        """Whether a server may be called."""
         with self._lock:
             current = self._current
         return current is not None and bool(current.caller.is_ready())
 
     def call(self, *args: Any, **options: Any) -> Iterator[WireResponse]:
-        """As `Caller.call`.
-
-        Raises:
-            CallError: If the call failed, or no server is ready.
-        """
+        """As `Caller.call`; CallError also if no server is ready."""
         with self._lock:
             current = self._current
             if current is None:

@@ -19,17 +19,11 @@ _DURATION = "naiad_remote_request_seconds"
 
 
 class Metrics:
-    """The families of one model. Without a metrics page (`--allow-metrics=false`) nothing is counted.
-
-    Args:
-        model: The model's name.
-        version: Its version.
-        instance: The instance, whose breakers are its own.
-    """
+    """The families of one model. Without a metrics page (`--allow-metrics=false`) nothing is counted."""
 
     def __init__(self, model: str, version: str, instance: str) -> None:
         self._labels = {"model": model, "version": version}
-        self._instance = instance
+        self._instance = instance  # whose breakers are its own
         self._families: Dict[str, Any] = {}
         kinds = pb_utils.MetricFamily
         counter, gauge, histogram = kinds.COUNTER, kinds.GAUGE, kinds.HISTOGRAM
@@ -69,7 +63,6 @@ class TargetMetrics:
             self._state.set(0)
 
     def on_call(self) -> None:
-        """The target is called."""
         _increment(self._requests)
 
     def on_retry(self) -> None:
@@ -77,11 +70,9 @@ class TargetMetrics:
         _increment(self._retries)
 
     def on_dropped(self) -> None:
-        """A copy was dropped."""
         _increment(self._dropped)
 
     def on_failure(self, cause: Cause) -> None:
-        """A call failed."""
         if not self._families:
             return
         if cause not in self._failures:
@@ -89,12 +80,10 @@ class TargetMetrics:
         self._failures[cause].increment(1)
 
     def on_end(self, seconds: float) -> None:
-        """A call got its last response."""
         if self._duration is not None:
             self._duration.observe(seconds)
 
     def set_state(self, state: BreakerState) -> None:
-        """The state of the target's breaker."""
         if state is not self._known_state and self._state is not None:
             self._known_state = state
             self._state.set(int(state))

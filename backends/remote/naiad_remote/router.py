@@ -11,24 +11,16 @@ from naiad_remote.errors import CallError, Cause
 
 
 class Router:
-    """Used by many threads.
-
-    Args:
-        names: Targets, for errors.
-        weights: The weight of each target.
-        breakers: The breaker of each target.
-        clock: Seconds; monotonic.
-        random: A number of at least 0 and less than 1.
-        near: Targets that are called before all others, while their breakers admit calls; sequences do not prefer them.
-    """
+    """Used by many threads."""
 
     def __init__(
         self,
-        names: Sequence[str],
+        names: Sequence[str],  # for errors
         weights: Sequence[float],
         breakers: Sequence[Breaker],
-        clock: Callable[[], float],
-        random: Callable[[], float],
+        clock: Callable[[], float],  # seconds; monotonic
+        random: Callable[[], float],  # at least 0 and less than 1
+        # Called before all others, while their breakers admit calls; sequences do not prefer them.
         near: Collection[int] = (),
     ) -> None:
         self._names = names
@@ -41,15 +33,7 @@ class Router:
         self._lock = threading.Lock()
 
     def pick(self, tried: Set[int], sequence: Union[int, str, None] = None) -> Tuple[int, bool]:
-        """A target, and whether the call is the probe of its breaker.
-
-        Args:
-            tried: Targets that have failed for this request.
-            sequence: The correlation id of the request's sequence; None if it has none.
-
-        Raises:
-            CallError: If no breaker admits a call.
-        """
+        """A target, and whether the call is the probe of its breaker; CallError if no breaker admits a call."""
         with self._lock:
             now = self._clock()
             admitted = [index for index, breaker in enumerate(self._breakers) if breaker.can_call(now)]
@@ -79,7 +63,6 @@ class Router:
             return breaker.state(now)
 
     def state(self, index: int) -> BreakerState:
-        """The state of a target's breaker."""
         with self._lock:
             return self._breakers[index].state(self._clock())
 

@@ -33,15 +33,7 @@ _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class Service:
-    """Calls the targets of one model on separate threads, so that requests do not wait for each other.
-
-    Args:
-        args: The arguments of `initialize`.
-        directory: The version's directory.
-
-    Raises:
-        ValueError: If the parameters are invalid, or a target cannot be called from this environment.
-    """
+    """Calls the targets of one model on separate threads, so that requests do not wait for each other."""
 
     def __init__(self, args: Mapping[str, str], directory: str) -> None:
         config = json.loads(args["model_config"])
@@ -100,7 +92,6 @@ class Service:
             self._threads.submit(self._run, call)
 
     def is_ready(self) -> bool:
-        """Whether a target may be called."""
         return self._caller.is_ready()
 
     def close(self) -> None:
@@ -134,11 +125,7 @@ class Service:
     # -- requests -----------------------------------------------------------------------------------------------
 
     def _to_wire(self, request: Any) -> WireRequest:
-        """The call that a request becomes.
-
-        Raises:
-            CallError: If its chain of calls returns to this model, or a header cannot be sent.
-        """
+        """The call that a request becomes; CallError for a chain that returns to this model, or an invalid header."""
         parameters: Dict[str, Parameter] = json.loads(request.parameters())
         headers = dict(self._settings.headers)
         received, forwarded = "", frozenset()
@@ -191,23 +178,17 @@ class Service:
 
 
 class _Call:
-    """Requests that become one call of a target.
-
-    Attributes:
-        timeout_us: The shortest timeout of the requests; 0 if none has one.
-        began: When the first of them arrived.
-    """
+    """Requests that become one call of a target."""
 
     def __init__(self, timeout_us: int) -> None:
-        self.timeout_us = timeout_us
-        self.began = time.monotonic()
+        self.timeout_us = timeout_us  # the shortest of the requests; 0 if none has one
+        self.began = time.monotonic()  # when the first of them arrived
         self.requests: List[Any] = []
         self.senders: List[Any] = []
         self.wires: List[WireRequest] = []
         self.rows: List[int] = []
 
     def add(self, request: Any, sender: Any, wire: WireRequest, rows: int) -> None:
-        """Add a request with its rows."""
         self.requests.append(request)
         self.senders.append(sender)
         self.wires.append(wire)
@@ -232,17 +213,9 @@ def _server_id() -> str:
 
 
 def _forward(name: str, parameters: Dict[str, Parameter], forwarded: Collection[str], headers: Dict[str, str]) -> None:
-    """Send a parameter that the server made from a header as a header again.
+    """Send a parameter that the server made from a header as a header again; *name* is in lower case.
 
-    Args:
-        name: Name of the header, in lower case.
-        parameters: The request's parameters; that one leaves them.
-        forwarded: Names of those that the server made from headers.
-        headers: The headers to send.
-
-    Raises:
-        CallError: If the value cannot be in a header, or the client sent it as a parameter: a proxy that sets or checks
-            headers, for example after a login, has not seen it.
+    CallError for one that the client sent: a proxy that sets or checks headers, as after a login, has not seen it.
     """
     for given in [each for each in parameters if each.lower() == name]:
         if given not in forwarded:

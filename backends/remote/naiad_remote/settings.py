@@ -27,8 +27,7 @@ _MANAGED = frozenset(
         "triton_grpc_error",
         "upgrade",
     }
-)
-"""Headers that the backend itself sends, or that belong to one connection."""
+)  # headers that the backend itself sends, or that belong to one connection
 KEYS = (
     "url",
     "servers",
@@ -59,37 +58,25 @@ KEYS = (
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A model of a server.
+    """A model of a server."""
 
-    Attributes:
-        scheme: `http`, `https`, `grpc` or `grpcs`.
-        host: Name or address.
-        port: Port.
-        prefix: Path before `/v2` of HTTP.
-        model: The model's name there.
-        version: Its version; empty for the one that the server chooses.
-    """
-
-    scheme: str
-    host: str
+    scheme: str  # `http`, `https`, `grpc` or `grpcs`
+    host: str  # name or address
     port: int
-    prefix: str
+    prefix: str  # path before `/v2` of HTTP
     model: str
-    version: str
+    version: str  # empty for the one that the server chooses
 
     @property
     def address(self) -> str:
-        """Host and port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
     def is_grpc(self) -> bool:
-        """Whether it is called over gRPC."""
         return self.scheme in {"grpc", "grpcs"}
 
     @property
     def is_secure(self) -> bool:
-        """Whether it is called over TLS."""
         return self.scheme in {"https", "grpcs"}
 
     def __str__(self) -> str:
@@ -99,39 +86,23 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Tls:
-    """Files are absolute paths; empty for none.
+    """Files are absolute paths; empty for none."""
 
-    Attributes:
-        ca: Certificates of authorities, instead of the system's.
-        certificate: The client's certificate.
-        key: The key of that certificate; empty if it is in the same file.
-        server_name: Name that the server's certificate must have, instead of the host's.
-    """
-
-    ca: str = ""
-    certificate: str = ""
-    key: str = ""
-    server_name: str = ""
+    ca: str = ""  # certificates of authorities, instead of the system's
+    certificate: str = ""  # the client's
+    key: str = ""  # empty if it is in the file of the certificate
+    server_name: str = ""  # name that the server's certificate must have, instead of the host's
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the parameters of a model say. Times are in seconds; see `docs/reference/remote.md`.
+    """What the parameters of a model say. Times are in seconds; see `docs/reference/remote.md`."""
 
-    Attributes:
-        targets: The targets of `url`; none if they are read from the list `servers`.
-        servers: URL of a list of servers; empty if `url` has the targets.
-        servers_port: The port of listed servers that is called: `http`, `grpc` or `grpcs`.
-        model: The model's name at targets that do not name one.
-        version: Its version there; empty for the one that the server chooses.
-        max_response: Most bytes of a response.
-    """
-
-    servers: str
-    servers_port: str
-    model: str
-    version: str
-    targets: Tuple[Target, ...]
+    servers: str  # URL of a list of servers; empty if `url` has the targets
+    servers_port: str  # port of listed servers that is called: `http`, `grpc` or `grpcs`
+    model: str  # name at targets that do not name one
+    version: str  # empty for the one that the server chooses
+    targets: Tuple[Target, ...]  # those of `url`; none if they are read from the list `servers`
     weights: Tuple[float, ...]
     shadows: Tuple[Target, ...]
     shadow_share: float
@@ -147,18 +118,13 @@ class Settings:
     headers: Tuple[Tuple[str, str], ...]
     forward_headers: Tuple[str, ...]
     max_chain: int
-    max_response: int
+    max_response: int  # bytes
 
 
 def read(config: Mapping[str, Any], directory: str) -> Settings:
-    """The settings of a model.
+    """The settings of a model; ValueError if a parameter is missing, unknown or invalid.
 
-    Args:
-        config: The model's configuration.
-        directory: The version's directory: paths of files are relative to the model's directory, above it.
-
-    Raises:
-        ValueError: If a parameter is missing, unknown or invalid.
+    Paths of files are relative to the model's directory, the one above *directory*, which is the version's.
     """
     values = {name: str(value.get("string_value", "")).strip() for name, value in config.get("parameters", {}).items()}
     _reject_misspelled(values)
@@ -212,11 +178,7 @@ def _reject_misspelled(values: Mapping[str, str]) -> None:
 
 
 def listed_target(address: str, given: Settings) -> Target:
-    """The target at an address of a list of servers: a URL, or host and port for gRPC.
-
-    Raises:
-        ValueError: If the address is invalid.
-    """
+    """The target at an address of a list of servers: a URL, or host and port for gRPC."""
     url = address if "://" in address else f"{given.servers_port}://{address}"
     return _target("servers", url, given.model, given.version)
 

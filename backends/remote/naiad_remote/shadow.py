@@ -14,19 +14,12 @@ from naiad_remote.wire import WireRequest
 
 
 class Shadow:
-    """Sends copies, a bounded number at a time; further ones are dropped and counted.
-
-    Args:
-        caller: Calls one of the targets.
-        share: The part of the requests that is copied, from 0 to 1.
-        in_flight: Most copies at a time.
-        random: A number of at least 0 and less than 1.
-    """
+    """Sends copies, a bounded number at a time; further ones are dropped and counted."""
 
     def __init__(self, caller: Caller, share: float, in_flight: int, random: Callable[[], float]) -> None:
         self._caller = caller
-        self._share = share
-        self._random = random
+        self._share = share  # part of the requests that is copied, from 0 to 1
+        self._random = random  # at least 0 and less than 1
         self._free = threading.BoundedSemaphore(in_flight)
         self._threads = ThreadPoolExecutor(in_flight, "remote-shadow")
 

@@ -9,27 +9,19 @@ from typing import Callable, List, Optional, Set
 
 from naiad_remote.errors import Cause
 
-_SECONDS = 0.02
-"""How often calls are examined: a client that goes is noticed after twice that at most."""
+_SECONDS = 0.02  # how often calls are examined: a client that goes is noticed after twice that at most
 
 
 class Limit:
-    """The end of one call: its deadline, and its clients.
-
-    Attributes:
-        deadline: On the clock of `time.monotonic`; infinite for none.
-        seconds: The time limit of the call.
-        cause: TIMEOUT or REQUEST_TIMEOUT: what passing the deadline means.
-        ended_by: Why the call was aborted; None while it was not.
-    """
+    """The end of one call: its deadline, and its clients."""
 
     __slots__ = ("_abort", "_clients", "_lock", "cause", "deadline", "ended_by", "seconds")
 
     def __init__(self, seconds: float, cause: Cause, clients: List[Callable[[], bool]], began: float) -> None:
         self.seconds = seconds
-        self.cause = cause
-        self.deadline = began + seconds
-        self.ended_by: Optional[Cause] = None
+        self.cause = cause  # TIMEOUT or REQUEST_TIMEOUT: what passing the deadline means
+        self.deadline = began + seconds  # on the clock of `time.monotonic`; infinite for none
+        self.ended_by: Optional[Cause] = None  # why the call was aborted; None while it was not
         self._clients = clients
         self._abort: Optional[Callable[[], None]] = None
         self._lock = threading.Lock()
@@ -85,19 +77,16 @@ class Watch:
         self._thread.start()
 
     def add(self, limit: Limit) -> None:
-        """Examine a call from now on."""
         with self._changed:
             self._limits.add(limit)
             if len(self._limits) == 1:
                 self._changed.notify()
 
     def remove(self, limit: Limit) -> None:
-        """The call is over."""
         with self._changed:
             self._limits.discard(limit)
 
     def close(self) -> None:
-        """End the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()

@@ -24,33 +24,25 @@ DATATYPES = (
     "FP64",
     "BYTES",
     "BF16",
-)
-"""Names of datatypes in the protocol, at their number in a model's configuration."""
+)  # names of datatypes in the protocol, at their number in a model's configuration
 CODES = {name: code for code, name in enumerate(DATATYPES) if name}
-ITEM_SIZES = dict(zip(DATATYPES, (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)))
-"""Bytes of one element; 0 for BYTES."""
+ITEM_SIZES = dict(zip(DATATYPES, (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)))  # bytes of one element; 0 for BYTES
 
 
 @dataclasses.dataclass
 class WireTensor:
-    """A tensor as raw bytes: little-endian in C order; BYTES as length and bytes of each element.
-
-    Attributes:
-        parts: The bytes, in one or more buffers.
-    """
+    """A tensor as raw bytes: little-endian in C order; BYTES as length and bytes of each element."""
 
     name: str
     datatype: str
     shape: Tuple[int, ...]
-    parts: List[Buffer]
+    parts: List[Buffer]  # the bytes, in one or more buffers
 
     @property
     def size(self) -> int:
-        """Number of bytes."""
         return sum(len(part) for part in self.parts)
 
     def copy(self) -> WireTensor:
-        """A copy in separate memory."""
         return WireTensor(self.name, self.datatype, self.shape, [b"".join(self.parts)])
 
     def check(self) -> None:
@@ -69,19 +61,13 @@ class WireTensor:
 
 @dataclasses.dataclass
 class WireRequest:
-    """One call of a target.
-
-    Attributes:
-        outputs: Names of the requested outputs.
-        parameters: Parameters of the request, those of sequences included.
-        headers: Headers in lower case.
-    """
+    """One call of a target."""
 
     request_id: str
     inputs: List[WireTensor]
-    outputs: List[str]
-    parameters: Dict[str, Parameter]
-    headers: List[Tuple[str, str]]
+    outputs: List[str]  # names of the requested outputs
+    parameters: Dict[str, Parameter]  # those of sequences included
+    headers: List[Tuple[str, str]]  # in lower case
 
     def copy(self) -> WireRequest:
         """A copy in separate memory."""
@@ -98,16 +84,11 @@ class WireResponse:
 
 @dataclasses.dataclass(frozen=True)
 class TensorDescription:
-    """A tensor of a target's model.
-
-    Attributes:
-        data_type: As in a model's configuration, such as `TYPE_FP32`.
-        dims: Without the dimension of the batch; -1 for any size.
-    """
+    """A tensor of a target's model."""
 
     name: str
-    data_type: str
-    dims: Tuple[int, ...]
+    data_type: str  # as in a model's configuration, such as `TYPE_FP32`
+    dims: Tuple[int, ...]  # without the dimension of the batch; -1 for any size
     is_optional: bool = False
 
 

@@ -17,11 +17,7 @@ class InputError(ValueError):
 
 
 def strings(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The texts of an input.
-
-    Raises:
-        InputError: If one is not UTF-8.
-    """
+    """The texts of an input; InputError if one is not UTF-8."""
     found: np.ndarray[Any, Any] = np.empty(array.shape, np.object_)
     try:
         found.ravel()[:] = [item if isinstance(item, str) else item.decode() for item in array.ravel().tolist()]
@@ -31,11 +27,7 @@ def strings(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def row_values(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The one value of each row.
-
-    Raises:
-        InputError: If rows have several values, or none.
-    """
+    """The one value of each row; InputError if rows have several values, or none."""
     size = int(np.prod(array.shape[1:], dtype=np.int64))
     if size != 1:
         raise InputError(f"input '{name}' is a column, and has {size} values for each row instead of one")
@@ -54,8 +46,7 @@ def as_array(answer: Any) -> np.ndarray[Any, Any]:
 def fitted(array: np.ndarray[Any, Any], tensor: TensorSettings, *, is_batching: bool) -> np.ndarray[Any, Any]:
     """The array with the type of an output, and with a dimension of 1 where one value for each row lacks it.
 
-    Raises:
-        ValueError: If the type cannot hold a value. Fractions are rounded to the precision of the type.
+    ValueError if the type cannot hold a value. Fractions are rounded to the precision of the type.
     """
     array = _converted(array, tensor)
     if array.ndim == len(tensor.dims) + is_batching - 1:
@@ -111,7 +102,6 @@ def _holds(wanted: np.dtype[Any], value: Any) -> bool:
 
 
 def _type_for(value: Any) -> str:
-    """The type of tensors that holds a value."""
     if isinstance(value, numbers.Integral):
         fitting = [name for name in ("TYPE_INT64", "TYPE_UINT64") if _holds(np.dtype(name[5:].lower()), value)]
         return [*fitting, "TYPE_STRING"][0]

@@ -13,24 +13,18 @@ from saved_models.ragged import RaggedBatches
 from saved_models.settings import ModelSettings
 
 Arrays = Dict[str, "np.ndarray[Any, Any]"]
+# Computes outputs from inputs (arrays by name; numbers are views of the requests' memory), the names of outputs, and
+# what `arguments` gives. The response lacks outputs that it leaves out.
 Run = Callable[..., Mapping[str, Any]]
-"""Computes outputs from inputs: arrays by name, then the names of the outputs, then what `arguments` gives.
-
-The response lacks those that it leaves out.
-
-Numbers in inputs are views of the requests' memory.
-"""
 
 
 class NumpyArrays:
     """Tensors of requests as arrays of numpy. A library with arrays of its own has a class with the same methods."""
 
     def read(self, tensor: Any) -> Any:
-        """The array of an input."""
         return tensor.as_numpy()
 
     def join(self, arrays: Sequence[Any]) -> Any:
-        """One array of the rows of all."""
         return np.concatenate(arrays)
 
     def take(self, array: np.ndarray[Any, Any]) -> Any:
@@ -38,7 +32,6 @@ class NumpyArrays:
         return array
 
     def write(self, name: str, array: Any) -> Any:
-        """The output tensor of this name."""
         return pb_utils.Tensor(name, array)
 
 
@@ -46,25 +39,18 @@ class BatchRunner:
     """Runs requests. Those of one call are joined along their first dimension, and the outputs are divided again.
 
     Where the joined requests fail, each is executed alone: a request must not fail because of another one's data.
-
-    Args:
-        settings: The configuration.
-        run: Computes a batch.
-        arrays: Reads, joins and writes tensors as the library's arrays; None for those of numpy.
-        arguments: Further arguments of *run* for a request; requests are joined where they are equal.
-        ragged: The ragged batches of the configuration; None for a backend that makes none.
-        is_joining: Whether the library computes several rows at once.
     """
 
     def __init__(
         self,
         settings: ModelSettings,
         run: Run,
-        arrays: Any = None,
+        arrays: Any = None,  # reads, joins and writes tensors as the library's arrays; None for those of numpy
         *,
+        # Further arguments of *run* for a request; requests are joined where they are equal.
         arguments: Callable[[Any], Tuple[Hashable, ...]] = lambda _: (),
-        ragged: Optional[RaggedBatches] = None,
-        is_joining: bool = True,
+        ragged: Optional[RaggedBatches] = None,  # None for a backend that makes none
+        is_joining: bool = True,  # whether the library computes several rows at once
     ) -> None:
         self._is_joining = is_joining
         self._run = run
@@ -76,7 +62,6 @@ class BatchRunner:
         self._outputs = tuple(tensor.name for tensor in settings.outputs)
 
     def execute(self, requests: Sequence[Any]) -> List[Any]:
-        """The response of each request."""
         if len(requests) == 1:
             return [self._execute_alone(requests[0])]
         if not self._is_batching or not self._is_joining:

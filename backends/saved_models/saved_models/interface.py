@@ -13,42 +13,27 @@ import triton_python_backend_utils as pb_utils
 
 from saved_models.settings import ModelSettings, TensorSettings, batch_inputs, control_inputs, error, read_config
 
-_DEFAULT_MAX_BATCH_SIZE = "4"
-"""Of the reference, where `--backend-config=<backend>,default-max-batch-size=<n>` gives no other."""
+_DEFAULT_MAX_BATCH_SIZE = "4"  # of the reference; `--backend-config=<backend>,default-max-batch-size=<n>` gives another
 
 
 @dataclass(frozen=True)
 class ModelTensor:
-    """An input or output of a saved model.
-
-    Attributes:
-        name: Its name.
-        data_type: Its type, such as `TYPE_FP32`; empty if tensors of the protocol have no such type.
-        shape: Its sizes with the rows of a batch; -1 for those that vary; empty for a scalar.
-        described: What the library calls its type, for errors.
-        is_optional: Whether requests may leave it out.
-    """
+    """An input or output of a saved model."""
 
     name: str
-    data_type: str
-    shape: Tuple[int, ...]
-    described: str = ""
-    is_optional: bool = False
+    data_type: str  # such as `TYPE_FP32`; empty if tensors of the protocol have no such type
+    shape: Tuple[int, ...]  # sizes with the rows of a batch; -1 for those that vary; empty for a scalar
+    described: str = ""  # what the library calls its type, for errors
+    is_optional: bool = False  # whether requests may leave it out
 
 
 @dataclass(frozen=True)
 class ModelInterface:
-    """The tensors of a saved model.
-
-    Attributes:
-        inputs: Its inputs.
-        outputs: Its outputs.
-        overridable: Further inputs, which have a value in the file and may be left out.
-    """
+    """The tensors of a saved model."""
 
     inputs: Tuple[ModelTensor, ...]
     outputs: Tuple[ModelTensor, ...]
-    overridable: Tuple[ModelTensor, ...] = ()
+    overridable: Tuple[ModelTensor, ...] = ()  # further inputs, which have a value in the file and may be left out
 
     @property
     def can_batch(self) -> bool:
@@ -62,33 +47,13 @@ def is_complete(config: Mapping[str, Any]) -> bool:
 
 
 def complete_from(config: Any, describe: Callable[[ModelSettings], ModelInterface]) -> Any:
-    """`auto_complete_config` of a backend: the configuration, completed unless it is complete.
-
-    Args:
-        config: Its argument.
-        describe: Opens the model and says what its tensors are.
-
-    Raises:
-        ModelLoadError: As *describe* and `complete`.
-    """
+    """`auto_complete_config` of a backend: completes what is not complete by the tensors that *describe* gives."""
     written = config.as_dict()
     return config if is_complete(written) else complete(config, describe(read_config(written)))
 
 
 def complete(config: Any, interface: ModelInterface) -> Any:
-    """Add batch size, scheduler, inputs and outputs to a configuration without inputs or without outputs.
-
-    Args:
-        config: The argument of `auto_complete_config`.
-        interface: The model's tensors.
-
-    Returns:
-        The argument.
-
-    Raises:
-        ModelLoadError: If the configuration has a batch size, and the model cannot batch, or if a tensor has a
-            type that the protocol has not.
-    """
+    """Add batch size, scheduler, inputs and outputs to a configuration without inputs or without outputs; return it."""
     written: Dict[str, Any] = config.as_dict()
     name = written["name"]
     if interface.can_batch:
@@ -120,11 +85,7 @@ def _complete_batching(config: Any) -> None:
 
 
 def entry(tensor: ModelTensor, leading: int, model: str, kind: str) -> Dict[str, Any]:
-    """The tensor in a configuration, without the rows of a batch where that is *leading*.
-
-    Raises:
-        ModelLoadError: If the protocol has not its type.
-    """
+    """The tensor in a configuration, without the rows of a batch where that is *leading*."""
     if not tensor.data_type:
         raise _unsupported(tensor, model, kind)
     dims = list(tensor.shape[leading:])
@@ -144,11 +105,7 @@ def _unsupported(tensor: ModelTensor, model: str, kind: str) -> Exception:
 
 
 def check(settings: ModelSettings, interface: ModelInterface) -> None:
-    """Compare a complete configuration with the model.
-
-    Raises:
-        ModelLoadError: With the first difference, in the reference's words.
-    """
+    """Compare a complete configuration with the model; ModelLoadError for a difference, in the reference's words."""
     controls = control_inputs(settings.config)
     described = batch_inputs(settings.config)
     count = sum(not tensor.is_optional for tensor in settings.inputs) + len(controls) + len(described)

@@ -12,8 +12,7 @@ import numpy as np
 
 from saved_models.settings import ModelSettings
 
-Shapes = Mapping[str, Tuple[int, ...]]
-"""Shapes of the inputs of a request, with its rows."""
+Shapes = Mapping[str, Tuple[int, ...]]  # shapes of the inputs of a request, with its rows
 
 
 class RaggedBatches:
@@ -40,7 +39,6 @@ class RaggedBatches:
 
     @property
     def is_used(self) -> bool:
-        """Whether the configuration has any of them."""
         return bool(self.inputs or self._batch_inputs or self._scattered)
 
     def batch_inputs(self, requests: Sequence[Shapes]) -> Dict[str, np.ndarray[Any, Any]]:
@@ -52,11 +50,7 @@ class RaggedBatches:
         return found
 
     def scatter(self, name: str, array: Any, requests: Sequence[Shapes]) -> List[Any]:
-        """Each request's part of an output: dimensions that vary are those of its input, at the same places.
-
-        Raises:
-            ValueError: If the parts are not the whole output.
-        """
+        """Each request's part of an output: dimensions that vary are those of its input, at the same places."""
         source, dims = self._scattered[name]
         shapes = [_with_sizes(dims, request[source]) for request in requests]
         ends = np.cumsum([_count(shape) for shape in shapes]).tolist()
@@ -68,7 +62,6 @@ class RaggedBatches:
         return [flat[end - _count(shape) : end].reshape(shape) for shape, end in zip(shapes, ends)]
 
     def is_scattered(self, name: str) -> bool:
-        """Whether an output is divided by the shapes of an input."""
         return name in self._scattered
 
 

@@ -16,59 +16,32 @@ _FALSE = frozenset({"0", "false", "off", "no"})
 
 @dataclass(frozen=True)
 class TensorSettings:
-    """An input or output of the configuration.
-
-    Attributes:
-        name: Its name.
-        data_type: Its type, such as `TYPE_FP32`.
-        dims: The sizes that the library sees, those of `reshape` where it is given: without the rows of a batch.
-        is_reshaped: Whether `reshape` is given.
-        is_optional: Whether requests may leave it out.
-        is_ragged: Whether requests of a batch may differ in its sizes.
-    """
+    """An input or output of the configuration."""
 
     name: str
-    data_type: str
-    dims: Tuple[int, ...]
+    data_type: str  # such as `TYPE_FP32`
+    dims: Tuple[int, ...]  # sizes that the library sees, those of `reshape` if it is given; without the rows of a batch
     is_reshaped: bool = False
-    is_optional: bool = False
-    is_ragged: bool = False
+    is_optional: bool = False  # whether requests may leave it out
+    is_ragged: bool = False  # whether requests of a batch may differ in its sizes
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The configuration of one model.
-
-    Attributes:
-        name: Its name.
-        directory: The directory of its version.
-        max_batch_size: Most rows of a batch; 0 for a model without batches.
-        inputs: Its inputs, those of states of sequences included.
-        outputs: Its outputs, likewise.
-        states: Names of the outputs that are states of sequences: the server keeps them, and no client asks for them.
-        parameters: `parameters`.
-        config: The whole configuration.
-        kind: Where the instance runs: GPU, CPU or MODEL.
-        device: The GPU's number.
-    """
+    """The configuration of one model. Its methods raise ModelLoadError for wrong values."""
 
     name: str
-    directory: str
-    max_batch_size: int
-    inputs: Tuple[TensorSettings, ...]
-    outputs: Tuple[TensorSettings, ...]
-    states: Tuple[str, ...]
+    directory: str  # the version's
+    max_batch_size: int  # most rows of a batch; 0 for a model without batches
+    inputs: Tuple[TensorSettings, ...]  # with those of states of sequences
+    outputs: Tuple[TensorSettings, ...]  # likewise
+    states: Tuple[str, ...]  # outputs that are states of sequences: the server keeps them, and no client asks for them
     parameters: Mapping[str, str]
-    config: Mapping[str, Any]
-    kind: str = "CPU"
-    device: int = 0
+    config: Mapping[str, Any]  # the whole configuration
+    kind: str = "CPU"  # where the instance runs: GPU, CPU or MODEL
+    device: int = 0  # number of the GPU
 
     def integer(self, key: str, default: int) -> int:
-        """The parameter as a number.
-
-        Raises:
-            ModelLoadError: If it is none.
-        """
         text = self.parameters.get(key)
         if text is None:
             return default
@@ -78,11 +51,6 @@ class ModelSettings:
             raise self.wrong_parameter(key, "an integer") from None
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """The parameter as a truth value.
-
-        Raises:
-            ModelLoadError: If it is none.
-        """
         text = self.parameters.get(key)
         if text is None:
             return default
@@ -92,11 +60,7 @@ class ModelSettings:
         return word in _TRUE
 
     def json_object(self, key: str, example: str) -> Optional[Dict[str, Any]]:
-        """The object in a parameter with JSON; None without the parameter.
-
-        Raises:
-            ModelLoadError: If it is none, with an *example*.
-        """
+        """The object in a parameter with JSON; None without the parameter."""
         try:
             found = json.loads(self.parameters.get(key, "null"))
         except ValueError:
@@ -106,16 +70,11 @@ class ModelSettings:
         return found if isinstance(found, dict) else None
 
     def allows(self, parameter: str, setting: str, *, default: bool = False) -> bool:
-        """Whether the model's parameter allows something, else the backend's setting, else the default.
-
-        Raises:
-            ModelLoadError: If the parameter is no truth value.
-        """
+        """Whether the model's parameter allows something, else the backend's setting, else the default."""
         word = pb_utils.get_backend_config().get(setting, "").lower()
         return self.flag(parameter, default=word in {"true", "1"} or (default and word not in {"false", "0"}))
 
     def wrong_parameter(self, key: str, wanted: str) -> Exception:
-        """The error for a parameter with another value than what is *wanted*."""
         return self.error(f"the parameter {key} is '{self.parameters[key]}', not {wanted}; correct it in config.pbtxt")
 
     def error(self, cause: str) -> Exception:
@@ -123,11 +82,7 @@ class ModelSettings:
         return error(f"unable to load model '{self.name}', {cause}")
 
     def find_file(self, default: str) -> Path:
-        """The model's file: `default_model_filename`, else *default*, in the version's directory or one of that name.
-
-        Raises:
-            ModelLoadError: If it does not exist.
-        """
+        """The file: `default_model_filename`, else *default*, in the version's directory or in one of that name."""
         path = Path(self.directory, self.config.get("default_model_filename") or default)
         if path.is_dir():
             path /= default

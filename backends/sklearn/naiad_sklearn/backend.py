@@ -21,10 +21,8 @@ class TritonPythonModel:
         return complete_from(config, lambda settings: interface_of(load(settings), settings))
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Read the file, and compare it with the configuration."""
         settings = read(args)
         self._runner = BatchRunner(settings, Estimator(load(settings), settings).run)
 
     def execute(self, requests: List[Any]) -> List[Any]:
-        """Ask the estimator once about all requests that the server has batched."""
         return self._runner.execute(requests)

@@ -23,9 +23,6 @@ def interface_of(estimator: Any, settings: ModelSettings) -> ModelInterface:
     """What can be asked of an estimator: one input with all features, and its prediction or its transformation.
 
     What it gives is found by asking it about a row of zeros.
-
-    Raises:
-        ModelLoadError: If it does not say how many features it has, or takes no numbers alone.
     """
     features = getattr(estimator, "n_features_in_", None)
     if features is None:
@@ -108,12 +105,7 @@ class Estimator:
             )
 
     def run(self, arrays: Arrays, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
-        """The answers of the methods behind these outputs.
-
-        Raises:
-            InputError: If the estimator refuses the input.
-            ValueError: If an output cannot have what it answers.
-        """
+        """The answers of the methods behind these outputs; InputError if the estimator refuses the input."""
         given: Any
         if self._columns is None:
             (given,) = arrays.values()

@@ -18,16 +18,11 @@ _PARAMETER, _SETTING = "allow_code", "allow-code"
 _TRUSTED = "trusted-types"
 # Each estimator in a pickle ends with this member. Between both texts are a few bytes of the pickle's own.
 _VERSION = re.compile(rb"_sklearn_version[^0-9]{1,120}([0-9]+(?:\.[0-9a-z]+)+)")
-_SHOWN = 200
-"""Characters that are shown of a reason."""
+_SHOWN = 200  # characters that are shown of a reason
 
 
 def load(settings: ModelSettings) -> Any:
-    """The estimator in a model's file.
-
-    Raises:
-        ModelLoadError: If there is no file, if it would run code that nobody allowed, or if it cannot be read.
-    """
+    """The estimator in a model's file. Code in it runs only if it is allowed."""
     path = _find(settings)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

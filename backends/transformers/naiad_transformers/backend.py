@@ -22,7 +22,6 @@ class TritonPythonModel:
         return complete_from(config, lambda settings: _read(settings)[1].interface)
 
     def initialize(self, args: Dict[str, str]) -> None:
-        """Read the weights, compare the task with the configuration, and ask once."""
         settings = read(args)
         source, task = _read(settings)
         check(settings, task.interface)
@@ -33,7 +32,6 @@ class TritonPythonModel:
         self._runner = BatchRunner(settings, rows.run)
 
     def execute(self, requests: List[Any]) -> List[Any]:
-        """Run the pipeline once for all requests that the server has batched."""
         return self._runner.execute(requests)
 
 

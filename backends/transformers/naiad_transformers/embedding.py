@@ -17,9 +17,7 @@ _POOLINGS = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
-}
-"""The library's names, by the keys that it wrote before it had them."""
-
+}  # the library's names, by the keys that it wrote before it had them
 _SERVED = ["Transformer", "Pooling", "Normalize"]
 _DEFAULTS: Dict[str, Tuple[object, ...]] = {
     "transformer_task": ("feature-extraction",),
@@ -28,39 +26,24 @@ _DEFAULTS: Dict[str, Tuple[object, ...]] = {
     "processing_kwargs": (),
     "query_expansion": (),
     "truncate_dim": (),
-}
-"""Settings that change vectors, with the values that are served."""
+}  # settings that change vectors, with the values that are served
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """How texts become vectors.
+    """How texts become vectors."""
 
-    Attributes:
-        pooling: The library's name of how the tokens' vectors become one.
-        is_normalized: Whether vectors have the length 1.
-        prefix: What is put before each text.
-        max_tokens: Tokens to which texts are cut; None for as many as the tokenizer says.
-        is_lowered: Whether texts are in small letters.
-    """
-
-    pooling: str
-    is_normalized: bool
-    prefix: str
-    max_tokens: Optional[int]
-    is_lowered: bool
+    pooling: str  # the library's name of how the tokens' vectors become one
+    is_normalized: bool  # whether vectors have the length 1
+    prefix: str  # what is put before each text
+    max_tokens: Optional[int]  # tokens to which texts are cut; None for as many as the tokenizer says
+    is_lowered: bool  # whether texts are in small letters
 
     def prepare(self, text: str) -> str:
-        """The text that the tokenizer gets."""
         return (self.prefix + text).lower() if self.is_lowered else self.prefix + text
 
     def pool(self, hidden: Any, mask: Any) -> Any:
-        """The vector of each text.
-
-        Args:
-            hidden: Tensor with the vectors of its tokens.
-            mask: Tensor with 1 for tokens, and 0 for padding.
-        """
+        """The vector of each text from those of its tokens, *hidden*; *mask* has 1 for tokens, and 0 for padding."""
         import torch
 
         counts = mask.cumsum(1) * mask
@@ -77,11 +60,7 @@ class Embedding:
 
 
 def read_embedding(weights: Path, settings: ModelSettings) -> Embedding:
-    """What parameters and folder say about vectors.
-
-    Raises:
-        ModelLoadError: If the folder asks for what is not served, or a parameter has no such value.
-    """
+    """What parameters and folder say about vectors; ModelLoadError if they ask for what is not served."""
     folder = weights.parent if weights.name == WEIGHTS else weights
     modules = read_json(folder / MODULES, settings) or []
     kinds = [str(module["type"]) for module in modules]

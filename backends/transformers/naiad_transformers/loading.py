@@ -21,8 +21,7 @@ _CLASSES = {
     _IMAGES: "AutoModelForImageClassification",
     _SEQUENCE_TO_SEQUENCE: "AutoModelForSeq2SeqLM",
 }
-_FEW_WORDS = 2
-"""Entries besides the special ones in the vocabulary that the library makes where a folder has none."""
+_FEW_WORDS = 2  # entries besides the special ones in the vocabulary that the library makes where a folder has none
 
 
 def prepare_process(settings: ModelSettings, source: Source) -> None:
@@ -33,20 +32,14 @@ def prepare_process(settings: ModelSettings, source: Source) -> None:
     threads = settings.integer("INTRA_OP_THREAD_COUNT", 0)
     threads = threads if threads > 0 else threads_for_instance()
     if threads:
-        # Of the tokenizers.
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # of the tokenizers
         import torch
 
         torch.set_num_threads(threads)
 
 
 def load(settings: ModelSettings, source: Source, kind: str) -> Any:
-    """The pipeline of a task, or `model` and `tokenizer` of one that is asked without a pipeline.
-
-    Raises:
-        ModelLoadError: If the library cannot read the weights, if they are of another task, if there is no tokenizer,
-            or if the instance is on a GPU that it cannot use.
-    """
+    """The pipeline of a task, or `model` and `tokenizer` of one that is asked without a pipeline."""
     import torch
     import transformers
     from huggingface_hub import constants
@@ -101,11 +94,7 @@ def load(settings: ModelSettings, source: Source, kind: str) -> Any:
 
 
 def check_weights(model: Any, missing: Iterable[str], kind: str, source: Source, settings: ModelSettings) -> None:
-    """Refuse weights of another task: the library gives what is missing random values.
-
-    Raises:
-        ModelLoadError: If the model lacks weights, or its architecture is another one than the task's.
-    """
+    """Refuse weights of another task: the library gives what is missing random values."""
     if kind == _VECTORS:  # needs no pooler, which models that were trained for words lack
         lacking = sorted(key for key in missing if "pooler" not in key)
         trained = ""

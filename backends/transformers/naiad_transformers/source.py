@@ -14,8 +14,7 @@ from saved_models.settings import ModelSettings
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _FOLDER = "model"
-MODULES, WEIGHTS = "modules.json", "0_Transformer"
-"""What sentence-transformers writes: the list of a model's modules, and the folder of its weights in old models."""
+MODULES, WEIGHTS = "modules.json", "0_Transformer"  # of sentence-transformers: modules, and weights in old models
 _MODEL, _TASK = "model", "task"
 _CODE_PARAMETER, _CODE_SETTING = "trust_remote_code", "trust-remote-code"
 _DOWNLOAD_SETTING = "allow-download"
@@ -34,8 +33,7 @@ TASKS = (
 OTHER_TASK = (
     f"name the task that it was trained for by the parameter task: {', '.join(TASKS)}; serve other models, such as "
     "those of audio, by a model.py"
-)
-"""What to do about a model of another task."""
+)  # what to do about a model of another task
 _ALIASES = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
 _ENDINGS = {
     "ForSequenceClassification$": "text-classification",
@@ -45,37 +43,23 @@ _ENDINGS = {
     "ForImageClassification$": "image-classification",
     "ForCausalLM$|Heads?Model$": "text-generation",
     "Model$": "feature-extraction",
-}
-"""The task of an architecture, by a pattern of its name, where the configuration names none."""
+}  # the task of an architecture, by a pattern of its name, where the configuration names none
 
 
 @dataclass(frozen=True)
 class Source:
-    """The weights of a model.
+    """The weights of a model."""
 
-    Attributes:
-        place: Their directory, or their name on a hub if the operator allows downloads.
-        folder: The directory of the files in JSON beside them.
-        task: What is asked of them.
-        config: `config.json` beside them.
-        allows_code: Whether code beside the weights may be run.
-        allows_download: Whether the library may use the network.
-    """
-
-    place: str
-    folder: Path
+    place: str  # their directory, or their name on a hub if the operator allows downloads
+    folder: Path  # of the files in JSON beside them
     task: str
-    config: Mapping[str, Any]
-    allows_code: bool
-    allows_download: bool
+    config: Mapping[str, Any]  # `config.json` beside them
+    allows_code: bool  # whether code beside the weights may be run
+    allows_download: bool  # whether the library may use the network
 
 
 def find_source(settings: ModelSettings) -> Source:
-    """The weights that the parameter `model` names, else those in the version's directory.
-
-    Raises:
-        ModelLoadError: If there are none, or if no task is known for them.
-    """
+    """The weights that the parameter `model` names, else those in the version's directory."""
     allows_download = pb_utils.get_backend_config().get(_DOWNLOAD_SETTING, "").lower() in {"true", "1"}
     place = _place(settings, allows_download=allows_download)
     folder = Path(place) if Path(place).is_dir() else _download(place, settings)
@@ -130,11 +114,7 @@ def _download(name: str, settings: ModelSettings) -> Path:
 
 
 def read_json(path: Path, settings: ModelSettings) -> Any:
-    """The value in a file; None without the file.
-
-    Raises:
-        ModelLoadError: If it is not JSON.
-    """
+    """The value in a file; None without the file."""
     if not path.is_file():
         return None
     try:

@@ -24,50 +24,32 @@ _STRING, _FLOAT = "TYPE_STRING", "TYPE_FP32"
 _TEXT, _PAIR, _IMAGE, _CANDIDATES = "TEXT", "TEXT_PAIR", "IMAGE", "CANDIDATE_LABELS"
 _JSON = "JSON"
 _TOP = 5
-_SIZES = ("word_embed_proj_dim", "hidden_size", "d_model", "dim", "n_embd")
-"""Where `config.json` has the size of the vectors, by the model's type."""
+_SIZES = ("word_embed_proj_dim", "hidden_size", "d_model", "dim", "n_embd")  # size of vectors in `config.json`
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is answered about one row of a batch.
+    """What is answered about one row of a batch."""
 
-    Attributes:
-        tensors: The values of outputs but for `JSON`.
-        answer: What the library returned.
-        lacking: Why there are no values of outputs; empty if there are.
-    """
-
-    tensors: Mapping[str, Any]
-    answer: Any
-    lacking: str = ""
+    tensors: Mapping[str, Any]  # values of outputs but for `JSON`
+    answer: Any  # what the library returned
+    lacking: str = ""  # why there are no values of outputs; empty if there are
 
 
-Ask = Callable[[Arrays], List[Row]]
-"""Asks about all rows of a batch."""
+Ask = Callable[[Arrays], List[Row]]  # asks about all rows of a batch
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is served for a task.
-
-    Attributes:
-        interface: Its tensors.
-        kind: The library's name of its pipeline, or what is loaded instead.
-        make: Makes what asks, from what was loaded.
-    """
+    """What is served for a task."""
 
     interface: ModelInterface
-    kind: str
-    make: Callable[[Any, ModelSettings], Ask]
+    kind: str  # the library's name of its pipeline, or what is loaded instead
+    make: Callable[[Any, ModelSettings], Ask]  # makes what asks, from what was loaded
 
 
 def task_of(source: Source, settings: ModelSettings) -> Task:
-    """The task of weights.
-
-    Raises:
-        ModelLoadError: If their folder asks for what is not served.
-    """
+    """The task of weights; ModelLoadError if their folder asks for what is not served."""
     name, config = source.task, source.config
     labels = _label_count(config)
     classes = (_output("LABEL", _STRING, 1), _output("SCORE", _FLOAT, 1), _output("SCORES", _FLOAT, labels))
@@ -120,23 +102,15 @@ def _options(settings: ModelSettings) -> Dict[str, Any]:
 
 
 class RowRunner:
-    """Puts the answers about the rows of a batch together as tensors.
-
-    Args:
-        ask: Asks about rows.
-        tokenizer: What makes numbers of texts, None for images. Without a token for padding, it takes them one by one.
-    """
+    """Puts the answers about the rows of a batch together as tensors."""
 
     def __init__(self, ask: Ask, tokenizer: Any) -> None:
         self._ask = ask
+        # Without a token for padding, texts are taken one by one; images need no tokenizer.
         self.is_joining = tokenizer is None or tokenizer.pad_token_id is not None
 
     def run(self, arrays: Arrays, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
-        """The outputs of these names.
-
-        Raises:
-            InputError: If a row has no value for one.
-        """
+        """The outputs of these names; InputError if a row has no value for one."""
         count = len(next(iter(arrays.values())))
         parts = [slice(None)] if self.is_joining else [slice(row, row + 1) for row in range(count)]
         rows = [row for part in parts for row in self._ask({name: array[part] for name, array in arrays.items()})]
@@ -144,11 +118,7 @@ class RowRunner:
 
 
 def try_out(rows: RowRunner, asked: Any, task: Task, settings: ModelSettings, source: Source) -> None:
-    """Ask about two small rows, one by one if they fail together: what would fail at each request fails at the load.
-
-    Raises:
-        ModelLoadError: If that fails.
-    """
+    """Ask about two small rows, one by one if they fail together: what would fail at each request fails at the load."""
     word = asked.tokenizer.mask_token if task.kind == "fill-mask" else "text"
     side = source.config.get("image_size", 224)  # as large as the model takes them: not all processors resize
     height, width = side if isinstance(side, list) else (side, side)
@@ -191,7 +161,6 @@ def _array(rows: List[Any]) -> np.ndarray[Any, Any]:
 
 
 def _texts(arrays: Arrays, name: str = _TEXT) -> List[str]:
-    """The text of each row."""
     return list(strings(name, row_values(name, arrays[name])))
 
 
@@ -214,7 +183,6 @@ class Classification:
         asked.model.config.id2label = {number: str(number) for number in named}
 
     def __call__(self, arrays: Arrays) -> List[Row]:
-        """As `Ask`."""
         given: List[Any]
         if _IMAGE in arrays:
             given = [_image(data) for data in row_values(_IMAGE, arrays[_IMAGE])]
@@ -257,7 +225,6 @@ class TokenClassification:
         self._options = _options(settings)
 
     def __call__(self, arrays: Arrays) -> List[Row]:
-        """As `Ask`."""
         texts = _texts(arrays)
         options = {"aggregation_strategy": "simple", **self._options}
         return [Row({}, entities) for entities in self._asked(texts, batch_size=len(texts), **options)]
@@ -272,7 +239,6 @@ class FillMask:
         self._top = _top(settings)
 
     def __call__(self, arrays: Arrays) -> List[Row]:
-        """As `Ask`."""
         texts = _texts(arrays)
         try:
             found = self._asked(texts, top_k=self._top, batch_size=len(texts), **self._options)
@@ -284,8 +250,7 @@ class FillMask:
                 limit = f"the text was cut to the {tokenizer.model_max_length} tokens that the model takes"
                 raise InputError(f"input '{_TEXT}' has no mask left: {limit}; send a shorter one") from None
             raise InputError(f"input '{_TEXT}' has no mask: {problem}; write {tokenizer.mask_token}") from None
-        # The library leaves out the outer list where there is one text.
-        found = [found] if len(texts) == 1 else found
+        found = [found] if len(texts) == 1 else found  # the library leaves out the outer list where there is one text
         return [_filled(entries) for entries in found]
 
 
@@ -310,7 +275,7 @@ class FeatureExtraction:
         asked.tokenizer.model_max_length = embedding.max_tokens or asked.tokenizer.model_max_length
 
     def __call__(self, arrays: Arrays) -> List[Row]:
-        """As `Ask`. The library's pipeline returns padding as if it were text, so it is not used here."""
+        """Without the library's pipeline, which returns padding as if it were text."""
         import torch
 
         model, texts = self._asked.model, [self._embedding.prepare(text) for text in _texts(arrays)]
@@ -339,7 +304,7 @@ class ZeroShot:
             )
 
     def __call__(self, arrays: Arrays) -> List[Row]:
-        """As `Ask`: one call for all rows with the same classes."""
+        """One call for all rows with the same classes."""
         texts = _texts(arrays)
         rows: Dict[Tuple[str, ...], List[int]] = {}
         for number in range(len(texts)):
@@ -370,7 +335,6 @@ class TextToText:
         self._prefix = settings.parameters.get("prefix", "")
 
     def __call__(self, arrays: Arrays) -> List[Row]:
-        """As `Ask`."""
         import torch
 
         texts = [self._prefix + text for text in _texts(arrays)]
