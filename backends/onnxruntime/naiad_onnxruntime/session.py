@@ -62,12 +62,7 @@ def open_session(settings: ModelSettings) -> Any:
         if isinstance(problem, MemoryError):
             raise
         version = onnxruntime.__version__
-        raise settings.error(f"ONNX Runtime {version} cannot open '{path}': {_sentence(problem)}") from None
-
-
-def _sentence(problem: Exception) -> str:
-    """The text of an error of ONNX Runtime, without its own prefix."""
-    return parse_error(problem)[1]
+        raise settings.error(f"ONNX Runtime {version} cannot open '{path}': {parse_error(problem)[1]}") from None
 
 
 def parse_error(problem: Exception) -> Tuple[int, str]:

@@ -10,13 +10,11 @@ from naiad_remote.errors import CallError, Cause
 HEADER = "naiad-call-chain"
 FORWARDED = "naiad-forwarded-headers"  # of the context: names of parameters that the server made from headers
 _SEPARATOR = ","
-_SHOWN = " -> "
-_SAFE = "-._~/:"
 
 
 def link(server: str, model: str, version: str) -> str:
     """The link of a chain for a model's version on a server, as it is in the header."""
-    return quote(f"{server}/{model}:{version}", safe=_SAFE)
+    return quote(f"{server}/{model}:{version}", safe="-._~/:")
 
 
 def extend(received: str, own: str, limit: int) -> str:
@@ -32,7 +30,7 @@ def extend(received: str, own: str, limit: int) -> str:
 
 
 def _show(links: List[str]) -> str:
-    return _SHOWN.join(unquote(each) for each in links)
+    return " -> ".join(unquote(each) for each in links)
 
 
 def _rejection(problem: str) -> CallError:

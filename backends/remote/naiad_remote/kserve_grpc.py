@@ -10,8 +10,6 @@ from tritonclient.grpc import service_pb2
 from naiad_remote import kserve_json
 from naiad_remote.wire import Description, Parameter, WireRequest, WireResponse, WireTensor
 
-_MOST_INT64 = (1 << 63) - 1
-
 
 def encode_request(request: WireRequest, model: str, version: str) -> bytes:
     """A ModelInferRequest."""
@@ -32,7 +30,7 @@ def _set_parameter(message: Any, value: Parameter) -> None:
         message.bool_param = value
     elif isinstance(value, str):
         message.string_param = value
-    elif value <= _MOST_INT64:
+    elif value < 1 << 63:
         message.int64_param = value
     else:
         message.uint64_param = value

@@ -29,30 +29,11 @@ _MANAGED = frozenset(
     }
 )  # headers that the backend itself sends, or that belong to one connection
 KEYS = (
-    "url",
-    "servers",
-    "servers_port",
-    "model",
-    "version",
-    "weights",
-    "shadow",
-    "shadow_percent",
-    "shadow_in_flight",
-    "timeout_seconds",
-    "connect_timeout_seconds",
-    "idempotent",
-    "retries",
-    "breaker_failures",
-    "breaker_seconds",
-    "max_in_flight",
-    "tls_ca",
-    "tls_certificate",
-    "tls_key",
-    "tls_server_name",
-    "headers",
-    "forward_headers",
-    "max_chain",
-    "max_response_mib",
+    *("url", "servers", "servers_port", "model", "version", "weights"),
+    *("shadow", "shadow_percent", "shadow_in_flight"),
+    *("timeout_seconds", "connect_timeout_seconds", "idempotent", "retries", "breaker_failures", "breaker_seconds"),
+    *("max_in_flight", "tls_ca", "tls_certificate", "tls_key", "tls_server_name"),
+    *("headers", "forward_headers", "max_chain", "max_response_mib"),
 )
 
 

@@ -9,21 +9,8 @@ Buffer = Union[bytes, bytearray, memoryview]
 Parameter = Union[bool, int, str]
 
 DATATYPES = (
-    "",
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "FP32",
-    "FP64",
-    "BYTES",
-    "BF16",
+    *("", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "FP32", "FP64", "BYTES", "BF16"),
 )  # names of datatypes in the protocol, at their number in a model's configuration
 CODES = {name: code for code, name in enumerate(DATATYPES) if name}
 ITEM_SIZES = dict(zip(DATATYPES, (0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2)))  # bytes of one element; 0 for BYTES

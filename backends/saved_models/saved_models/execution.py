@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from itertools import accumulate
 from typing import Any, Callable, Dict, Hashable, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -101,7 +102,7 @@ class BatchRunner:
             _check_rows(found, wanted, sum(rows))
             return [
                 self._respond({name: found[name][end - count : end] for name in found}, self._wanted([request]))
-                for request, count, end in zip(requests, rows, _ends(rows))
+                for request, count, end in zip(requests, rows, accumulate(rows))
             ]
         except Exception:  # noqa: BLE001 - found out again below, for each request by itself
             return [self._execute_alone(request) for request in requests]
@@ -127,7 +128,7 @@ class BatchRunner:
                 parts[name] = ragged.scatter(name, found[name], shapes)
             elif self._is_batching:
                 _check_rows(found, [name], sum(rows))
-                parts[name] = [found[name][end - count : end] for count, end in zip(rows, _ends(rows))]
+                parts[name] = [found[name][end - count : end] for count, end in zip(rows, accumulate(rows))]
             else:
                 parts[name] = [found[name]]
         return [
@@ -173,15 +174,6 @@ def _check_rows(found: Mapping[str, Any], names: Iterable[str], rows: int) -> No
     for name in names:
         if name in found and found[name].shape[:1] != (rows,):
             raise ValueError(f"output '{name}' has shape {list(found[name].shape)} for a batch of {rows} rows")
-
-
-def _ends(rows: Sequence[int]) -> List[int]:
-    ends = []
-    end = 0
-    for count in rows:
-        end += count
-        ends.append(end)
-    return ends
 
 
 def _failed(error: Exception) -> Any:

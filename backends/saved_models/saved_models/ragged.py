@@ -80,10 +80,6 @@ def _with_sizes(dims: Sequence[int], shape: Sequence[int]) -> Tuple[int, ...]:
 # -- the kinds; each has the shapes of an input, and a type ------------------------------------------------------------
 
 
-def _element_count(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
-    return np.array([_count(shape) for shape in shapes], dtype)
-
-
 def _accumulated(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
     return np.cumsum([_count(shape) for shape in shapes]).astype(dtype)
 
@@ -92,23 +88,15 @@ def _accumulated_with_zero(shapes: Sequence[Sequence[int]], dtype: Any) -> np.nd
     return np.concatenate([np.zeros(1, dtype), _accumulated(shapes, dtype)])
 
 
-def _max_as_shape(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
-    return np.zeros(max(_count(shape) for shape in shapes), dtype)
-
-
 def _item_shape(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
     return np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
 
 
-def _item_shape_flat(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
-    return _item_shape(shapes, dtype).reshape(-1)
-
-
 _KINDS: Dict[str, Callable[[Sequence[Sequence[int]], Any], np.ndarray[Any, Any]]] = {
-    "BATCH_ELEMENT_COUNT": _element_count,
+    "BATCH_ELEMENT_COUNT": lambda shapes, dtype: np.array([_count(shape) for shape in shapes], dtype),
     "BATCH_ACCUMULATED_ELEMENT_COUNT": _accumulated,
     "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": _accumulated_with_zero,
-    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": _max_as_shape,
+    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": lambda shapes, dtype: np.zeros(max(_count(shape) for shape in shapes), dtype),
     "BATCH_ITEM_SHAPE": _item_shape,
-    "BATCH_ITEM_SHAPE_FLATTEN": _item_shape_flat,
+    "BATCH_ITEM_SHAPE_FLATTEN": lambda shapes, dtype: _item_shape(shapes, dtype).reshape(-1),
 }
