@@ -364,6 +364,24 @@ def test_a_model_whose_sequences_are_handed_over_is_in_use(clock, monkeypatch):
     run(clock, monkeypatch, check, idle=5.0)
 
 
+def test_a_model_of_which_one_version_is_in_use_stays(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("m")
+        world.ask("m")
+        await turns(10)
+        second = Loaded(clock, 101)
+        world.registry.record("m").versions[2] = VersionRecord(ModelState.READY, loaded=second)
+        world.sizes["second"] = 0
+        second.is_idle = False
+        await asyncio.sleep(20)
+        assert world.slept == []
+        second.is_idle = True
+        await asyncio.sleep(8)
+        assert world.slept[:1] == ["m"]
+
+    run(clock, monkeypatch, check, idle=5.0)
+
+
 def test_a_look_at_idle_models_that_fails_is_not_the_last_one(clock, monkeypatch, caplog):
     async def check(world: World) -> None:
         world.add("m")
@@ -404,7 +422,40 @@ def test_the_model_that_was_used_last_stays_if_another_one_needs_memory(clock, m
     ]
 
 
-def test_a_load_waits_until_a_model_in_use_is_idle(clock, monkeypatch):
+def test_a_guest_that_cannot_be_stopped_does_not_keep_others_from_its_place(clock, monkeypatch):
+    async def check(world: World) -> None:
+        async def fail() -> None:
+            raise OSError("no such process")
+
+        world.add("a", "b", size=60 * MB)
+        world.ask("a")
+        await asyncio.sleep(0.1)
+        asleep = world.put_to_sleep
+        monkeypatch.setattr(world, "put_to_sleep", lambda key: [*asleep(key), asyncio.ensure_future(fail())])
+        answers = world.ask("b")
+        await asyncio.sleep(0.1)
+        assert (world.slept, world.woken) == (["a"], ["a", "b"])
+        assert answers.is_ended
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+
+
+@pytest.mark.parametrize("is_urgent", [False, True])
+def test_a_load_within_the_limit_is_none_beyond_it(clock, monkeypatch, caplog, is_urgent):
+    async def check(world: World) -> None:
+        world.add("a", "b", size=40 * MB)
+        world.ask("a")
+        await asyncio.sleep(0.1)
+        world.version("a").is_idle = False
+        assert world.ask("b", is_urgent=is_urgent).is_ended is False
+        await asyncio.sleep(0.1)
+        assert world.woken == ["a", "b"]
+
+    run(clock, monkeypatch, check, memory=100 * MB)
+    assert [each for each in caplog.records if "beyond" in each.getMessage()] == []
+
+
+def test_a_load_waits_until_a_model_in_use_is_idle(clock, monkeypatch, caplog):
     async def check(world: World) -> None:
         world.add("a", "b", size=60 * MB)
         world.ask("a")
@@ -422,6 +473,7 @@ def test_a_load_waits_until_a_model_in_use_is_idle(clock, monkeypatch):
         assert answers.is_ended
 
     run(clock, monkeypatch, check, memory=100 * MB)
+    assert [each for each in caplog.records if "beyond" in each.getMessage()] == []
 
 
 def test_a_load_that_no_request_waits_for_any_more_is_given_up(clock, monkeypatch):
