@@ -114,7 +114,8 @@ def _print_plainly(examination: Examination, *, with_notes: bool) -> None:
             print(paint(f"  at {finding.where}", dim=True))
         print(f"  {paint('->', 'green')} {finding.advice}")
     # Notes on the machine would otherwise stand under the findings of every model that is fine.
-    hidden = sum(bool(finding.model) and finding not in shown for finding in examination.findings)
+    notes = [finding for finding in examination.findings if finding.severity is Severity.NOTE]
+    hidden = 0 if with_notes else sum(bool(finding.model) for finding in notes)
     more = f"; {counted(hidden, 'note')} (--notes)" if hidden else ""
     errors, warnings = examination.count(Severity.ERROR), examination.count(Severity.WARNING)
     color = _COLORS[Severity.ERROR] if errors else _COLORS[Severity.WARNING] if warnings else "green"
