@@ -68,7 +68,7 @@ bench-llm: $(VENV)/.ready-dev  ## Language models beside their engine and Triton
 bench-scaling: $(VENV)/.ready-dev  ## Over the number of processes; writes a section of that page and a picture
 	$(BIN)/python -m bench.scaling
 
-bench-others: $(VENV)/.ready-dev  ## Beside FastAPI, LitServe, BentoML, MLServer and Ray Serve; writes a section of that page
+bench-others: $(VENV)/.ready-dev  ## Beside FastAPI, LitServe, mosec, BentoML, MLServer and Ray Serve; writes a section of that page
 	$(BIN)/python -m bench.others --write
 
 # Without .venv, as on a borrowed machine that packages cannot be installed on, PYTHON must have naiad's dependencies.

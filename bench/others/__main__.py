@@ -69,6 +69,8 @@ _TITLES = {
 
 def main() -> int:
     options = _options()
+    if GRPC in options.jobs and not grpc_load.PROGRAM:  # before minutes of other jobs, whose figures would be lost
+        raise SystemExit("cannot measure gRPC: install h2load (Debian's package nghttp2-client), or name other --jobs")
     chosen = [each for each in CONTESTANTS if not options.only or each.name in options.only]
     versions: dict[str, str] = {}
     results = Results()

@@ -14,6 +14,7 @@ import grpc
 from bench.scaling.load import Reading, Request
 from bench.servers import HOST
 
+PROGRAM = shutil.which("h2load") or ""
 _GRACE = 60
 _PREFIX = 5  # bytes before a message (gRPC over HTTP2, "Length-Prefixed-Message")
 
@@ -32,17 +33,14 @@ def measure(port: int, request: Request, clients: int, seconds: float) -> Readin
     """Send the request for *seconds* over so many connections.
 
     Raises:
-        SystemExit: If h2load is missing, or a request fails.
+        SystemExit: If a request fails.
     """
-    program = shutil.which("h2load")
-    if program is None:
-        raise SystemExit("cannot measure gRPC: install h2load (Debian's package nghttp2-client), or name other --jobs")
     with tempfile.TemporaryDirectory(prefix="naiad-bench-") as folder:
         body, log = Path(folder) / "body", Path(folder) / "log"
         body.write_bytes(request.body)
         headers = [f"--header={name}: {value}" for name, value in request.headers.items()]
         options = [f"-c{clients}", "-m1", "-t1", f"-D{max(1, round(seconds))}", f"--data={body}", f"--log-file={log}"]
-        command = [program, *options, *headers, f"http://{HOST}:{port}{request.path}"]
+        command = [PROGRAM, *options, *headers, f"http://{HOST}:{port}{request.path}"]
         began = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + _GRACE, check=False)
         took = time.monotonic() - began

@@ -101,6 +101,13 @@ def test_a_server_that_exits_is_an_error_with_the_folder_of_the_logs(tmp_path, m
     assert "no such module" in (tmp_path / "Other.log").read_text()
 
 
+def test_without_h2load_nothing_is_measured_in_vain(monkeypatch):
+    monkeypatch.setattr(grpc_load, "PROGRAM", "")
+    monkeypatch.setattr(sys, "argv", ["bench.others"])
+    with pytest.raises(SystemExit, match=r"install h2load .*nghttp2-client.*or name other --jobs"):
+        others.main()
+
+
 def test_the_log_of_h2load_has_status_and_latency_of_each_request():
     assert grpc_load.parse("1764512345\t200\t153\n1764512346\t503\t90\n") == [("200", 153.0), ("503", 90.0)]
 
