@@ -57,8 +57,8 @@ _ENSEMBLE = (
     "its requests are executed where they arrive if that process has instances of all of these models, else in 0"
 )
 _GROUP = "Explain (also takes all flags of the server; without --model-repository, MODEL is a model's directory)"
-_PREPARE = Flag("prepare", Kind.NOTHING, "", "Prepare the environment, too, and show its contents.")
-_VERSION = Flag("version", Kind.INTEGER, "", "Explain this version; default: all versions that a server would load.")
+_PREPARE = Flag("prepare", "Prepare the environment, too, and show its contents.", Kind.NOTHING)
+_VERSION = Flag("version", "Explain this version; default: all versions that a server would load.", Kind.INTEGER)
 _REPOSITORY = "model-repository"
 OWN_FLAGS = own_flags(_GROUP, _PREPARE, _VERSION, JSON_FLAG)
 _SHOWN_FLAGS = with_help((*OWN_FLAGS, replace(server_flag(_REPOSITORY), group=_GROUP)), _GROUP)

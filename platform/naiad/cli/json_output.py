@@ -12,7 +12,7 @@ import orjson
 
 from naiad.config.server.flag import Flag, Kind
 
-JSON_FLAG = Flag("json", Kind.NOTHING, "", "Print one JSON object.")  # of commands that accept the server's flags
+JSON_FLAG = Flag("json", "Print one JSON object.", Kind.NOTHING)  # of commands that accept the server's flags
 
 
 def print_json(document: Any, *, is_indented: bool = True) -> None:

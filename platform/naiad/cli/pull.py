@@ -13,7 +13,7 @@ from filelock import FileLock
 from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, store_of, with_help
 from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.flag import Flag, UsageError
 from naiad.core.errors import RegistryError
 from naiad.core.quantities import size_text
 from naiad.environments.progress import default_reporter
@@ -26,8 +26,8 @@ from naiad.sources.registry.references import parse_reference
 
 _PROGRAM = "naiad pull oci://REGISTRY/NAME:TAG"
 _GROUP = "Pull (also takes --env-store, --require-signature and --env-trust of the server)"
-_OUTPUT = Flag("output", Kind.STRING, "", "Folder to write the repository into, too; it must not exist.")
-_MODEL = Flag("model", Kind.STRING, "", "Pull this model with what it needs; default: all.", repeatable=True)
+_OUTPUT = Flag("output", "Folder to write the repository into, too; it must not exist.")
+_MODEL = Flag("model", "Pull this model with what it needs; default: all.", repeatable=True)
 OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _MODEL, JSON_FLAG)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 

@@ -53,17 +53,13 @@ _PROGRAM = "naiad run MODEL_DIR"
 _GROUP = "Run (also takes the server's flags about loading models)"
 _INPUT = Flag(
     "input",
-    Kind.STRING,
-    "",
     "The request: a JSON file as for POST .../infer, - for standard input, or name=value (JSON, text or @file.npy) "
     "for each input.",
     repeatable=True,
 )
-_VERSION = Flag("version", Kind.INTEGER, "", "Run this version; default: the highest.")
-_WITH = Flag(
-    "with", Kind.STRING, "", "Load this model of the same repository, too, for the model to call.", repeatable=True
-)
-_DEBUG = Flag("debug", Kind.STRING, "pdb", "Run under a debugger, without time limits: pdb, or debugpy[:port].")
+_VERSION = Flag("version", "Run this version; default: the highest.", Kind.INTEGER)
+_WITH = Flag("with", "Load this model of the same repository, too, for the model to call.", repeatable=True)
+_DEBUG = Flag("debug", "Run under a debugger, without time limits: pdb, or debugpy[:port].", default="pdb")
 OWN_FLAGS = own_flags(_GROUP, _INPUT, _VERSION, _WITH, JSON_FLAG, _DEBUG)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _QUIET_LOGGERS = ("naiad.engine", "naiad.app")  # their lines about loading say nothing to the person who started it

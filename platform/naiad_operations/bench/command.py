@@ -39,18 +39,16 @@ from naiad_operations.bench.requests import (
 
 _PROGRAM = "naiad bench MODEL [URL]"
 _GROUP = "Bench"
-_URL = Flag("url", Kind.STRING, "", f"The server, as the argument; default: {DEFAULT_URL}, with --grpc localhost:8001.")
-_GRPC = Flag("grpc", Kind.NOTHING, "", "Use gRPC; needs grpcio (naiad[remote]).")
-_CONCURRENCY = Flag("concurrency", Kind.STRING, "1,4,16", "Requests in flight, one load for each number.")
-_RATE = Flag(
-    "rate", Kind.STRING, "", "Requests per second to send, one load for each number, instead of --concurrency."
-)
-_CSV = Flag("csv", Kind.STRING, "", "File to write the figures of all loads into, as CSV.")
-_SECONDS = Flag("seconds", Kind.NUMBER, "5", "Length of each load.", low=0.1)
-_WARM_UP = Flag("warm-up", Kind.NUMBER, "1", "Seconds of requests before the first load, which are not counted.", low=0)
-_TIMEOUT = Flag("timeout", Kind.NUMBER, "60", "Seconds that requests have after the end of a load.", low=0.1)
-_VERSION = Flag("version", Kind.INTEGER, "", "Version of the model; default: the highest.")
-_HEADER = Flag("header", Kind.STRING, "", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
+_URL = Flag("url", f"The server, as the argument; default: {DEFAULT_URL}, with --grpc localhost:8001.")
+_GRPC = Flag("grpc", "Use gRPC; needs grpcio (naiad[remote]).", Kind.NOTHING)
+_CONCURRENCY = Flag("concurrency", "Requests in flight, one load for each number.", default="1,4,16")
+_RATE = Flag("rate", "Requests per second to send, one load for each number, instead of --concurrency.")
+_CSV = Flag("csv", "File to write the figures of all loads into, as CSV.")
+_SECONDS = Flag("seconds", "Length of each load.", Kind.NUMBER, "5", low=0.1)
+_WARM_UP = Flag("warm-up", "Seconds of requests before the first load, which are not counted.", Kind.NUMBER, "1", low=0)
+_TIMEOUT = Flag("timeout", "Seconds that requests have after the end of a load.", Kind.NUMBER, "60", low=0.1)
+_VERSION = Flag("version", "Version of the model; default: the highest.", Kind.INTEGER)
+_HEADER = Flag("header", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
 OWN_FLAGS = own_flags(
     _GROUP,
     *(_URL, _GRPC, _CONCURRENCY, _RATE, _SECONDS, _WARM_UP, _TIMEOUT),

@@ -22,13 +22,11 @@ _LARGEST_INTEGER = 100
 
 INPUT = Flag(
     "input",
-    Kind.STRING,
-    "",
     "The request, as for `naiad run`: a JSON file, or name=value for each input; default: generated.",
     repeatable=True,
 )
-SHAPE = Flag("shape", Kind.STRING, "", "Shape of a generated input, without the batch: NAME:3,224.", repeatable=True)
-BATCH = Flag("batch", Kind.INTEGER, "1", "Rows of a generated request, for models with batches.", low=1)
+SHAPE = Flag("shape", "Shape of a generated input, without the batch: NAME:3,224.", repeatable=True)
+BATCH = Flag("batch", "Rows of a generated request, for models with batches.", Kind.INTEGER, "1", low=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

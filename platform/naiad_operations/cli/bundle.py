@@ -25,13 +25,13 @@ from naiad_operations.bundle.manifest import RUN, find_damage, read_manifest
 
 _PROGRAM = "naiad bundle --output=FILE"
 _GROUP = "Bundle (also takes all flags of the server; the bundle starts with them)"
-_OUTPUT = Flag("output", Kind.STRING, "", "Archive to write: .tar.zst or .tar.gz.")
-_OCI = Flag("oci", Kind.STRING, "", "Folder to write an OCI image layout into, instead of or beside the archive.")
-_BASE = Flag("base", Kind.STRING, "", "OCI image layout to build the image on; default: this machine's libraries.")
-_NAME = Flag("name", Kind.STRING, "", "Name of the bundle; default: the archive's name.")
-_WITH = Flag("with", Kind.STRING, "", "Additional package of the server's interpreter to include.", repeatable=True)
-_FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing archive or layout.")
-_VERIFY = Flag("verify", Kind.STRING, "", "Check the files of this unpacked bundle; write nothing.")
+_OUTPUT = Flag("output", "Archive to write: .tar.zst or .tar.gz.")
+_OCI = Flag("oci", "Folder to write an OCI image layout into, instead of or beside the archive.")
+_BASE = Flag("base", "OCI image layout to build the image on; default: this machine's libraries.")
+_NAME = Flag("name", "Name of the bundle; default: the archive's name.")
+_WITH = Flag("with", "Additional package of the server's interpreter to include.", repeatable=True)
+_FORCE = Flag("force", "Replace an existing archive or layout.", Kind.NOTHING)
+_VERIFY = Flag("verify", "Check the files of this unpacked bundle; write nothing.")
 OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _OCI, _BASE, _NAME, _WITH, _FORCE, _VERIFY, JSON_FLAG)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 

@@ -10,14 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import naiad
-from naiad.cli.command_line import (
-    CommandLine,
-    own_flags,
-    parse_command_line,
-    report_error,
-    usage,
-    with_help,
-)
+from naiad.cli.command_line import CommandLine, own_flags, parse_command_line, report_error, usage, with_help
 from naiad.config.server.command_line import read_options
 from naiad.config.server.console_options import LOOPBACK
 from naiad.config.server.flag import Flag, Kind, UsageError
@@ -36,69 +29,55 @@ _DRAIN = next(flag for flag in SERVER_FLAGS if flag.name == "drain-seconds")
 _PRIVATE_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - compared with, not used
 _DRAIN_SECONDS = "15"  # three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)
 _GROUP = "Deployment (also takes all flags of the server; the server starts with them)"
-_NAME = Flag("name", Kind.STRING, "naiad", "Name of the unit, the service, the image or the Kubernetes objects.")
-_OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output.")
-_FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing file.")
-_MEMORY = Flag("memory", Kind.STRING, "", "Memory limit: 8G (systemd, compose), 8Gi.")
-_CPUS = Flag("cpus", Kind.STRING, "", "CPU limit.")
-_GPUS = Flag("gpus", Kind.INTEGER, "0", "Number of GPUs; systemd: 1 makes devices visible.", low=0)
-_BUNDLE = Flag(
-    "unpacked-bundle", Kind.STRING, "", "Start this bundle; systemd: its folder; else: what the image contains."
-)
+_NAME = Flag("name", "Name of the unit, the service, the image or the Kubernetes objects.", default="naiad")
+_OUTPUT = Flag("output", "File to write; default: standard output.")
+_FORCE = Flag("force", "Replace an existing file.", Kind.NOTHING)
+_MEMORY = Flag("memory", "Memory limit: 8G (systemd, compose), 8Gi.")
+_CPUS = Flag("cpus", "CPU limit.")
+_GPUS = Flag("gpus", "Number of GPUs; systemd: 1 makes devices visible.", Kind.INTEGER, "0", low=0)
+_BUNDLE = Flag("unpacked-bundle", "Start this bundle; systemd: its folder; else: what the image contains.")
 _IMAGE = Flag(
     "image",
-    Kind.STRING,
-    "",
     "Container image; one of `naiad bundle --oci` has its own flags. compose: default is to build the Dockerfile.",
 )
-_BASE = Flag("base", Kind.STRING, "", "Image to build on; default: python:X.Y-slim of this Python (dockerfile).")
-_PACKAGE = Flag(
-    "package", Kind.STRING, "", "What pip installs: a requirement or a wheel; default: this version (dockerfile)."
-)
-_APT = Flag("apt", Kind.STRING, "", "Package of Debian to install, such as libgomp1 (dockerfile).", repeatable=True)
-_REPLICAS = Flag("replicas", Kind.INTEGER, "1", "Number of pods; with --max-replicas the smallest number.", low=0)
-_NAMESPACE = Flag(
-    "namespace", Kind.STRING, "", "Namespace of the objects; also selects the pods in queries of Prometheus."
-)
+_BASE = Flag("base", "Image to build on; default: python:X.Y-slim of this Python (dockerfile).")
+_PACKAGE = Flag("package", "What pip installs: a requirement or a wheel; default: this version (dockerfile).")
+_APT = Flag("apt", "Package of Debian to install, such as libgomp1 (dockerfile).", repeatable=True)
+_REPLICAS = Flag("replicas", "Number of pods; with --max-replicas the smallest number.", Kind.INTEGER, "1", low=0)
+_NAMESPACE = Flag("namespace", "Namespace of the objects; also selects the pods in queries of Prometheus.")
 _MAX_REPLICAS = Flag(
     "max-replicas",
+    "Largest number of pods; adds an autoscaler by queue time and pending requests.",
     Kind.INTEGER,
     "0",
-    "Largest number of pods; adds an autoscaler by queue time and pending requests.",
     low=0,
 )
-_TARGET_QUEUE = Flag("target-queue-ms", Kind.INTEGER, "50", "Mean queue time at which a pod is added.", low=1)
+_TARGET_QUEUE = Flag("target-queue-ms", "Mean queue time at which a pod is added.", Kind.INTEGER, "50", low=1)
 _TARGET_PENDING = Flag(
-    "target-pending", Kind.INTEGER, "8", "Pending requests of each pod at which one is added.", low=1
+    "target-pending", "Pending requests of each pod at which one is added.", Kind.INTEGER, "8", low=1
 )
 _KEDA = Flag(
     "keda",
-    Kind.NOTHING,
-    "",
     "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace.",
-)
-_PROMETHEUS = Flag("prometheus-url", Kind.STRING, "", "Prometheus that KEDA queries.")
-_MONITOR = Flag("pod-monitor", Kind.NOTHING, "", "Add a PodMonitor of the Prometheus operator (kubernetes).")
-_POLICY = Flag(
-    "network-policy", Kind.NOTHING, "", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes)."
-)
-_ALLOW = Flag(
-    "allow-namespace", Kind.STRING, "", "Namespace that may connect, too; implies --network-policy.", repeatable=True
-)
-_NO_SURGE = Flag(
-    "no-surge",
     Kind.NOTHING,
-    "",
-    "A new release stops each pod before it starts the next: for the last GPU (kubernetes).",
 )
-_MODELS_CLAIM = Flag("models-claim", Kind.STRING, "", "PersistentVolumeClaim with the repositories (kubernetes).")
-_STORE_CLAIM = Flag("store-claim", Kind.STRING, "", "PersistentVolumeClaim for the store; default: an emptyDir.")
-_UID = Flag("uid", Kind.INTEGER, "", "User id to run as; default: the image's user.", low=1)
-_CLUSTER = Flag("cluster", Kind.NOTHING, "", "Write a ClusterServingRuntime (kserve).")
-_STORAGE_URI = Flag("storage-uri", Kind.STRING, "", "Add an InferenceService of these models (kserve).")
-_STANDARD = Flag("standard", Kind.NOTHING, "", "The InferenceService uses Deployments instead of Knative (kserve).")
+_PROMETHEUS = Flag("prometheus-url", "Prometheus that KEDA queries.")
+_MONITOR = Flag("pod-monitor", "Add a PodMonitor of the Prometheus operator (kubernetes).", Kind.NOTHING)
+_POLICY = Flag(
+    "network-policy", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes).", Kind.NOTHING
+)
+_ALLOW = Flag("allow-namespace", "Namespace that may connect, too; implies --network-policy.", repeatable=True)
+_NO_SURGE = Flag(
+    "no-surge", "A new release stops each pod before it starts the next: for the last GPU (kubernetes).", Kind.NOTHING
+)
+_MODELS_CLAIM = Flag("models-claim", "PersistentVolumeClaim with the repositories (kubernetes).")
+_STORE_CLAIM = Flag("store-claim", "PersistentVolumeClaim for the store; default: an emptyDir.")
+_UID = Flag("uid", "User id to run as; default: the image's user.", Kind.INTEGER, low=1)
+_CLUSTER = Flag("cluster", "Write a ClusterServingRuntime (kserve).", Kind.NOTHING)
+_STORAGE_URI = Flag("storage-uri", "Add an InferenceService of these models (kserve).")
+_STANDARD = Flag("standard", "The InferenceService uses Deployments instead of Knative (kserve).", Kind.NOTHING)
 _CANARY = Flag(
-    "canary-percent", Kind.INTEGER, "", "Share of the requests for the newest revision (kserve).", low=0, high=100
+    "canary-percent", "Share of the requests for the newest revision (kserve).", Kind.INTEGER, low=0, high=100
 )
 OWN_FLAGS = own_flags(
     _GROUP,

@@ -30,14 +30,12 @@ from naiad_operations.doctor.findings import Examination, Finding, MigrationStat
 
 _PROGRAM = "naiad doctor MODEL_REPOSITORY"
 _GROUP = "Doctor (also takes all flags of the server; give those that the server will have)"
-_MODEL = Flag("model", Kind.STRING, "", "Examine this model; default: all models.", repeatable=True)
-_STRICT = Flag("strict", Kind.NOTHING, "", "Exit with 1 for warnings, too.")
-_NOTES = Flag("notes", Kind.NOTHING, "", "Print notes, too: missing things that the code can do without.")
-_PACKED = Flag("leave-packed", Kind.NOTHING, "", "Unpack no archives; skip the checks that need that.")
-_MIGRATION = Flag("from-triton", Kind.NOTHING, "", "Print a checklist for a repository that Triton has served.")
-_GPUS = Flag(
-    "assume-gpus", Kind.INTEGER, "", "Examine for a machine with so many GPUs; default: those of this one.", low=0
-)
+_MODEL = Flag("model", "Examine this model; default: all models.", repeatable=True)
+_STRICT = Flag("strict", "Exit with 1 for warnings, too.", Kind.NOTHING)
+_NOTES = Flag("notes", "Print notes, too: missing things that the code can do without.", Kind.NOTHING)
+_PACKED = Flag("leave-packed", "Unpack no archives; skip the checks that need that.", Kind.NOTHING)
+_MIGRATION = Flag("from-triton", "Print a checklist for a repository that Triton has served.", Kind.NOTHING)
+_GPUS = Flag("assume-gpus", "Examine for a machine with so many GPUs; default: those of this one.", Kind.INTEGER, low=0)
 OWN_FLAGS = own_flags(_GROUP, _MODEL, JSON_FLAG, _STRICT, _NOTES, _PACKED, _MIGRATION, _GPUS)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _REPOSITORY = "model-repository"

@@ -17,7 +17,7 @@ from naiad.cli.json_output import JSON_FLAG, print_json
 from naiad.cli.serve import with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.flag import Flag, UsageError
 from naiad.core.errors import BundleError
 from naiad.core.quantities import size_text
 from naiad.environments.archives.manifest import host_platform
@@ -34,8 +34,8 @@ from naiad_operations.bundle.sending import Transfer, send_image
 _log = logging.getLogger("naiad.bundle")
 _PROGRAM = "naiad push oci://REGISTRY/NAME:TAG MODEL_REPOSITORY"
 _GROUP = "Push (also takes all flags of the server; give those that name backends and environments)"
-_KEY = Flag("key", Kind.STRING, "", "Private key to sign with (`naiad env keygen`).", repeatable=True)
-_BASE = Flag("base", Kind.STRING, "", "OCI image layout to put the layers on; KServe's modelcars need a shell.")
+_KEY = Flag("key", "Private key to sign with (`naiad env keygen`).", repeatable=True)
+_BASE = Flag("base", "OCI image layout to put the layers on; KServe's modelcars need a shell.")
 OWN_FLAGS = own_flags(_GROUP, _KEY, _BASE, JSON_FLAG)
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 

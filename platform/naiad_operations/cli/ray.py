@@ -14,32 +14,27 @@ from naiad_operations.deploy.ray_service import RAY_VERSION, RayServing, describ
 
 _PROGRAM = "naiad ray up|yaml"
 _GROUP = "Ray (also takes all flags of the server; the servers start with them)"
-_NAME = Flag("name", Kind.STRING, "naiad", "Name of the Serve application and of the RayService.")
-_ROUTE = Flag("route", Kind.STRING, "/", "Path of the list of servers; each application needs its own.")
-_MIN = Flag("min", Kind.INTEGER, "1", "Smallest number of servers.", low=1)
-_MAX = Flag("max", Kind.INTEGER, "", "Largest number of servers; default: --min.", low=1)
+_NAME = Flag("name", "Name of the Serve application and of the RayService.", default="naiad")
+_ROUTE = Flag("route", "Path of the list of servers; each application needs its own.", default="/")
+_MIN = Flag("min", "Smallest number of servers.", Kind.INTEGER, "1", low=1)
+_MAX = Flag("max", "Largest number of servers; default: --min.", Kind.INTEGER, low=1)
 _TARGET = Flag(
-    "target-requests", Kind.INTEGER, "8", "Requests of a model on each server at which another is added.", low=1
+    "target-requests", "Requests of a model on each server at which another is added.", Kind.INTEGER, "8", low=1
 )
-_CPUS = Flag("cpus", Kind.INTEGER, "1", "CPUs that Ray reserves for each server.", low=0)
-_GPUS = Flag("gpus", Kind.INTEGER, "0", "GPUs that Ray reserves for each server.", low=0)
-_SURGE = Flag("surge", Kind.INTEGER, "25", "Servers added while all are replaced, in percent of their number.", low=0)
-_REVISION = Flag("revision", Kind.STRING, "", "Any text; a new one has running servers load what has changed.")
-_ADDRESS = Flag("address", Kind.STRING, "http://127.0.0.1:8265", "URL of Ray's dashboard (up).")
-_WAIT = Flag("wait-seconds", Kind.INTEGER, "600", "Seconds to wait until the servers run (up).", low=0)
-_IMAGE = Flag("image", Kind.STRING, "", "Container image with Ray and naiad (yaml).")
+_CPUS = Flag("cpus", "CPUs that Ray reserves for each server.", Kind.INTEGER, "1", low=0)
+_GPUS = Flag("gpus", "GPUs that Ray reserves for each server.", Kind.INTEGER, "0", low=0)
+_SURGE = Flag("surge", "Servers added while all are replaced, in percent of their number.", Kind.INTEGER, "25", low=0)
+_REVISION = Flag("revision", "Any text; a new one has running servers load what has changed.")
+_ADDRESS = Flag("address", "URL of Ray's dashboard (up).", default="http://127.0.0.1:8265")
+_WAIT = Flag("wait-seconds", "Seconds to wait until the servers run (up).", Kind.INTEGER, "600", low=0)
+_IMAGE = Flag("image", "Container image with Ray and naiad (yaml).")
 _RAY_VERSION = Flag(
-    "ray-version",
-    Kind.STRING,
-    "",
-    f"Version of Ray in the image; default: that installed here, else {RAY_VERSION} (yaml).",
+    "ray-version", f"Version of Ray in the image; default: that installed here, else {RAY_VERSION} (yaml)."
 )
-_MODELS_CLAIM = Flag(
-    "models-claim", Kind.STRING, "", "PersistentVolumeClaim with the folders of the repositories (yaml)."
-)
-_MEMORY = Flag("memory", Kind.STRING, "4Gi", "Memory of each pod with a server (yaml).")
-_OUTPUT = Flag("output", Kind.STRING, "", "File to write; default: standard output (yaml).")
-_FORCE = Flag("force", Kind.NOTHING, "", "Replace an existing file (yaml).")
+_MODELS_CLAIM = Flag("models-claim", "PersistentVolumeClaim with the folders of the repositories (yaml).")
+_MEMORY = Flag("memory", "Memory of each pod with a server (yaml).", default="4Gi")
+_OUTPUT = Flag("output", "File to write; default: standard output (yaml).")
+_FORCE = Flag("force", "Replace an existing file (yaml).", Kind.NOTHING)
 OWN_FLAGS = own_flags(
     _GROUP,
     *(_NAME, _ROUTE, _MIN, _MAX, _TARGET, _CPUS, _GPUS, _SURGE, _REVISION, _ADDRESS, _WAIT),

@@ -39,18 +39,15 @@ from naiad_operations.tune.search import Candidate, Space, best_load, score, sea
 
 _PROGRAM = "naiad tune MODEL"
 _GROUP = "Tune (also takes all flags of the server; the model is served with them)"
-_OBJECTIVE = Flag(
-    "objective", Kind.STRING, "", "Limits of latency, such as p95<20ms; the highest rate within them is sought."
-)
-_OUTPUT = Flag("output", Kind.STRING, "", "Folder to write; default: tune-MODEL.")
-_FORCE = Flag("force", Kind.NOTHING, "", "Write into a folder that exists.")
-_CONCURRENCY = Flag("concurrency", Kind.STRING, "1,2,4,8,16,32,64", "Requests in flight, one load for each number.")
-_SECONDS = Flag("seconds", Kind.NUMBER, "2", "Length of each load.", low=0.1)
-_INSTANCES = Flag("instances", Kind.INTEGER, "", "Largest number of instances; default: twice the processors.", low=1)
-_TRIALS = Flag("trials", Kind.INTEGER, "30", "Number of configurations to try at most.", low=1)
+_OBJECTIVE = Flag("objective", "Limits of latency, such as p95<20ms; the highest rate within them is sought.")
+_OUTPUT = Flag("output", "Folder to write; default: tune-MODEL.")
+_FORCE = Flag("force", "Write into a folder that exists.", Kind.NOTHING)
+_CONCURRENCY = Flag("concurrency", "Requests in flight, one load for each number.", default="1,2,4,8,16,32,64")
+_SECONDS = Flag("seconds", "Length of each load.", Kind.NUMBER, "2", low=0.1)
+_INSTANCES = Flag("instances", "Largest number of instances; default: twice the processors.", Kind.INTEGER, low=1)
+_TRIALS = Flag("trials", "Number of configurations to try at most.", Kind.INTEGER, "30", low=1)
 OWN_FLAGS = own_flags(
-    _GROUP,
-    *(_OBJECTIVE, _OUTPUT, _FORCE, _CONCURRENCY, _SECONDS, _INSTANCES, _TRIALS, INPUT, SHAPE, BATCH, JSON_FLAG),
+    _GROUP, *(_OBJECTIVE, _OUTPUT, _FORCE, _CONCURRENCY, _SECONDS, _INSTANCES, _TRIALS, INPUT, SHAPE, BATCH, JSON_FLAG)
 )
 _SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS
 
@@ -94,5 +94,5 @@ def test_arguments_that_getopt_refuses_have_its_error_text(arguments, preface, m
 
 
 def test_two_names_of_one_flag_are_no_ambiguity():
-    flags = [Flag("aa", Kind.STRING, "", ""), Flag("ab", Kind.STRING, "", "", same_as="aa")]
+    flags = [Flag("aa", ""), Flag("ab", "", same_as="aa")]
     assert split_arguments(["--a=1"], flags, "p")[0] == [(flags[0], "1")]

@@ -14,19 +14,19 @@ from naiad.config.server.option_group import combined, flags_of, option, read_gr
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    port: int = option("port", Kind.INTEGER, "80", "Port.", low=0)
-    threads: ClassVar[Flag] = Flag("threads", Kind.INTEGER, "1", "Threads.", support=NoEffect("one is enough for all"))
+    port: int = option("port", "Port.", Kind.INTEGER, "80", low=0)
+    threads: ClassVar[Flag] = Flag("threads", "Threads.", Kind.INTEGER, "1", support=NoEffect("one is enough for all"))
     names: tuple[str, ...] = option(
-        "name", Kind.STRING, "", "Name.", repeatable=True, read=lambda values, name: tuple(values.texts(name))
+        "name", "Name.", repeatable=True, read=lambda values, name: tuple(values.texts(name))
     )
     span: tuple[object, object] = combined(
         lambda values: (values.last("first"), values.last("last")),
-        Flag("first", Kind.INTEGER, "1", "First."),
-        Flag("last", Kind.INTEGER, "", "Last."),
+        Flag("first", "First.", Kind.INTEGER, "1"),
+        Flag("last", "Last.", Kind.INTEGER),
     )
 
 
-FLAGS = flags_of("Group", Group, [Flag("old", Kind.NOTHING, "", "Old.")])
+FLAGS = flags_of("Group", Group, [Flag("old", "Old.", Kind.NOTHING)])
 
 
 def read(**texts):

@@ -84,9 +84,9 @@ class Flag:
     """One flag."""
 
     name: str
-    kind: Kind
-    default: str
     help: str
+    kind: Kind = Kind.STRING
+    default: str = ""
     _: KW_ONLY
     low: float | None = None
     high: float | None = None

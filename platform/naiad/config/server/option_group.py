@@ -2,7 +2,7 @@
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class HttpOptions:
-        port: int = option("http-port", Kind.INTEGER, "8000", "Port to listen on.", low=0, high=65535)
+        port: int = option("http-port", "Port to listen on.", Kind.INTEGER, "8000", low=0, high=65535)
 
 From that one line come the flag in the usage and the reference page (`flags_of`), its check, and the field's value
 (`read_group`).
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from naiad.config.server.flag import Flag, Kind
@@ -21,17 +22,18 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 _FLAGS, _READ = "flags", "read"
+_READERS = {Kind.NOTHING: FlagValues.switch, Kind.STRING: FlagValues.text}
 Group = TypeVar("Group", bound="DataclassInstance")
 
 
 # `Any` as for `dataclasses.field`: the value is a field specifier, the annotation beside it gives the type.
 def option(
     name: str,
-    kind: Kind,
-    default: str,
     help: str,  # noqa: A002 - named as the attribute of Flag
+    kind: Kind = Kind.STRING,
+    default: str = "",
     *,
-    read: Callable[[FlagValues, str], object] = FlagValues.last,
+    read: Callable[[FlagValues, str], object] | None = None,
     **more: Any,
 ) -> Any:
     """A field of an option group that one flag sets.
@@ -39,8 +41,12 @@ def option(
     Args:
         read: Returns the field's value from the values of all flags and this flag's name; by default the flag's value.
     """
-    flag = Flag(name, kind, default, help, **more)
-    return field(metadata={_FLAGS: (flag,), _READ: lambda values: read(values, name)})
+    reader = read or _READERS.get(kind, FlagValues.last)
+    flag = Flag(name, help, kind, default, **more)
+    return field(metadata={_FLAGS: (flag,), _READ: lambda values: reader(values, name)})
+
+
+own_option = partial(option, own=True)  # a field that a flag sets which Triton does not have
 
 
 def combined(read: Callable[[FlagValues], object], *flags: Flag) -> Any:

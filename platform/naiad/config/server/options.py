@@ -41,7 +41,7 @@ from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.guest_user import GuestUser, GuestUserRange, parse_guest_user
 from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
-from naiad.config.server.option_group import combined, flags_of, option
+from naiad.config.server.option_group import combined, flags_of, option, own_option
 from naiad.config.server.store_location import StoreLocation, find_store, guest_directory
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
@@ -125,16 +125,8 @@ def _number(values: FlagValues, text: str) -> int:
     return number
 
 
-_NONE, _TEXT, _INT, _SIZE, _FLOAT, _BOOL, _SETTING, _NAMED = (
-    Kind.NOTHING,
-    Kind.STRING,
-    Kind.INTEGER,
-    Kind.SIZE,
-    Kind.NUMBER,
-    Kind.BOOLEAN,
-    Kind.SETTING,
-    Kind.NAMED_SETTING,
-)
+_NONE, _INT, _SIZE, _FLOAT, _BOOL = Kind.NOTHING, Kind.INTEGER, Kind.SIZE, Kind.NUMBER, Kind.BOOLEAN
+_SETTING, _NAMED = Kind.SETTING, Kind.NAMED_SETTING
 
 _NO_GPU = NoEffect("the server uses no GPU itself, the processes of the models do")
 _ONE_LOOP = NoEffect("one event loop serves all connections, without threads or pools")
@@ -212,47 +204,34 @@ def _absolute_paths(values: FlagValues, name: str) -> tuple[Path, ...]:
 class GeneralOptions:
     """The server as a whole."""
 
-    help: ClassVar[Flag] = Flag("help", _NONE, "", "Print this and exit; also -h.")
-    server_id: str = option("id", _TEXT, "triton", "Name of this server in /v2.")
+    help: ClassVar[Flag] = Flag("help", "Print this and exit; also -h.", _NONE)
+    server_id: str = option("id", "Name of this server in /v2.", default="triton")
     hardened: ClassVar[Flag] = Flag(
-        "hardened", _NONE, "", "Set safer defaults than Triton's, for clients you do not trust.", own=True
+        "hardened", "Set safer defaults than Triton's, for clients you do not trust.", _NONE, own=True
     )
     exit_timeout_secs: int = option(
-        "exit-timeout-secs", _INT, "30", "How long an ending server waits for requests in flight.", low=0
+        "exit-timeout-secs", "How long an ending server waits for requests in flight.", _INT, "30", low=0
     )
-    drain_seconds: int = option(
-        "drain-seconds",
-        _INT,
-        "0",
-        "How long an ending server still serves, while it is not ready.",
-        low=0,
-        own=True,
+    drain_seconds: int = own_option(
+        "drain-seconds", "How long an ending server still serves, while it is not ready.", _INT, "0", low=0
     )
     exit_on_error: bool = option(
-        "exit-on-error", _BOOL, "true", "Exit with code 1 if a model fails to load at the start."
+        "exit-on-error", "Exit with code 1 if a model fails to load at the start.", _BOOL, "true"
     )
-    strict_readiness: bool = option("strict-readiness", _BOOL, "true", "Be ready only if every model is.")
-    listen_while_loading: bool = option(
-        "listen-while-loading", _BOOL, "true", "Open the ports before the models are loaded.", own=True
+    strict_readiness: bool = option("strict-readiness", "Be ready only if every model is.", _BOOL, "true")
+    listen_while_loading: bool = own_option(
+        "listen-while-loading", "Open the ports before the models are loaded.", _BOOL, "true"
     )
     allow_client_shm: bool = option(
-        "allow-client-shm", _BOOL, "false", "Let clients register regions of shared memory for tensors."
+        "allow-client-shm", "Let clients register regions of shared memory for tensors.", _BOOL, "false"
     )
-    processes: int = option(
-        "processes",
-        _TEXT,
-        "1",
-        "Processes that serve the ports and run models; auto: by cores.",
-        own=True,
-        read=parse_processes,
+    processes: int = own_option(
+        "processes", "Processes that serve the ports and run models; auto: by cores.", default="1", read=parse_processes
     )
     # None: a quarter of the memory that the process may use.
-    memory_limit_requests: int | None = option(
+    memory_limit_requests: int | None = own_option(
         "memory-limit-requests",
-        _TEXT,
-        "",
         "Memory of requests and responses, such as 2GiB; default: 1/4 of all.",
-        own=True,
         read=_size_or_none,
     )
 
@@ -261,21 +240,18 @@ class GeneralOptions:
 class LogOptions:
     """The server's log at its start."""
 
-    verbosity: int = option("log-verbose", Kind.VERBOSITY, "0", "Level of debug messages; 0 turns them off.", low=0)
-    info: bool = option("log-info", _BOOL, "true", "Log what happens.")
-    warning: bool = option("log-warning", _BOOL, "true", "Log warnings.")
-    error: bool = option("log-error", _BOOL, "true", "Log errors.")
+    verbosity: int = option("log-verbose", "Level of debug messages; 0 turns them off.", Kind.VERBOSITY, "0", low=0)
+    info: bool = option("log-info", "Log what happens.", _BOOL, "true")
+    warning: bool = option("log-warning", "Log warnings.", _BOOL, "true")
+    error: bool = option("log-error", "Log errors.", _BOOL, "true")
     format: LogFormat = option(
         "log-format",
-        _TEXT,
-        "default",
         "Time stamps: MMDD hh:mm:ss.ssssss or ISO.",
+        default="default",
         choices=("default", "ISO8601"),
         read=_member_of(LogFormat),
     )
-    file: Path | None = option(
-        "log-file", _TEXT, "", "Append the log to this file instead of stderr.", read=FlagValues.path
-    )
+    file: Path | None = option("log-file", "Append the log to this file instead of stderr.", read=FlagValues.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,183 +259,130 @@ class ModelOptions:
     """The model repositories, and which of their models are loaded."""
 
     store: ClassVar[Flag] = Flag(
-        "model-store", _TEXT, "", "The same as --model-repository.", repeatable=True, same_as="model-repository"
+        "model-store", "The same as --model-repository.", repeatable=True, same_as="model-repository"
     )
     # Paths of directories; a URI is text.
     repositories: tuple[Path | str, ...] = option(
         "model-repository",
-        _TEXT,
-        "",
         "Directory or URI of models; repeat it to serve several.",
         repeatable=True,
         read=FlagValues.locations,
     )
     auto_complete: bool = option(
         "disable-auto-complete-config",
-        _NONE,
-        "",
         "Take config.pbtxt as it is; models complete nothing.",
+        _NONE,
         read=_is_auto_completing,
     )
     control_mode: ModelControlMode = option(
         "model-control-mode",
-        _TEXT,
-        "none",
         "When to load: once, on changes, on request, by requests.",
+        default="none",
         choices=("none", "poll", "explicit", "demand"),
         read=_member_of(ModelControlMode),
     )
     # `("*",)` is all models.
     startup_models: tuple[str, ...] = option(
-        "load-model",
-        _TEXT,
-        "",
-        "Load this at the start of explicit mode; '*' alone: all.",
-        repeatable=True,
-        read=_unique_texts,
+        "load-model", "Load this at the start of explicit mode; '*' alone: all.", repeatable=True, read=_unique_texts
     )
-    gpu_fallback: str = option(
+    gpu_fallback: str = own_option(
         "gpu-fallback",
-        _TEXT,
-        "none",
         "Where KIND_GPU is on a machine without a GPU: cpu, for development.",
+        default="none",
         choices=("none", "cpu"),
-        own=True,
     )
     poll_secs: int = option(
-        "repository-poll-secs", _INT, "15", "Seconds between looks in poll mode; 0: an hour.", low=0
+        "repository-poll-secs", "Seconds between looks in poll mode; 0: an hour.", _INT, "15", low=0
     )
-    demand_load_timeout: float = option(
-        "demand-load-timeout",
-        _FLOAT,
-        "60",
-        "Seconds that a request waits for its model to be loaded on demand.",
-        low=0,
-        own=True,
+    demand_load_timeout: float = own_option(
+        "demand-load-timeout", "Seconds that a request waits for its model to be loaded on demand.", _FLOAT, "60", low=0
     )
-    demand_idle_seconds: float = option(
+    demand_idle_seconds: float = own_option(
         "demand-idle-seconds",
+        "Unload models loaded on demand after so long without requests; 0: never.",
         _FLOAT,
         "0",
-        "Unload models loaded on demand after so long without requests; 0: never.",
         low=0,
-        own=True,
     )
     # 0: no limit.
-    models_memory: int = option(
-        "models-memory",
-        _TEXT,
-        "0",
-        "Memory of all guests, such as 16GiB, with demand; 0: any.",
-        own=True,
-        read=_size,
+    models_memory: int = own_option(
+        "models-memory", "Memory of all guests, such as 16GiB, with demand; 0: any.", default="0", read=_size
     )
-    config_name: str = option(
-        "model-config-name",
-        _TEXT,
-        "",
-        "Prefer configs/<name>.pbtxt in the directory of each model.",
-        read=FlagValues.text,
-    )
+    config_name: str = option("model-config-name", "Prefer configs/<name>.pbtxt in the directory of each model.")
     load_thread_count: int = option(
-        "model-load-thread-count", _INT, "4", "How many models are loaded at a time.", low=1
+        "model-load-thread-count", "How many models are loaded at a time.", _INT, "4", low=1
     )
     load_retry_count: int = option(
-        "model-load-retry-count", _INT, "0", "How often a failed load is tried again.", low=0
+        "model-load-retry-count", "How often a failed load is tried again.", _INT, "0", low=0
     )
-    requires_signature: bool = option(
-        "require-signature",
-        _NONE,
-        "",
-        "Accept models only if a key of --env-trust signed them (`naiad push --key`).",
-        own=True,
-        read=FlagValues.switch,
+    requires_signature: bool = own_option(
+        "require-signature", "Accept models only if a key of --env-trust signed them (`naiad push --key`).", _NONE
     )
-    is_namespaced: bool = option("model-namespacing", _BOOL, "false", "Make each repository a namespace of names.")
+    is_namespaced: bool = option("model-namespacing", "Make each repository a namespace of names.", _BOOL, "false")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
     """The HTTP service."""
 
-    is_enabled: bool = option("allow-http", _BOOL, "true", "Serve HTTP.")
-    address: str = option("http-address", _TEXT, "0.0.0.0", "Address to listen on.")  # noqa: S104 - Triton's default
-    port: int = option("http-port", _INT, "8000", "Port to listen on.", low=0, high=65535)
-    reuse_port: bool = option("reuse-http-port", _BOOL, "false", "Share the port, and OpenAI's, with other servers.")
+    is_enabled: bool = option("allow-http", "Serve HTTP.", _BOOL, "true")
+    address: str = option("http-address", "Address to listen on.", default="0.0.0.0")  # noqa: S104 - Triton's default
+    port: int = option("http-port", "Port to listen on.", _INT, "8000", low=0, high=65535)
+    reuse_port: bool = option("reuse-http-port", "Share the port, and OpenAI's, with other servers.", _BOOL, "false")
     forward_pattern: re.Pattern[str] | None = option(
-        "http-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", read=parse_pattern
+        "http-header-forward-pattern", "Headers that become request parameters.", read=parse_pattern
     )
     thread_count: ClassVar[Flag] = Flag(
-        "http-thread-count", _INT, "8", "Threads of the service.", low=1, support=_ONE_LOOP
+        "http-thread-count", "Threads of the service.", _INT, "8", low=1, support=_ONE_LOOP
     )
     max_input_size: int = option(
-        "http-max-input-size", _SIZE, "67108864", "Largest JSON or raw body of a request.", low=1
+        "http-max-input-size", "Largest JSON or raw body of a request.", _SIZE, "67108864", low=1
     )
     restrictions: Restrictions = option(
-        "http-restricted-api", _NAMED, "", "APIs that need a header.", repeatable=True, read=parse_restrictions
+        "http-restricted-api", "APIs that need a header.", _NAMED, repeatable=True, read=parse_restrictions
     )
     tls: TlsFiles | None = combined(
         partial(parse_tls, service="http"),
-        Flag("http-use-ssl", _BOOL, "false", "Use TLS.", own=True),
-        Flag("http-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients.", own=True),
-        Flag("http-server-cert", _TEXT, "", "File of the server's certificate.", own=True),
-        Flag("http-server-key", _TEXT, "", "File of the server's key.", own=True),
-        Flag("http-root-cert", _TEXT, "", "File of the root certificate.", own=True),
+        Flag("http-use-ssl", "Use TLS.", _BOOL, "false", own=True),
+        Flag("http-use-ssl-mutual", "Use TLS with certificates of clients.", _BOOL, "false", own=True),
+        Flag("http-server-cert", "File of the server's certificate.", own=True),
+        Flag("http-server-key", "File of the server's key.", own=True),
+        Flag("http-root-cert", "File of the root certificate.", own=True),
     )
     # None: the names of this machine at loopback addresses, else any.
-    allowed_hosts: tuple[str, ...] | None = option(
+    allowed_hosts: tuple[str, ...] | None = own_option(
         "http-allowed-hosts",
-        _TEXT,
-        "",
         "Names that all HTTP ports serve (header Host), by commas; * is any.",
-        own=True,
         read=parse_allowed_hosts,
     )
-    allowed_origins: tuple[str, ...] = option(
+    allowed_origins: tuple[str, ...] = own_option(
         "http-allowed-origins",
-        _TEXT,
-        "",
         "Origins of other web pages that may change something or infer; * is any.",
-        own=True,
         read=parse_allowed_origins,
     )
-    api_page: bool = option(
-        "api-page",
-        _BOOL,
-        "true",
-        "Serve a page of the API at /docs, and /openapi.json.",
-        own=True,
+    api_page: bool = own_option("api-page", "Serve a page of the API at /docs, and /openapi.json.", _BOOL, "true")
+    ui: bool = own_option("ui", "Serve a page to look at models and try them at /ui.", _BOOL, "false")
+    ui_address: str = own_option(
+        "ui-address", "Address that serves the page; default: loopback without --ui-password.", read=parse_ui_address
     )
-    ui: bool = option("ui", _BOOL, "false", "Serve a page to look at models and try them at /ui.", own=True)
-    ui_address: str = option(
-        "ui-address",
-        _TEXT,
-        "",
-        "Address that serves the page; default: loopback without --ui-password.",
-        own=True,
-        read=parse_ui_address,
-    )
-    ui_control: bool = option(
+    ui_control: bool = own_option(
         "ui-control",
+        "Let the page load and unload models (--model-control-mode=explicit).",
         _BOOL,
         "false",
-        "Let the page load and unload models (--model-control-mode=explicit).",
-        own=True,
         read=parse_ui_control,
     )
-    ui_password: str = option(
-        "ui-password", _TEXT, "", "File whose first line is the password of the page.", own=True, read=parse_ui_password
+    ui_password: str = own_option(
+        "ui-password", "File whose first line is the password of the page.", read=parse_ui_password
     )
-    max_body_size: int = option(
+    max_body_size: int = own_option(
         "http-client-max-body-size",
-        _TEXT,
-        "8GiB",
         "Largest body of a request, such as 64MiB; 0 is any size.",
-        own=True,
+        default="8GiB",
         read=_size_or_any,
     )
-    keepalive_timeout: float = option(
-        "http-keepalive-timeout", _FLOAT, "7200", "Seconds a connection may be idle; 0: any.", low=0, own=True
+    keepalive_timeout: float = own_option(
+        "http-keepalive-timeout", "Seconds a connection may be idle; 0: any.", _FLOAT, "7200", low=0
     )
 
 
@@ -467,65 +390,64 @@ class HttpOptions:
 class GrpcOptions:
     """The gRPC service. Times are in milliseconds, as in its flags."""
 
-    is_enabled: bool = option("allow-grpc", _BOOL, "true", "Serve gRPC.")
-    address: str = option("grpc-address", _TEXT, "0.0.0.0", "Address to listen on.")  # noqa: S104 - Triton's default
-    port: int = option("grpc-port", _INT, "8001", "Port to listen on.", low=0, high=65535)
-    reuse_port: bool = option("reuse-grpc-port", _BOOL, "false", "Share the port with other servers.")
+    is_enabled: bool = option("allow-grpc", "Serve gRPC.", _BOOL, "true")
+    address: str = option("grpc-address", "Address to listen on.", default="0.0.0.0")  # noqa: S104 - Triton's default
+    port: int = option("grpc-port", "Port to listen on.", _INT, "8001", low=0, high=65535)
+    reuse_port: bool = option("reuse-grpc-port", "Share the port with other servers.", _BOOL, "false")
     forward_pattern: re.Pattern[str] | None = option(
-        "grpc-header-forward-pattern", _TEXT, "", "Headers that become request parameters.", read=parse_pattern
+        "grpc-header-forward-pattern", "Headers that become request parameters.", read=parse_pattern
     )
     thread_count: ClassVar[Flag] = Flag(
-        "grpc-infer-thread-count", _INT, "2", "Threads of the service.", low=2, high=128, support=_ONE_LOOP
+        "grpc-infer-thread-count", "Threads of the service.", _INT, "2", low=2, high=128, support=_ONE_LOOP
     )
     allocation_pool_size: ClassVar[Flag] = Flag(
-        "grpc-infer-allocation-pool-size", _INT, "8", "Request objects kept.", support=_ONE_LOOP
+        "grpc-infer-allocation-pool-size", "Request objects kept.", _INT, "8", support=_ONE_LOOP
     )
     response_pool_size: ClassVar[Flag] = Flag(
-        "grpc-max-response-pool-size", _INT, "2147483647", "Response objects kept.", low=1, support=_ONE_LOOP
+        "grpc-max-response-pool-size", "Response objects kept.", _INT, "2147483647", low=1, support=_ONE_LOOP
     )
     tls: TlsFiles | None = combined(
         partial(parse_tls, service="grpc"),
-        Flag("grpc-use-ssl", _BOOL, "false", "Use TLS."),
-        Flag("grpc-use-ssl-mutual", _BOOL, "false", "Use TLS with certificates of clients."),
-        Flag("grpc-server-cert", _TEXT, "", "File of the server's certificate."),
-        Flag("grpc-server-key", _TEXT, "", "File of the server's key."),
-        Flag("grpc-root-cert", _TEXT, "", "File of the root certificate."),
+        Flag("grpc-use-ssl", "Use TLS.", _BOOL, "false"),
+        Flag("grpc-use-ssl-mutual", "Use TLS with certificates of clients.", _BOOL, "false"),
+        Flag("grpc-server-cert", "File of the server's certificate."),
+        Flag("grpc-server-key", "File of the server's key."),
+        Flag("grpc-root-cert", "File of the root certificate."),
     )
     response_compression: str = option(
         "grpc-infer-response-compression-level",
-        _TEXT,
-        "none",
         "Compression of responses.",
+        default="none",
         choices=("none", "low", "medium", "high"),
         bad_choice="invalid argument for --grpc_infer_response_compression_level",
     )
-    keepalive_time: int = option("grpc-keepalive-time", _INT, "7200000", "Milliseconds of silence before a ping.")
+    keepalive_time: int = option("grpc-keepalive-time", "Milliseconds of silence before a ping.", _INT, "7200000")
     keepalive_timeout: int = option(
-        "grpc-keepalive-timeout", _INT, "20000", "Milliseconds to wait for a ping's answer."
+        "grpc-keepalive-timeout", "Milliseconds to wait for a ping's answer.", _INT, "20000"
     )
     keepalive_permit_without_calls: bool = option(
-        "grpc-keepalive-permit-without-calls", _BOOL, "false", "Ping connections without calls, too."
+        "grpc-keepalive-permit-without-calls", "Ping connections without calls, too.", _BOOL, "false"
     )
     max_pings_without_data: int = option(
-        "grpc-http2-max-pings-without-data", _INT, "2", "Pings in a row without data; 0 is any number."
+        "grpc-http2-max-pings-without-data", "Pings in a row without data; 0 is any number.", _INT, "2"
     )
     min_recv_ping_interval: int = option(
         "grpc-http2-min-recv-ping-interval-without-data",
+        "Milliseconds between pings of an idle client.",
         _INT,
         "300000",
-        "Milliseconds between pings of an idle client.",
     )
     max_ping_strikes: int = option(
-        "grpc-http2-max-ping-strikes", _INT, "2", "Pings that may come too early; 0 is any number."
+        "grpc-http2-max-ping-strikes", "Pings that may come too early; 0 is any number.", _INT, "2"
     )
     max_connection_age: int = option(
-        "grpc-max-connection-age", _INT, "0", "Longest lifetime of a connection in milliseconds; 0: unlimited.", low=0
+        "grpc-max-connection-age", "Longest lifetime of a connection in milliseconds; 0: unlimited.", _INT, "0", low=0
     )
     max_connection_age_grace: int = option(
-        "grpc-max-connection-age-grace", _INT, "0", "Milliseconds its calls then have; 0 is any.", low=0
+        "grpc-max-connection-age-grace", "Milliseconds its calls then have; 0 is any.", _INT, "0", low=0
     )
     restrictions: Restrictions = option(
-        "grpc-restricted-protocol", _NAMED, "", "APIs that need a header.", repeatable=True, read=parse_restrictions
+        "grpc-restricted-protocol", "APIs that need a header.", _NAMED, repeatable=True, read=parse_restrictions
     )
 
 
@@ -534,19 +456,14 @@ class ConnectionOptions:
     """How many connections of HTTP, gRPC and OpenAI's API may be open; metrics are not counted."""
 
     # None: by the limit on open files.
-    total: int | None = option(
-        "max-connections", _INT, "", "Connections in all; 0: any. Default: 3/4 of the open files.", low=0, own=True
+    total: int | None = own_option(
+        "max-connections", "Connections in all; 0: any. Default: 3/4 of the open files.", _INT, low=0
     )
-    per_address: int = option(
-        "max-connections-per-address", _INT, "0", "Connections of one client address; 0: any.", low=0, own=True
+    per_address: int = own_option(
+        "max-connections-per-address", "Connections of one client address; 0: any.", _INT, "0", low=0
     )
-    client_timeout: float = option(
-        "client-timeout",
-        _FLOAT,
-        "60",
-        "Seconds in which a client sends more, or reads 2 KiB for each; 0: any.",
-        low=0,
-        own=True,
+    client_timeout: float = own_option(
+        "client-timeout", "Seconds in which a client sends more, or reads 2 KiB for each; 0: any.", _FLOAT, "60", low=0
     )
 
 
@@ -554,105 +471,51 @@ class ConnectionOptions:
 class OpenAiOptions:
     """The OpenAI-compatible API; it is served only where `port` is not None."""
 
-    port: int | None = option(
-        "openai-port", _INT, "", "Serve /v1 here; may be --http-port.", low=0, high=65535, own=True
+    port: int | None = own_option("openai-port", "Serve /v1 here; may be --http-port.", _INT, low=0, high=65535)
+    address: str = own_option(
+        "openai-address", "Address to listen on; that of HTTP unless given.", read=_address_or_http
     )
-    address: str = option(
-        "openai-address",
-        _TEXT,
-        "",
-        "Address to listen on; that of HTTP unless given.",
-        own=True,
-        read=_address_or_http,
-    )
-    api_keys: ApiKeySources = option(
+    api_keys: ApiKeySources = own_option(
         "openai-api-keys-file",
-        _TEXT,
-        "",
         "Keys, one a line, read again when it changes; also $NAIAD_OPENAI_API_KEYS.",
-        own=True,
         read=api_key_sources,
     )
-    allowed_origins: tuple[str, ...] = option(
-        "openai-allowed-origins",
-        _TEXT,
-        "",
-        "Origins of pages that may ask, by commas; * is any.",
-        own=True,
-        read=parse_allowed_origins,
+    allowed_origins: tuple[str, ...] = own_option(
+        "openai-allowed-origins", "Origins of pages that may ask, by commas; * is any.", read=parse_allowed_origins
     )
-    default_max_tokens: int | None = option(
-        "openai-default-max-tokens", _INT, "", "Else 16, and for chats what fits.", low=1, own=True
+    default_max_tokens: int | None = own_option(
+        "openai-default-max-tokens", "Else 16, and for chats what fits.", _INT, low=1
     )
-    chat_template: Path | None = option(
-        "openai-chat-template",
-        _TEXT,
-        "",
-        "Jinja template for models without an input messages.",
-        own=True,
-        read=FlagValues.path,
+    chat_template: Path | None = own_option(
+        "openai-chat-template", "Jinja template for models without an input messages.", read=FlagValues.path
     )
-    stored_responses: int = option(
-        "openai-stored-responses",
-        _INT,
-        "1000",
-        "Responses of /v1/responses kept in memory; 0: none.",
-        low=0,
-        own=True,
+    stored_responses: int = own_option(
+        "openai-stored-responses", "Responses of /v1/responses kept in memory; 0: none.", _INT, "1000", low=0
     )
-    serves_metrics: bool = option(
-        "openai-metrics",
-        _NONE,
-        "",
-        "Serve /metrics on the port of /v1 too, with its keys.",
-        own=True,
-        read=FlagValues.has,
+    serves_metrics: bool = own_option("openai-metrics", "Serve /metrics on the port of /v1 too, with its keys.", _NONE)
+    serves_mcp: bool = own_option("mcp", "Serve models as agents' tools at /mcp on the port of /v1.", _NONE)
+    mcp_models: tuple[str, ...] = own_option(
+        "mcp-models", "The models that are tools, by commas; all unless given.", read=_comma_separated
     )
-    serves_mcp: bool = option(
-        "mcp",
-        _NONE,
-        "",
-        "Serve models as agents' tools at /mcp on the port of /v1.",
-        own=True,
-        read=FlagValues.has,
-    )
-    mcp_models: tuple[str, ...] = option(
-        "mcp-models",
-        _TEXT,
-        "",
-        "The models that are tools, by commas; all unless given.",
-        own=True,
-        read=_comma_separated,
-    )
-    lora_separator: str = option(
-        "openai-lora-separator",
-        _TEXT,
-        ":",
-        "What divides model from adapter in names.",
-        own=True,
-        read=FlagValues.text,
-    )
+    lora_separator: str = own_option("openai-lora-separator", "What divides model from adapter in names.", default=":")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsOptions:
     """The metrics service, and what it measures."""
 
-    is_enabled: bool = option("allow-metrics", _BOOL, "true", "Serve metrics for Prometheus.")
-    address: str = option(
-        "metrics-address", _TEXT, "", "Address to listen on; that of HTTP unless given.", read=_address_or_http
-    )
-    port: int = option("metrics-port", _INT, "8002", "Port to listen on.", low=0, high=65535)
+    is_enabled: bool = option("allow-metrics", "Serve metrics for Prometheus.", _BOOL, "true")
+    address: str = option("metrics-address", "Address to listen on; that of HTTP unless given.", read=_address_or_http)
+    port: int = option("metrics-port", "Port to listen on.", _INT, "8002", low=0, high=65535)
     interval: ClassVar[Flag] = Flag(
-        "metrics-interval-ms", _FLOAT, "2000", "Milliseconds between measurements.", support=_ON_DEMAND
+        "metrics-interval-ms", "Milliseconds between measurements.", _FLOAT, "2000", support=_ON_DEMAND
     )
-    with_cpu: bool = option("allow-cpu-metrics", _BOOL, "true", "Measure processors and memory.")
-    with_gpu: bool = option("allow-gpu-metrics", _BOOL, "true", "Measure NVIDIA GPUs.")
+    with_cpu: bool = option("allow-cpu-metrics", "Measure processors and memory.", _BOOL, "true")
+    with_gpu: bool = option("allow-gpu-metrics", "Measure NVIDIA GPUs.", _BOOL, "true")
     config: MetricsConfig = option(
         "metrics-config",
-        _SETTING,
-        "",
         "<setting>=<value>; see the page of metrics.",
+        _SETTING,
         repeatable=True,
         read=parse_metrics_config,
     )
@@ -664,14 +527,9 @@ class CacheOptions:
 
     # In bytes; 0 for no cache.
     size: int = option(
-        "cache-config",
-        _NAMED,
-        "",
-        "local,size=<bytes>: keep models' responses.",
-        repeatable=True,
-        read=parse_cache_size,
+        "cache-config", "local,size=<bytes>: keep models' responses.", _NAMED, repeatable=True, read=parse_cache_size
     )
-    directory: ClassVar[Flag] = Flag("cache-directory", _TEXT, "", "Where caches are found.", support=_OWN_CACHE)
+    directory: ClassVar[Flag] = Flag("cache-directory", "Where caches are found.", support=_OWN_CACHE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -683,18 +541,11 @@ class RateLimitOptions:
         parse_resource_limits,
         Flag(
             "rate-limit",
-            _TEXT,
-            "off",
             "execution_count: instances share the resources their groups name.",
+            default="off",
             choices=("off", "execution_count"),
         ),
-        Flag(
-            "rate-limit-resource",
-            _TEXT,
-            "",
-            "<name>:<count>[:<device>]; else the most an instance needs.",
-            repeatable=True,
-        ),
+        Flag("rate-limit-resource", "<name>:<count>[:<device>]; else the most an instance needs.", repeatable=True),
     )
 
 
@@ -704,9 +555,8 @@ class TraceOptions:
 
     config: TraceConfig = option(
         "trace-config",
-        _NAMED,
-        "",
         "What is traced, and where to (level, mode, triton,file, opentelemetry,url).",
+        _NAMED,
         repeatable=True,
         read=parse_trace_config,
     )
@@ -719,17 +569,14 @@ class BackendOptions:
     # In search order; the backends that ship with naiad are last.
     directories: tuple[Path, ...] = option(
         "backend-directory",
-        _TEXT,
-        "",
         "Directory of backends; repeat it to search several.",
         repeatable=True,
         read=backend_directories,
     )
     configs: BackendConfigs = option(
         "backend-config",
-        _NAMED,
-        "",
         "A backend's setting; all backends' without name.",
+        _NAMED,
         repeatable=True,
         read=parse_backend_configs,
     )
@@ -741,65 +588,39 @@ class BackendOptions:
 class EnvironmentOptions:
     """Where the models' execution environments come from, and where they are unpacked."""
 
-    store_location: StoreLocation = option(
+    store_location: StoreLocation = own_option(
         "env-store",
-        _TEXT,
-        "",
         "Where environments are unpacked; else $NAIAD_STORE, else the cache.",
-        own=True,
         read=lambda values, name: find_store(values.text(name), values.environ),
     )
     # 0 for no limit.
-    store_max_bytes: int = option(
-        "env-store-max-bytes",
-        _SIZE,
-        "0",
-        "Size above which unused environments are removed; 0: unlimited.",
-        low=0,
-        own=True,
+    store_max_bytes: int = own_option(
+        "env-store-max-bytes", "Size above which unused environments are removed; 0: unlimited.", _SIZE, "0", low=0
     )
-    directories: tuple[Path, ...] = option(
-        "env-directory",
-        _TEXT,
-        "",
-        "Directory of env://NAME; repeatable.",
-        repeatable=True,
-        own=True,
-        read=_absolute_paths,
+    directories: tuple[Path, ...] = own_option(
+        "env-directory", "Directory of env://NAME; repeatable.", repeatable=True, read=_absolute_paths
     )
-    trusted_keys: Path | None = option(
-        "env-trust",
-        _TEXT,
-        "",
-        "File of public keys; environments need a signature by one.",
-        own=True,
-        read=FlagValues.path,
+    trusted_keys: Path | None = own_option(
+        "env-trust", "File of public keys; environments need a signature by one.", read=FlagValues.path
     )
-    require_digest: bool = option(
-        "env-require-digest", _BOOL, "false", "Refuse URIs of environments without @sha256.", own=True
+    require_digest: bool = own_option(
+        "env-require-digest", "Refuse URIs of environments without @sha256.", _BOOL, "false"
     )
     # None: not given. `naiad run`, and `naiad serve` at a terminal, then allow everything.
-    build: EnvBuild | None = option(
+    build: EnvBuild | None = own_option(
         "env-build",
-        _TEXT,
-        "locked",
         "Install packages that models declare: never, from locks, or without.",
+        default="locked",
         choices=tuple(each.value for each in EnvBuild),
-        own=True,
         read=parse_env_build,
     )
-    wheels: tuple[Path, ...] = option(
+    wheels: tuple[Path, ...] = own_option(
         "env-wheels",
-        _TEXT,
-        "",
         "Folder of wheels to install environments from; repeatable.",
         repeatable=True,
-        own=True,
         read=_absolute_paths,
     )
-    is_offline: bool = option(
-        "offline", _NONE, "", "Download nothing for environments.", own=True, read=lambda values, name: values.has(name)
-    )
+    is_offline: bool = own_option("offline", "Download nothing for environments.", _NONE)
 
     @property
     def store(self) -> Path:
@@ -814,71 +635,43 @@ class EnvironmentOptions:
 class GuestOptions:
     """How guest processes are started, polled and restarted."""
 
-    prewarm: bool = option("prewarm", _BOOL, "false", "Do the imports of all instances of a model once.", own=True)
+    prewarm: bool = own_option("prewarm", "Do the imports of all instances of a model once.", _BOOL, "false")
     # -1: the server decides by the number of cores.
-    busy_poll_us: int = option(
-        "busy-poll-us",
-        _INT,
-        "-1",
-        "Poll while messages follow within so many us; 0: never, -1: as fits.",
-        low=-1,
-        own=True,
+    busy_poll_us: int = own_option(
+        "busy-poll-us", "Poll while messages follow within so many us; 0: never, -1: as fits.", _INT, "-1", low=-1
     )
     # None: all variables of the server but its own secrets.
-    environ: tuple[str, ...] | None = option(
+    environ: tuple[str, ...] | None = own_option(
         "guest-env",
-        _TEXT,
-        "",
         "Variables that models inherit, by commas, such as HF_HOME,AWS_*; else all.",
-        own=True,
         read=lambda values, name: _comma_separated(values, name) if values.has(name) else None,
     )
     # None: the server's own user.
-    user: GuestUser | GuestUserRange | None = option(
+    user: GuestUser | GuestUserRange | None = own_option(
         "guest-user",
-        _TEXT,
-        "",
         "User of models: NAME or UID[:GROUP or :GID], or auto: one each; needs root.",
-        own=True,
         read=parse_guest_user,
     )
-    log_rate: int = option(
-        "guest-log-rate",
-        _INT,
-        "1000",
-        "Lines a second that an instance may log; 0: any.",
-        low=0,
-        own=True,
+    log_rate: int = own_option(
+        "guest-log-rate", "Lines a second that an instance may log; 0: any.", _INT, "1000", low=0
     )
     gpu_pools: Mapping[int, int] = option(
         "cuda-memory-pool-byte-size",
-        _TEXT,
-        "",
         "<GPU>:<bytes> that an instance shares with others there; else 1 GiB.",
         repeatable=True,
         read=parse_gpu_pools,
     )
-    restart_limit: int = option(
-        "stub-restart-limit", _INT, "5", "Restarts in the window after which a model is given up.", low=0, own=True
+    restart_limit: int = own_option(
+        "stub-restart-limit", "Restarts in the window after which a model is given up.", _INT, "5", low=0
     )
-    restart_window_secs: int = option(
-        "stub-restart-window-secs", _INT, "60", "Seconds after which a restart is forgotten.", low=1, own=True
+    restart_window_secs: int = own_option(
+        "stub-restart-window-secs", "Seconds after which a restart is forgotten.", _INT, "60", low=1
     )
-    hang_seconds: int = option(
-        "stub-hang-seconds",
-        _INT,
-        "0",
-        "Restart a process without progress for so long; 0: never.",
-        low=0,
-        own=True,
+    hang_seconds: int = own_option(
+        "stub-hang-seconds", "Restart a process without progress for so long; 0: never.", _INT, "0", low=0
     )
-    recovery_secs: int = option(
-        "stub-recovery-secs",
-        _INT,
-        "30",
-        "Seconds until a model given up is tried again; 0: never.",
-        low=0,
-        own=True,
+    recovery_secs: int = own_option(
+        "stub-recovery-secs", "Seconds until a model given up is tried again; 0: never.", _INT, "30", low=0
     )
 
 
@@ -912,26 +705,25 @@ class ServerOptions:
 
 
 _UNSUPPORTED = (
-    Flag("repoagent-directory", _TEXT, "", "Where repository agents are found.", support=_NO_AGENTS),
-    Flag("allow-sagemaker", _BOOL, "false", "Serve SageMaker.", support=_missing("SageMaker's API is")),
-    Flag("sagemaker-port", _INT, "8080", "Its port.", support=_NO_SAGEMAKER),
-    Flag("sagemaker-safe-port-range", _TEXT, "", "Ports others may use.", support=_NO_SAGEMAKER),
-    Flag("sagemaker-thread-count", _INT, "8", "Its threads.", support=_NO_SAGEMAKER),
-    Flag("allow-vertex-ai", _BOOL, "false", "Serve Vertex AI.", support=_missing("the API of Vertex AI is")),
-    Flag("vertex-ai-port", _INT, "8080", "Its port.", support=_NO_VERTEX),
-    Flag("vertex-ai-thread-count", _INT, "8", "Its threads.", support=_NO_VERTEX),
-    Flag("vertex-ai-default-model", _TEXT, "", "Its model.", support=_NO_VERTEX),
-    Flag("enable-peer-access", _BOOL, "true", "Direct access between GPUs.", support=_NO_GPU),
-    Flag("pinned-memory-pool-byte-size", _SIZE, "268435456", "Pinned memory.", support=_NO_GPU),
-    Flag("cuda-virtual-address-size", _TEXT, "", "Address space of a GPU.", repeatable=True, support=_NO_GPU),
-    Flag("min-supported-compute-capability", _FLOAT, "6.0", "Oldest GPU.", support=_NO_GPU),
-    Flag("model-load-gpu-limit", _TEXT, "", "Share of a GPU's memory.", repeatable=True, support=_NO_GPU),
-    Flag("buffer-manager-thread-count", _INT, "0", "Threads that copy tensors.", support=_ONE_LOOP),
+    Flag("repoagent-directory", "Where repository agents are found.", support=_NO_AGENTS),
+    Flag("allow-sagemaker", "Serve SageMaker.", _BOOL, "false", support=_missing("SageMaker's API is")),
+    Flag("sagemaker-port", "Its port.", _INT, "8080", support=_NO_SAGEMAKER),
+    Flag("sagemaker-safe-port-range", "Ports others may use.", support=_NO_SAGEMAKER),
+    Flag("sagemaker-thread-count", "Its threads.", _INT, "8", support=_NO_SAGEMAKER),
+    Flag("allow-vertex-ai", "Serve Vertex AI.", _BOOL, "false", support=_missing("the API of Vertex AI is")),
+    Flag("vertex-ai-port", "Its port.", _INT, "8080", support=_NO_VERTEX),
+    Flag("vertex-ai-thread-count", "Its threads.", _INT, "8", support=_NO_VERTEX),
+    Flag("vertex-ai-default-model", "Its model.", support=_NO_VERTEX),
+    Flag("enable-peer-access", "Direct access between GPUs.", _BOOL, "true", support=_NO_GPU),
+    Flag("pinned-memory-pool-byte-size", "Pinned memory.", _SIZE, "268435456", support=_NO_GPU),
+    Flag("cuda-virtual-address-size", "Address space of a GPU.", repeatable=True, support=_NO_GPU),
+    Flag("min-supported-compute-capability", "Oldest GPU.", _FLOAT, "6.0", support=_NO_GPU),
+    Flag("model-load-gpu-limit", "Share of a GPU's memory.", repeatable=True, support=_NO_GPU),
+    Flag("buffer-manager-thread-count", "Threads that copy tensors.", _INT, "0", support=_ONE_LOOP),
     Flag(
         "host-policy",
-        _NAMED,
-        "",
         "Processors and memory of instances.",
+        _NAMED,
         repeatable=True,
         support=NoEffect("instances run where the system puts them; start the server under taskset or numactl"),
     ),
@@ -941,31 +733,22 @@ _UNSUPPORTED = (
 _DEPRECATED = (
     Flag(
         "strict-model-config",
-        _BOOL,
-        "",
         "True: --disable-auto-complete-config.",
+        _BOOL,
         deprecated="--disable-auto-complete-config",
     ),
     Flag(
         "response-cache-byte-size",
-        _SIZE,
-        "",
         "The same as --cache-config=local,size=<bytes>.",
+        _SIZE,
         deprecated="--cache-config=local,size=<bytes>",
     ),
-    Flag(
-        FORMER_NAME,
-        _TEXT,
-        "",
-        "The same as --processes.",
-        own=True,
-        deprecated="--processes",
-    ),
-    Flag("trace-file", _TEXT, "", "File of traces.", deprecated="--trace-config"),
-    Flag("trace-level", _TEXT, "", "What is traced.", repeatable=True, deprecated="--trace-config"),
-    Flag("trace-rate", _INT, "", "One request of how many.", deprecated="--trace-config"),
-    Flag("trace-count", _INT, "", "How many traces.", deprecated="--trace-config"),
-    Flag("trace-log-frequency", _INT, "", "Traces in a file.", deprecated="--trace-config"),
+    Flag(FORMER_NAME, "The same as --processes.", own=True, deprecated="--processes"),
+    Flag("trace-file", "File of traces.", deprecated="--trace-config"),
+    Flag("trace-level", "What is traced.", repeatable=True, deprecated="--trace-config"),
+    Flag("trace-rate", "One request of how many.", _INT, deprecated="--trace-config"),
+    Flag("trace-count", "How many traces.", _INT, deprecated="--trace-config"),
+    Flag("trace-log-frequency", "Traces in a file.", _INT, deprecated="--trace-config"),
 )
 
 # All flags in the order of the usage.
