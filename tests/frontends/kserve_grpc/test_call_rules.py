@@ -73,6 +73,19 @@ def connect(served):
 EMPTY = prefixed()
 
 
+def windows(size):
+    """A preface by which each stream has a window of *size* bytes."""
+    return frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, size)])
+
+
+def open_stream(connect):
+    """A connection with large windows on which a call of ModelStreamInfer has begun."""
+    peer = connect(preface=windows(1 << 28))
+    peer.send(frames.window_update(0, 1 << 28))
+    peer.request(1, fields=fields(STREAM))
+    return peer
+
+
 def ask(peer, content=EMPTY, stream=1, **options):
     if content is None:
         peer.request(stream, fields=fields(**options))
@@ -257,8 +270,7 @@ def test_a_control_call_completes_after_its_client_cancelled(served, peer):
     path = "/inference.GRPCInferenceService/RepositoryModelLoad"
     content = prefixed(service_pb2.RepositoryModelLoadRequest(model_name="slow").SerializeToString())
     assert status(ask(peer, content, path=path, grpc_timeout="50m"))[0] == "DEADLINE_EXCEEDED"
-    peer.request(3, fields=fields(path))
-    peer.data(3, content, ends=True)
+    peer.call(3, content, fields=fields(path))
     served.loop.until(lambda: len(begun) == 2)
     peer.close()
     served.loop.until(lambda: not served.frontend._server.connections)
@@ -268,8 +280,7 @@ def test_a_control_call_completes_after_its_client_cancelled(served, peer):
 
 def test_a_reset_cancels_the_request(served, peer):
     for number, path in ((1, INFER), (3, STREAM)):
-        peer.request(number, fields=fields(path))
-        peer.data(number, prefixed(infer_request("held")), ends=True)
+        peer.call(number, prefixed(infer_request("held")), fields=fields(path))
     served.loop.until(lambda: len(served.engine.held) == 2)
     peer.send(frames.reset(1, ErrorCode.CANCEL), frames.reset(3, ErrorCode.CANCEL))
     served.loop.until(lambda: len(served.engine.cancelled) == 2)
@@ -304,7 +315,7 @@ OF_CALLS = (GrpcCall, RequestMessages, MessageReader, CoroutineRun, ModelInfer, 
 
 def test_a_thousand_calls_leave_nothing_to_the_garbage_collector(served, connect):
     """Whatever ends a call, it and its method are freed at once."""
-    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
+    peer = connect(preface=windows(1 << 28))
     peer.send(frames.window_update(0, 1 << 30))
     ends_stream = [("triton_grpc_error", "true")]
     ways = (
@@ -349,8 +360,7 @@ def test_a_thousand_calls_leave_nothing_to_the_garbage_collector(served, connect
 
 def test_the_end_of_the_connection_cancels_all_requests(served, peer):
     for number in range(1, 41, 2):
-        peer.request(number, fields=fields(INFER))
-        peer.data(number, prefixed(infer_request("held")), ends=True)
+        peer.call(number, prefixed(infer_request("held")), fields=fields(INFER))
     served.loop.until(lambda: len(served.engine.held) == 20)
     peer.close()
     served.loop.until(lambda: len(served.engine.cancelled) == 20)
@@ -359,8 +369,7 @@ def test_the_end_of_the_connection_cancels_all_requests(served, peer):
 def test_a_thousand_calls_at_once_on_one_connection_are_answered(served, peer):
     numbers = range(1, 2001, 2)
     for number in numbers:
-        peer.request(number, fields=fields(INFER))
-        peer.data(number, prefixed(infer_request("held", identity=str(number))), ends=True)
+        peer.call(number, prefixed(infer_request("held", identity=str(number))), fields=fields(INFER))
     served.loop.until(lambda: len(served.engine.held) == 1000)
     served.loop.call(served.engine.release)
     seen, ended = {}, set()
@@ -378,7 +387,7 @@ def test_a_model_is_held_back_by_a_client_that_does_not_read_its_stream(served, 
     model = served.engine.models["repeat"]
     at_once = model.answer
     model.answer = lambda *arguments: asyncio.get_running_loop().call_soon(at_once, *arguments)
-    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 100)]))
+    peer = connect(preface=windows(100))
     peer.request(1, fields=fields(STREAM))
     peer.data(1, prefixed(infer_request("repeat", 50)))
     content = b""
@@ -393,7 +402,7 @@ def test_a_model_is_held_back_by_a_client_that_does_not_read_its_stream(served, 
 
 def test_requests_of_a_client_that_does_not_read_wait(served, connect):
     """A model that responds once cannot be held back; the stream accepts no more requests instead."""
-    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 0)]))
+    peer = connect(preface=windows(0))
     peer.request(1, fields=fields(STREAM))
     message = prefixed(infer_request(size=100_000))
     for _ in range(30):
@@ -414,9 +423,7 @@ def test_requests_of_a_client_that_does_not_read_wait(served, connect):
 def test_requests_that_arrive_at_once_are_answered_in_turns_and_in_order(connect, cut):
     """A share of the turn is used up again and again; what arrives meanwhile is kept as it is, cut anywhere."""
     count = 3000
-    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
-    peer.send(frames.window_update(0, 1 << 28))
-    peer.request(1, fields=fields(STREAM))
+    peer = open_stream(connect)
     whole = b"".join(prefixed(infer_request(identity=str(number))) for number in range(count))
     for start in range(0, len(whole), cut):
         peer.data(1, whole[start : start + cut], ends=start + cut >= len(whole))
@@ -426,9 +433,7 @@ def test_requests_that_arrive_at_once_are_answered_in_turns_and_in_order(connect
 
 
 def test_requests_that_end_within_a_message_are_an_error_behind_the_others(connect):
-    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
-    peer.send(frames.window_update(0, 1 << 28))
-    peer.request(1, fields=fields(STREAM))
+    peer = open_stream(connect)
     whole = prefixed(infer_request()) * 2000 + prefixed(b"x", size=5)
     for start in range(0, len(whole), 16_000):
         peer.data(1, whole[start : start + 16_000], ends=start + 16_000 >= len(whole))
@@ -461,9 +466,7 @@ def test_further_messages_of_a_unary_call_are_ignored_wherever_they_are_cut(conn
 def test_requests_in_flight_are_bounded_by_the_size_of_their_responses(served, connect, monkeypatch):
     """All their responses may come while the client does not read."""
     monkeypatch.setattr(model_stream_infer, "_MAX_EXPECTED", 1_000_000)
-    peer = connect(preface=frames.PREFACE + frames.settings([(Setting.INITIAL_WINDOW_SIZE, 1 << 28)]))
-    peer.send(frames.window_update(0, 1 << 28))
-    peer.request(1, fields=fields(STREAM))
+    peer = open_stream(connect)
     for _ in range(10):
         peer.data(1, prefixed(infer_request("held", size=100_000)))
     peer.data(1, b"", ends=True)

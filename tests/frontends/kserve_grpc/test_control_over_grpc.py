@@ -120,10 +120,8 @@ def test_statistics_without_a_name_are_those_of_all_models(client):
 
 
 def test_statistics_of_an_unknown_model_are_refused(client):
-    assert refused(client.get_inference_statistics, "nope") == (
-        "INVALID_ARGUMENT",
-        "requested model 'nope' is not available",
-    )
+    text = "requested model 'nope' is not available"
+    assert refused(client.get_inference_statistics, "nope") == ("INVALID_ARGUMENT", text)
 
 
 def test_repository_index_has_states_reasons_and_bare_names(client):
@@ -145,10 +143,8 @@ def test_load_passes_configuration_and_files(client, served):
 
 
 def test_a_failed_load_reports_its_cause(client):
-    assert refused(client.load_model, "broken") == (
-        "INTERNAL",
-        "failed to load 'broken', failed to poll from model repository",
-    )
+    text = "failed to load 'broken', failed to poll from model repository"
+    assert refused(client.load_model, "broken") == ("INTERNAL", text)
 
 
 @pytest.mark.parametrize("dependents", [True, False])
@@ -165,30 +161,17 @@ def test_unload_without_parameters_keeps_dependents(served):
 
 
 Parameter = service_pb2.ModelRepositoryParameter
+WRONG_KIND = "invalid value type for load parameter"
+NOT_BOOL = "invalid value type for 'unload_dependents' parameter, expected bool_param."
 
 
 @pytest.mark.parametrize(
     ("method", "key", "value", "text"),
     [
-        (
-            "Load",
-            "config",
-            Parameter(bytes_param=b"{}"),
-            "invalid value type for load parameter 'config', expected string_param.",
-        ),
-        (
-            "Load",
-            "file:1/m",
-            Parameter(string_param="x"),
-            "invalid value type for load parameter 'file:1/m', expected bytes_param.",
-        ),
+        ("Load", "config", Parameter(bytes_param=b"{}"), f"{WRONG_KIND} 'config', expected string_param."),
+        ("Load", "file:1/m", Parameter(string_param="x"), f"{WRONG_KIND} 'file:1/m', expected bytes_param."),
         ("Load", "other", Parameter(string_param="x"), "unrecognized load parameter 'other'."),
-        (
-            "Unload",
-            "unload_dependents",
-            Parameter(int64_param=1),
-            "invalid value type for 'unload_dependents' parameter, expected bool_param.",
-        ),
+        ("Unload", "unload_dependents", Parameter(int64_param=1), NOT_BOOL),
     ],
 )
 def test_wrong_repository_parameters_are_refused_with_the_references_text(served, method, key, value, text):
@@ -207,21 +190,3 @@ def test_a_repository_name_is_refused(served, method):
         call(served, method, request.SerializeToString())
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert caught.value.details() == "'repository_name' specification is not supported"
-
-
-def test_shared_memory_status_is_empty_and_registering_is_refused(client):
-    assert not client.get_system_shared_memory_status().regions
-    assert not client.get_cuda_shared_memory_status().regions
-    client.unregister_system_shared_memory("r")
-    client.unregister_cuda_shared_memory()
-    assert refused(client.get_system_shared_memory_status, "r") == (
-        "NOT_FOUND",
-        "Unable to find system shared memory region: 'r'",
-    )
-    assert refused(client.get_cuda_shared_memory_status, "r") == (
-        "NOT_FOUND",
-        "Unable to find cuda shared memory region: 'r'",
-    )
-    sentence = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-    assert refused(client.register_system_shared_memory, "r", "/key", 8) == ("UNIMPLEMENTED", sentence)
-    assert refused(client.register_cuda_shared_memory, "r", b"aGFuZGxl", 0, 8) == ("UNIMPLEMENTED", sentence)

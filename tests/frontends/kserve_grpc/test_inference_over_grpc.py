@@ -34,6 +34,9 @@ def identity_input(array, datatype):
     return [tensor]
 
 
+ONE = identity_input(np.zeros(1, np.float32), "FP32")
+
+
 def test_outputs_come_back_with_model_version_and_id(client):
     result = client.infer("add_sub", add_sub_inputs(), request_id="seven", model_version="1")
 
@@ -143,38 +146,27 @@ def test_a_response_of_a_later_turn_of_the_loop_arrives(client):
     np.testing.assert_array_equal(result.as_numpy("OUTPUT0"), [7])
 
 
+NO_VERSION = (
+    "failed to get model version from specified version string 'two' (details: stol), "
+    "version should be an integral value > 0"
+)
+FAILED = "Failed to process the request(s)"
+
+
 @pytest.mark.parametrize(
     ("model", "version", "status", "text"),
     [
         ("nope", "", "NOT_FOUND", "Request for unknown model: 'nope' is not found"),
         ("identity", "2", "NOT_FOUND", "Request for unknown model: 'identity' version 2 is not found"),
-        (
-            "identity",
-            "two",
-            "INVALID_ARGUMENT",
-            (
-                "failed to get model version from specified version string 'two' (details: stol), "
-                "version should be an integral value > 0"
-            ),
-        ),
-        (
-            "repeat",
-            "",
-            "UNIMPLEMENTED",
-            "ModelInfer RPC doesn't support models with decoupled transaction policy",
-        ),
+        ("identity", "two", "INVALID_ARGUMENT", NO_VERSION),
+        ("repeat", "", "UNIMPLEMENTED", "ModelInfer RPC doesn't support models with decoupled transaction policy"),
         ("add_sub", "", "INVALID_ARGUMENT", "missing required input 'INPUT1' for model 'add_sub'"),
-        (
-            "failing",
-            "",
-            "INTERNAL",
-            "Failed to process the request(s) for model 'failing_0', message: ValueError: no luck",
-        ),
+        ("failing", "", "INTERNAL", f"{FAILED} for model 'failing_0', message: ValueError: no luck"),
     ],
 )
 def test_errors_have_the_status_and_text_of_their_cause(client, model, version, status, text):
     with pytest.raises(InferenceServerException) as caught:
-        client.infer(model, identity_input(np.zeros(1, np.float32), "FP32"), model_version=version)
+        client.infer(model, ONE, model_version=version)
     assert caught.value.status() == f"StatusCode.{status}"
     assert caught.value.message() == text
 
@@ -184,7 +176,7 @@ def test_a_long_error_arrives_with_its_beginning_and_its_end(client, served):
     text = "Failed\n" + "  File ünïcödé, line\n" * 2000 + "ValueError: the reason"
     served.engine.models["failing"].answer = refusal(text)
     with pytest.raises(InferenceServerException) as caught:
-        client.infer("failing", identity_input(np.zeros(1, np.float32), "FP32"))
+        client.infer("failing", ONE)
     assert caught.value.status() == "StatusCode.INTERNAL"
     assert caught.value.message().startswith("Failed\n  File ünïcödé")
     assert caught.value.message().endswith("ValueError: the reason")
@@ -210,15 +202,13 @@ def test_a_model_that_does_not_respond_exactly_once_is_an_error(client, served, 
 
     served.engine.models["identity"].answer = answer
     with pytest.raises(InferenceServerException) as caught:
-        client.infer("identity", identity_input(np.zeros(1, np.float32), "FP32"))
+        client.infer("identity", ONE)
     assert (caught.value.status(), caught.value.message()) == ("StatusCode.INTERNAL", text)
 
 
 def test_a_response_after_a_cancellation_is_discarded(client, served):
     served.engine.cancel = served.engine.cancelled.append  # an engine that cannot cancel the request in time
-    call = client.async_infer(
-        "held", identity_input(np.zeros(1, np.float32), "FP32"), callback=lambda result, error: None
-    )
+    call = client.async_infer("held", ONE, callback=lambda result, error: None)
     served.loop.until(lambda: served.engine.held)
     call.cancel()
     served.loop.until(lambda: served.engine.cancelled)

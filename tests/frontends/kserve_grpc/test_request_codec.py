@@ -38,6 +38,10 @@ def message(raws=RAW, contents=None, datatype="FP32", parameters=None, input_par
     return request.SerializeToString()
 
 
+def typed(datatype="FP32", **contents):
+    return message(raws=[], contents=wire.InferTensorContents(**contents), datatype=datatype)
+
+
 def decode(data, version=LATEST):
     return codec.decode_request(codec.parse(data), version)[0]
 
@@ -92,20 +96,18 @@ def test_requested_outputs_keep_their_order():
     ],
 )
 def test_typed_contents_become_little_endian_bytes(datatype, field, values, expected):
-    contents = wire.InferTensorContents(**{field: values})
-    request = decode(message(raws=[], contents=contents, datatype=datatype))
+    request = decode(typed(datatype, **{field: values}))
     assert request.inputs[0].datatype.name == datatype
     assert request.inputs[0].data == expected.tobytes()
 
 
 def test_typed_strings_get_their_lengths_in_front():
-    contents = wire.InferTensorContents(bytes_contents=[b"", b"abc", "ü".encode()])
-    request = decode(message(raws=[], contents=contents, datatype="BYTES"))
+    request = decode(typed("BYTES", bytes_contents=[b"", b"abc", "ü".encode()]))
     assert request.inputs[0].data == b"\0\0\0\0" + b"\3\0\0\0abc" + b"\2\0\0\0" + "ü".encode()
 
 
 def test_empty_contents_are_an_empty_tensor():
-    assert decode(message(raws=[], contents=wire.InferTensorContents())).inputs[1].data == b""
+    assert decode(typed()).inputs[1].data == b""
 
 
 def test_an_unknown_datatype_is_left_to_the_engine():
@@ -116,85 +118,59 @@ def test_raw_contents_without_an_input_are_ignored():
     assert len(decode(message(raws=[*RAW, b"more"])).inputs) == 2
 
 
-C = wire.InferTensorContents
+def of_input(**parameters):
+    return message(input_parameters={f"shared_memory_{name}": value for name, value in parameters.items()})
+
+
+def of_output(**parameters):
+    return message(outputs={"O": parameters})
+
+
+OF_TENSOR = "for input tensor 'INPUT0' for model 'm'"
+UNEXPECTED = f"unexpected explicit tensor data {OF_TENSOR}"
+RAW_AND_TYPED = "contents field must not be specified when using raw_input_contents for 'INPUT0' for model 'm'"
+NO_SIZE = "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'INPUT0'"
+NO_REGION = "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'O'"
+TYPED_IN_REGION = f"unexpected 'content' provided when using shared memory {OF_TENSOR}"
+REGION_AND_CLASSES = "output can't set both 'shared_memory_region' and 'classification'"
+
+
+def wrong_kind(name, kinds, tensor=""):
+    return f"invalid value type for '{name}' parameter{tensor}, expected {kinds}"
 
 
 @pytest.mark.parametrize(
     ("data", "text"),
     [
-        (
-            message(contents=C(fp32_contents=[1])),
-            "contents field must not be specified when using raw_input_contents for 'INPUT0' for model 'm'",
-        ),
-        (message(raws=[]), "unable to find data for input tensor 'INPUT0' for model 'm' in request."),
+        (message(contents=wire.InferTensorContents(fp32_contents=[1])), RAW_AND_TYPED),
+        (message(raws=[]), f"unable to find data {OF_TENSOR} in request."),
         (message(raws=RAW[:1]), "unable to find data for input tensor 'INPUT1' for model 'm' in request."),
-        (
-            message(raws=[], contents=C(int_contents=[1])),
-            (
-                "unexpected explicit tensor data for input tensor 'INPUT0' for model 'm' of type 'INT32', "
-                "expected datatype 'FP32'"
-            ),
+        (typed(int_contents=[1]), f"{UNEXPECTED} of type 'INT32', expected datatype 'FP32'"),
+        (typed("FP16", fp32_contents=[1]), f"{UNEXPECTED} of type 'FP32', expected datatype 'FP16'"),
+        (typed("FP31", fp32_contents=[1]), f"{UNEXPECTED} of type 'FP32', expected datatype '<invalid>'"),
+        (typed("BOOL", bool_contents=[1], bytes_contents=[b"x"]), f"{UNEXPECTED}, binary data was already supplied."),
+        *(
+            (of_input(**{name: value}), wrong_kind(f"shared_memory_{name}", f"{kind}.", " for tensor 'INPUT0'"))
+            for name, value, kind in (
+                ("region", P(int64_param=1), "string_param"),
+                ("offset", P(string_param="1"), "int64_param"),
+                ("byte_size", P(bool_param=True), "int64_param"),
+            )
         ),
-        (
-            message(raws=[], contents=C(fp32_contents=[1]), datatype="FP16"),
-            (
-                "unexpected explicit tensor data for input tensor 'INPUT0' for model 'm' of type 'FP32', "
-                "expected datatype 'FP16'"
-            ),
-        ),
-        (
-            message(raws=[], contents=C(fp32_contents=[1]), datatype="FP31"),
-            (
-                "unexpected explicit tensor data for input tensor 'INPUT0' for model 'm' of type 'FP32', "
-                "expected datatype '<invalid>'"
-            ),
-        ),
-        (
-            message(raws=[], contents=C(bool_contents=[True], bytes_contents=[b"x"]), datatype="BOOL"),
-            "unexpected explicit tensor data for input tensor 'INPUT0' for model 'm', binary data was already supplied.",
-        ),
-        (
-            message(input_parameters={"shared_memory_region": P(int64_param=1)}),
-            "invalid value type for 'shared_memory_region' parameter for tensor 'INPUT0', expected string_param.",
-        ),
-        (
-            message(input_parameters={"shared_memory_offset": P(string_param="1")}),
-            "invalid value type for 'shared_memory_offset' parameter for tensor 'INPUT0', expected int64_param.",
-        ),
-        (
-            message(input_parameters={"shared_memory_byte_size": P(bool_param=True)}),
-            "invalid value type for 'shared_memory_byte_size' parameter for tensor 'INPUT0', expected int64_param.",
-        ),
-        (
-            message(input_parameters={"shared_memory_region": P(string_param="r")}),
-            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'INPUT0'",
-        ),
-        (
-            message(outputs={"O": {"shared_memory_offset": P(int64_param=4)}}),
-            "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'O'",
-        ),
+        (of_input(region=P(string_param="r")), NO_SIZE),
+        (of_output(shared_memory_offset=P(int64_param=4)), NO_REGION),
         (
             message(contents=wire.InferTensorContents(fp32_contents=[1]), raws=[], input_parameters=IN_REGION),
-            "unexpected 'content' provided when using shared memory for input tensor 'INPUT0' for model 'm'",
+            TYPED_IN_REGION,
         ),
-        (
-            message(outputs={"O": {"classification": P(int64_param=1), **IN_REGION}}),
-            "output can't set both 'shared_memory_region' and 'classification'",
-        ),
-        (
-            message(outputs={"O": {"classification": P(bool_param=True)}}),
-            "invalid value type for 'classification' parameter, expected int64_param",
-        ),
-        (
-            message(outputs={"O": {"classification": P(int64_param=0)}}),
-            "invalid value for 'classification' parameter, expected >= 0",
-        ),
+        (of_output(classification=P(int64_param=1), **IN_REGION), REGION_AND_CLASSES),
+        (of_output(classification=P(bool_param=True)), wrong_kind("classification", "int64_param")),
+        (of_output(classification=P(int64_param=0)), "invalid value for 'classification' parameter, expected >= 0"),
     ],
 )
 def test_wrong_tensors_are_refused_with_the_references_text(data, text):
     error = refusal(data)
-    assert error.message == text
-    assert error.code is Code.INVALID_ARG
+    assert (error.message, error.code) == (text, Code.INVALID_ARG)
 
 
 DISABLED = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -203,8 +179,7 @@ DISABLED = "Client shared memory is disabled. Start the server with '--allow-cli
 @pytest.mark.parametrize("data", [message(raws=[], input_parameters=IN_REGION), message(outputs={"O": IN_REGION})])
 def test_regions_are_refused_where_clients_may_have_none(data):
     error = refusal(data)
-    assert error.message == DISABLED
-    assert error.code is Code.UNSUPPORTED
+    assert (error.message, error.code) == (DISABLED, Code.UNSUPPORTED)
 
 
 def test_an_output_requested_twice_is_refused():
@@ -258,49 +233,36 @@ def test_an_empty_final_response_is_asked_for_by_parameter(wanted):
     assert not request.parameters
 
 
+RESERVED = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with 'triton_' "
+    "are allowed: triton_enable_empty_final_response"
+)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        (
-            "sequence_id",
-            P(bool_param=True),
-            "invalid value type for 'sequence_id' parameter, expected int64_param or string_param.",
-        ),
-        ("sequence_id", P(), "invalid value type for 'sequence_id' parameter, expected int64_param or string_param."),
-        ("sequence_start", P(int64_param=1), "invalid value type for 'sequence_start' parameter, expected bool_param."),
-        ("sequence_end", P(string_param="x"), "invalid value type for 'sequence_end' parameter, expected bool_param."),
-        (
-            "priority",
-            P(bool_param=True),
-            "invalid value type for 'priority' parameter, expected int64_param or uint64_param.",
+        *(
+            (key, value, wrong_kind(key, f"{kinds}."))
+            for key, value, kinds in (
+                ("sequence_id", P(bool_param=True), "int64_param or string_param"),
+                ("sequence_id", P(), "int64_param or string_param"),
+                ("sequence_start", P(int64_param=1), "bool_param"),
+                ("sequence_end", P(string_param="x"), "bool_param"),
+                ("priority", P(bool_param=True), "int64_param or uint64_param"),
+                ("timeout", P(uint64_param=1), "int64_param"),
+                ("triton_enable_empty_final_response", P(int64_param=1), "bool_param"),
+                ("own", P(uint64_param=1), "int64_param, bool_param, or string_param"),
+                ("own", P(), "int64_param, bool_param, or string_param"),
+            )
         ),
         ("priority", P(int64_param=-1), "invalid value for 'priority', expected value >= 0."),
-        ("timeout", P(uint64_param=1), "invalid value type for 'timeout' parameter, expected int64_param."),
-        (
-            "triton_enable_empty_final_response",
-            P(int64_param=1),
-            "invalid value type for 'triton_enable_empty_final_response' parameter, expected bool_param.",
-        ),
-        (
-            "triton_other",
-            P(bool_param=True),
-            (
-                "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with "
-                "'triton_' are allowed: triton_enable_empty_final_response"
-            ),
-        ),
-        (
-            "own",
-            P(uint64_param=1),
-            "invalid value type for 'own' parameter, expected int64_param, bool_param, or string_param.",
-        ),
-        ("own", P(), "invalid value type for 'own' parameter, expected int64_param, bool_param, or string_param."),
+        ("triton_other", P(bool_param=True), RESERVED),
     ],
 )
 def test_wrong_parameters_are_refused_with_the_references_text(key, value, text):
     error = refusal(message(parameters={key: value}))
-    assert error.message == text
-    assert error.code is Code.INVALID_ARG
+    assert (error.message, error.code) == (text, Code.INVALID_ARG)
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"\x3a\x05ab", b"\xff" * 20_000])

@@ -163,8 +163,30 @@ def server() -> Server:
 
 
 HANDLE = base64.b64encode(bytes(range(64))).decode()
-CUDA = {"raw_handle": {"b64": HANDLE}, "byte_size": 5, "device_id": 1}
-OBJECT = "attempt to access non-existing object member '{}'"
+RAW = {"b64": HANDLE}
+SYSTEM = {"key": "/k", "byte_size": 5}
+CUDA = {"raw_handle": RAW, "byte_size": 5, "device_id": 1}
+REPEAT = {
+    "name": "repeat",
+    "versions": ["1"],
+    "platform": "python",
+    "inputs": [{"name": "IN", "datatype": "INT32", "shape": [1]}],
+    "outputs": ...,
+}
+LOG_SETTINGS = {
+    "log_file": "",
+    **dict.fromkeys(("log_info", "log_warning", "log_error"), True),
+    "log_verbose_level": 0,
+    "log_format": "default",
+}
+UNKNOWN = "Request for unknown model: {} is not found"
+BROKEN = "failed to load 'broken', failed to poll from model repository"
+DECOUPLED = "HTTP end point doesn't support models with decoupled transaction policy"
+TOO_LONG = f"request body of {LONG_JSON + 1} bytes exceeds the limit of {LONG_JSON} bytes for this path"
+LACKS = "Shared memory register request has no '{}' field"
+LACKS_MEMBER = "attempt to access non-existing object member '{}'"
+NO_HANDLE = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
+NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 
 
 @pytest.mark.parametrize(
@@ -176,119 +198,27 @@ OBJECT = "attempt to access non-existing object member '{}'"
         ("GET", "/v2/models/add_sub/ready", b"", 200, b""),
         ("GET", "/v2/models/add_sub/versions/1/ready", b"", 200, b""),
         ("GET", "/v2/models/not_ready/ready", b"", 400, "Model version not ready"),
-        ("GET", "/v2/models/x/ready", b"", 404, "Request for unknown model: 'x' is not found"),
-        (
-            "GET",
-            "/v2/models/repeat",
-            b"",
-            200,
-            {
-                "name": "repeat",
-                "versions": ["1"],
-                "platform": "python",
-                "inputs": [{"name": "IN", "datatype": "INT32", "shape": [1]}],
-                "outputs": ...,
-            },
-        ),
-        (
-            "GET",
-            "/v2/models/identity/versions/2",
-            b"",
-            404,
-            "Request for unknown model: 'identity' version 2 is not found",
-        ),
+        ("GET", "/v2/models/x/ready", b"", 404, UNKNOWN.format("'x'")),
+        ("GET", "/v2/models/repeat", b"", 200, REPEAT),
+        ("GET", "/v2/models/identity/versions/2", b"", 404, UNKNOWN.format("'identity' version 2")),
         ("GET", "/v2/models/identity/config", b"", 200, {}),
         ("GET", "/v2/models/identity/stats", b"", 200, {"model_stats": ...}),
         ("GET", "/v2/models/x/stats", b"", 400, "requested model 'x' is not available"),
         ("POST", "/v2/repository/index", b"", 200, ...),
         ("POST", "/v2/repository/index", {"ready": 1}, 400, "Invalid value for 'ready': expected a boolean"),
         ("POST", "/v2/repository/r/index", b"", 501, "'repository_name' specification is not supported"),
-        (
-            "POST",
-            "/v2/repository/models/broken/load",
-            b"",
-            500,
-            "failed to load 'broken', failed to poll from model repository",
-        ),
+        ("POST", "/v2/repository/models/broken/load", b"", 500, BROKEN),
         ("GET", "/v2/nowhere", b"", 404, "Not Found"),
         ("DELETE", "/v2", b"", 405, "Method Not Allowed"),
         ("POST", "/v2/models/identity/infer", b"{", 500, ...),
-        (
-            "POST",
-            "/v2/models/repeat/infer",
-            b"{}",
-            501,
-            "HTTP end point doesn't support models with decoupled transaction policy",
-        ),
-        (
-            "POST",
-            "/v2/logging",
-            b" " * (LONG_JSON + 1),
-            400,
-            f"request body of {LONG_JSON + 1} bytes exceeds the limit of {LONG_JSON} bytes for this path",
-        ),
-        (
-            "GET",
-            "/v2/logging",
-            b"",
-            200,
-            {
-                "log_file": "",
-                "log_info": True,
-                "log_warning": True,
-                "log_error": True,
-                "log_verbose_level": 0,
-                "log_format": "default",
-            },
-        ),
+        ("POST", "/v2/models/repeat/infer", b"{}", 501, DECOUPLED),
+        ("POST", "/v2/logging", b" " * (LONG_JSON + 1), 400, TOO_LONG),
+        ("GET", "/v2/logging", b"", 200, LOG_SETTINGS),
         ("GET", "/v2/trace/setting", b"", 200, {"of": ""}),
         ("GET", "/v2/models/identity/trace/setting", b"", 200, {"of": "identity"}),
         ("GET", "/v2/models/x/trace/setting", b"", ..., ...),
         ("GET", "/v2/systemsharedmemory/status", b"", 200, [{"name": "r", "key": "/k", "offset": 1, "byte_size": 2}]),
         ("GET", "/v2/cudasharedmemory/status", b"", 200, [{"name": "c", "device_id": 3, "byte_size": 4}]),
-        (
-            "POST",
-            "/v2/systemsharedmemory/region/r/register",
-            {},
-            400,
-            "Shared memory register request has no 'key' field",
-        ),
-        (
-            "POST",
-            "/v2/systemsharedmemory/region/r/register",
-            {"key": "/k"},
-            400,
-            "Shared memory register request has no 'byte_size' field",
-        ),
-        (
-            "POST",
-            "/v2/cudasharedmemory/region/r/register",
-            {},
-            400,
-            "Shared memory register request has no 'raw_handle' field",
-        ),
-        ("POST", "/v2/cudasharedmemory/region/r/register", {"raw_handle": 1}, 500, OBJECT.format("b64")),
-        (
-            "POST",
-            "/v2/cudasharedmemory/region/r/register",
-            {**CUDA, "raw_handle": {"b64": "?"}},
-            400,
-            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
-        ),
-        (
-            "POST",
-            "/v2/cudasharedmemory/region/r/register",
-            {**CUDA, "raw_handle": {"b64": HANDLE[4:]}},
-            400,
-            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
-        ),
-        (
-            "POST",
-            "/v2/cudasharedmemory/region/r/register",
-            {"raw_handle": {"b64": HANDLE}},
-            500,
-            OBJECT.format("byte_size"),
-        ),
     ],
 )
 def test_each_path_has_its_response(server, method, path, body, status, expected):
@@ -304,6 +234,27 @@ def test_each_path_has_its_response(server, method, path, body, status, expected
         assert found.body == expected
     if method == "GET" and status == 200:
         assert server.ask("HEAD", path).head == found.head
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "status", "text"),
+    [
+        ("system", {}, 400, LACKS.format("key")),
+        ("system", {"key": "/k"}, 400, LACKS.format("byte_size")),
+        ("system", {"key": 7, "byte_size": 4}, 500, "attempt to access JSON non-string as string"),
+        ("system", {"key": "/k", "byte_size": "4"}, 500, NOT_UNSIGNED),
+        ("system", {"key": "/k", "byte_size": 4, "offset": -1}, 500, NOT_UNSIGNED),
+        ("cuda", {"byte_size": 5, "device_id": 1}, 400, LACKS.format("raw_handle")),
+        *(("cuda", {**CUDA, "raw_handle": raw}, 500, LACKS_MEMBER.format("b64")) for raw in ({}, "x", 1)),
+        *(("cuda", {**CUDA, "raw_handle": {"b64": text}}, 400, NO_HANDLE) for text in ("?", "eA==", HANDLE[4:])),
+        ("cuda", {"raw_handle": RAW, "device_id": 0}, 500, LACKS_MEMBER.format("byte_size")),
+        ("cuda", {"raw_handle": RAW, "byte_size": 4}, 500, LACKS_MEMBER.format("device_id")),
+        ("cuda", {**CUDA, "device_id": -1}, 500, NOT_UNSIGNED),
+    ],
+)
+def test_a_registration_of_a_region_has_its_members(server, kind, body, status, text):
+    found = server.ask("POST", f"/v2/{kind}sharedmemory/region/r/register", body)
+    assert (found.status, found.body) == (status, {"error": text})
 
 
 def test_a_server_and_models_that_are_not_ready_say_so_by_their_status(server):
@@ -344,6 +295,9 @@ def test_an_unexpected_error_is_answered_and_logged(server, caplog):
     assert [each.getMessage() for each in caplog.records] == ["cannot answer GET b'/v2/health/ready'"]
 
 
+NOT_BASE64 = "cannot read load parameter 'file:x': it is not base64; encode the file's bytes, with padding and without line breaks"
+
+
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
@@ -353,10 +307,7 @@ def test_an_unexpected_error_is_answered_and_logged(server, caplog):
         ({"parameters": 1}, "attempt to get members for non-object"),
         ({"parameters": {"x": "y"}}, "unexpected error on creating Triton parameter"),
         ({"parameters": {"config": 1}}, "attempt to access JSON non-string as string"),
-        (
-            {"parameters": {"file:x": "?"}},
-            "cannot read load parameter 'file:x': it is not base64; encode the file's bytes, with padding and without line breaks",
-        ),
+        ({"parameters": {"file:x": "?"}}, NOT_BASE64),
     ],
 )
 def test_the_parameters_of_a_load_reach_the_engine(server, body, expected):
@@ -394,12 +345,8 @@ def test_an_unload_may_name_dependents(server, body, dependents):
 @pytest.mark.parametrize(
     ("path", "body", "told"),
     [
-        ("system/region/r/register", {"key": "/k", "byte_size": 5}, [("check",), ("register", "r", "/k", 0, 5)]),
-        (
-            "system/region/r/register",
-            {"key": "/k", "byte_size": 5, "offset": 2},
-            [("check",), ("register", "r", "/k", 2, 5)],
-        ),
+        ("system/region/r/register", SYSTEM, [("check",), ("register", "r", "/k", 0, 5)]),
+        ("system/region/r/register", {**SYSTEM, "offset": 2}, [("check",), ("register", "r", "/k", 2, 5)]),
         ("cuda/region/r/register", CUDA, [("check",), ("register cuda", "r", bytes(range(64)), 1, 5)]),
         ("system/region/r/unregister", b"", [("unregister", "r", False)]),
         ("system/unregister", b"", [("unregister", "", False)]),

@@ -282,42 +282,26 @@ def test_a_region_is_open_as_long_as_it_is_registered(client, region):
     assert opened() == before
 
 
+RESERVED = "triton_python_backend_shm_region_1"
+INVALID = "failed to register shared memory region '{}': invalid args"
+BAD_REQUEST = (400, "INVALID_ARGUMENT")
+
+
 @pytest.mark.parametrize(
     ("name", "key", "offset", "size", "text", "statuses"),
     [
-        ("n", "/no_such_region", 0, 8, "Unable to open shared memory region: '/no_such_region'", (500, "INTERNAL")),
-        ("n", "/../../etc/passwd", 0, 8, "Unable to open shared memory region: '/../../etc/passwd'", (500, "INTERNAL")),
-        ("n", "/a\0b", 0, 8, "Unable to open shared memory region: '/a\0b'", (500, "INTERNAL")),
-        ("n", "", 0, 8, "Unable to open shared memory region: ''", (500, "INTERNAL")),
-        ("n", None, 0, 8193, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
-        ("n", None, 8192, 1, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
-        ("n", None, 1 << 63, 1, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
-        ("n", None, 0, 0, "failed to register shared memory region 'n': invalid args", (400, "INVALID_ARGUMENT")),
+        *(
+            ("n", key, 0, 8, f"Unable to open shared memory region: '{key}'", (500, "INTERNAL"))
+            for key in ("/no_such_region", "/../../etc/passwd", "/a\0b", "/k\0/x", "")
+        ),
+        *(
+            ("n", None, offset, size, INVALID.format("n"), BAD_REQUEST)
+            for offset, size in ((0, 8193), (8192, 1), (1 << 63, 1), (0, 0))
+        ),
         ("r", None, 0, 8, "shared memory region 'r' already in manager", (400, "ALREADY_EXISTS")),
-        (
-            "triton_python_backend_shm_region_1",
-            None,
-            0,
-            8,
-            "failed to register shared memory region 'triton_python_backend_shm_region_1': invalid args",
-            (400, "INVALID_ARGUMENT"),
-        ),
-        (
-            "n",
-            "/triton_python_backend_shm_region_1",
-            0,
-            8,
-            "failed to register shared memory region 'n': invalid args",
-            (400, "INVALID_ARGUMENT"),
-        ),
-        (
-            "n",
-            "///triton_python_backend_shm_region_1",
-            0,
-            8,
-            "failed to register shared memory region 'n': invalid args",
-            (400, "INVALID_ARGUMENT"),
-        ),
+        (RESERVED, None, 0, 8, INVALID.format(RESERVED), BAD_REQUEST),
+        ("n", f"/{RESERVED}", 0, 8, INVALID.format("n"), BAD_REQUEST),
+        ("n", f"///{RESERVED}", 0, 8, INVALID.format("n"), BAD_REQUEST),
     ],
 )
 def test_an_invalid_registration_is_refused(client, region, name, key, offset, size, text, statuses):
@@ -331,9 +315,9 @@ def test_an_invalid_registration_is_refused(client, region, name, key, offset, s
     ("where", "text", "statuses"),
     [
         ({"region": "q"}, "Unable to find shared memory region: 'q'", (404, "NOT_FOUND")),
-        ({"offset": 8192}, "Invalid offset for shared memory region: 'r'", (400, "INVALID_ARGUMENT")),
-        ({"offset": 8190}, "Invalid offset + byte size for shared memory region: 'r'", (400, "INVALID_ARGUMENT")),
-        ({"size": 8193}, "Invalid offset + byte size for shared memory region: 'r'", (400, "INVALID_ARGUMENT")),
+        ({"offset": 8192}, "Invalid offset for shared memory region: 'r'", BAD_REQUEST),
+        ({"offset": 8190}, "Invalid offset + byte size for shared memory region: 'r'", BAD_REQUEST),
+        ({"size": 8193}, "Invalid offset + byte size for shared memory region: 'r'", BAD_REQUEST),
     ],
 )
 def test_no_tensor_lies_outside_its_region(client, api, region, where, text, statuses):
@@ -486,8 +470,14 @@ def test_regions_are_refused_unless_the_flag_allows_them(serve, connect, api, re
     ):
         assert error.message() == DISABLED
         assert status_is(error, 501, "UNIMPLEMENTED")
-    assert not client.get_system_shared_memory_status() or not client.get_system_shared_memory_status().regions
-    client.unregister_system_shared_memory()
+    for kind in ("system", "cuda"):
+        listed = getattr(client, f"get_{kind}_shared_memory_status")
+        assert not listed() or not listed().regions
+        error = refusal(listed, "r")
+        assert error.message() == f"Unable to find {kind} shared memory region: 'r'"
+        assert status_is(error, 404, "NOT_FOUND")
+        for names in ((), ("r",)):
+            getattr(client, f"unregister_{kind}_shared_memory")(*names)
 
 
 def test_cuda_regions_are_refused_on_a_server_without_a_gpu(client, region):
@@ -497,7 +487,7 @@ def test_cuda_regions_are_refused_on_a_server_without_a_gpu(client, region):
         "failed to register shared memory region: invalid args; the server finds no GPU 0 on its machine: give the number "
         "that the GPU has for the server, or use system shared memory"
     )
-    assert status_is(error, 400, "INVALID_ARGUMENT")
+    assert status_is(error, *BAD_REQUEST)
     error = refusal(client.register_cuda_shared_memory, "r", HANDLE, 0, 8)
     assert error.message() == "shared memory region 'r' already in manager"
     error = refusal(client.get_cuda_shared_memory_status, "c")
@@ -509,89 +499,23 @@ def test_cuda_regions_are_refused_on_a_server_without_a_gpu(client, region):
     assert client.get_system_shared_memory_status("r")
 
 
-REGISTER = "/v2/systemsharedmemory/region/r/register"
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "text"),
-    [
-        ({}, 400, "Shared memory register request has no 'key' field"),
-        ({"key": "/k"}, 400, "Shared memory register request has no 'byte_size' field"),
-        ({"key": 7, "byte_size": 4}, 500, "attempt to access JSON non-string as string"),
-        ({"key": "/k", "byte_size": "4"}, 500, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
-        (
-            {"key": "/k", "byte_size": 4, "offset": -1},
-            500,
-            "attempt to access JSON non-unsigned-integer as unsigned-integer",
-        ),
-        ({"key": "/k\0/x", "byte_size": 4}, 500, "Unable to open shared memory region: '/k\0/x'"),
-    ],
-)
-def test_a_registration_has_its_members(both, body, status, text):
-    assert both.http("POST", REGISTER, body) == (status, {"error": text})
-
-
-CUDA_SIZES = {"device_id": 0, "byte_size": 4}
-RAW = {"b64": HANDLE.decode()}
-
-
-@pytest.mark.parametrize(
-    ("body", "status", "text"),
-    [
-        (CUDA_SIZES, 400, "Shared memory register request has no 'raw_handle' field"),
-        ({**CUDA_SIZES, "raw_handle": {}}, 500, "attempt to access non-existing object member 'b64'"),
-        ({**CUDA_SIZES, "raw_handle": "x"}, 500, "attempt to access non-existing object member 'b64'"),
-        ({"raw_handle": RAW, "device_id": 0}, 500, "attempt to access non-existing object member 'byte_size'"),
-        ({"raw_handle": RAW, "byte_size": 4}, 500, "attempt to access non-existing object member 'device_id'"),
-        (
-            {"raw_handle": RAW, "byte_size": 4, "device_id": -1},
-            500,
-            "attempt to access JSON non-unsigned-integer as unsigned-integer",
-        ),
-        (
-            {**CUDA_SIZES, "raw_handle": {"b64": "eA=="}},
-            400,
-            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
-        ),
-        (
-            {**CUDA_SIZES, "raw_handle": {"b64": "!"}},
-            400,
-            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
-        ),
-    ],
-)
-def test_a_registration_of_cuda_memory_has_its_members(both, body, status, text):
-    assert both.http("POST", REGISTER.replace("system", "cuda"), body) == (status, {"error": text})
+NOT_STRING = "attempt to access JSON non-string as string"
+NOT_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 
 
 @pytest.mark.parametrize(
     ("parameters", "status", "text"),
     [
-        (
-            {"shared_memory_region": "r", "shared_memory_byte_size": 16, "classification": 1},
-            400,
-            "Output can't set both 'shared_memory_region' and 'classification'",
-        ),
-        (
-            {"shared_memory_region": "r", "shared_memory_byte_size": 16, "binary_data": True},
-            400,
-            "Output can't set both 'shared_memory_region' and 'binary_data'",
-        ),
-        (
-            {"shared_memory_region": 1, "shared_memory_byte_size": 16},
-            500,
-            "Unable to parse 'shared_memory_region': attempt to access JSON non-string as string",
-        ),
-        (
-            {"shared_memory_region": "r", "shared_memory_byte_size": -1},
-            500,
-            "Unable to parse 'shared_memory_byte_size': attempt to access JSON non-unsigned-integer as unsigned-integer",
-        ),
+        ({"classification": 1}, 400, "Output can't set both 'shared_memory_region' and 'classification'"),
+        ({"binary_data": True}, 400, "Output can't set both 'shared_memory_region' and 'binary_data'"),
+        ({"shared_memory_region": 1}, 500, f"Unable to parse 'shared_memory_region': {NOT_STRING}"),
+        ({"shared_memory_byte_size": -1}, 500, f"Unable to parse 'shared_memory_byte_size': {NOT_UNSIGNED}"),
     ],
 )
 def test_an_output_in_json_has_one_place_and_form(both, parameters, status, text):
+    place = {"shared_memory_region": "r", "shared_memory_byte_size": 16}
     body = {
         "inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}],
-        "outputs": [{"name": "OUTPUT0", "parameters": parameters}],
+        "outputs": [{"name": "OUTPUT0", "parameters": {**place, **parameters}}],
     }
     assert both.http("POST", "/v2/models/identity/infer", body) == (status, {"error": text})
