@@ -133,6 +133,6 @@ def test_unavailable_conda_packages_are_named_and_nothing_is_left(
 def _ready(prefix: Path) -> dict[str, str]:
     environment = ReadyEnvironment(
         source=prefix, prefix=prefix, python=prefix / "bin" / "python", version=(3, 12, 0), cache_tag="", abi="",
-        numpy_version=None, activation=Activations(prefix.parent / "store").of_folder(prefix, {"PATH": "/usr/bin"}, "it"),
+        numpy_version=None, activation=Activations(prefix.parent / "store").find(prefix, {"PATH": "/usr/bin"}, "it"),
     )  # fmt: skip
     return environment.environ({})

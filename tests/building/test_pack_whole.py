@@ -88,10 +88,10 @@ def test_an_environment_for_another_machine_is_refused_by_its_manifest(
         recipe={},
     )  # fmt: skip
     if said is None:
-        require_compatible_host(manifest, where="the env")
+        require_compatible_host(manifest.platform, manifest.glibc, where="the env")
         return
     with pytest.raises(ExecutionEnvironmentError, match=said):
-        require_compatible_host(manifest, where="the env")
+        require_compatible_host(manifest.platform, manifest.glibc, where="the env")
 
 
 def test_the_libraries_that_an_executable_needs_are_read_with_the_versions_of_their_symbols() -> None:

@@ -291,7 +291,7 @@ def test_models_that_share_an_environment_run_its_scripts_once_where_nothing_can
     (tmp_path / "store").touch()  # no folder can be created there
     activations = Activations(tmp_path / "store")
 
-    found = [activations.of_folder(prefix, {}, "the environment") for _ in range(3)]
+    found = [activations.find(prefix, {}, "the environment") for _ in range(3)]
 
     assert found[0] is found[1] is found[2]
     assert runs(tmp_path) == 1

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from naiad.environments.archives.unpacked_file import UnpackedFile
+from naiad.environments.archives.file_writers import UnpackedFile
 from naiad.environments.bytecode import BytecodeTarget, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.store.file_digests import FileState
 

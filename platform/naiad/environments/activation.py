@@ -13,17 +13,20 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import re
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from naiad.core import json_cache
+from naiad.core.errors import ExecutionEnvironmentError
+from naiad.core.foreign_json import read_json
 from naiad.core.quantities import counted
-from naiad.environments.activation_scripts import SCRIPTS_FOLDER, activation_scripts, run_scripts
-from naiad.environments.stored_variables import stored_variables
+from naiad.environments.activation_scripts import SCRIPTS_FOLDER, activation_scripts, run_scripts, sorted_files
 
 _log = logging.getLogger("naiad.environments")
 
@@ -105,13 +108,9 @@ class Activations:
         self._locks: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
         self._known: dict[Path, tuple[str, Activation]] = {}
 
-    def of_entry(self, entry: Path, prefix: Path, inherited: Mapping[str, str], where: str) -> Activation:
-        return self._find(prefix, entry / RECORD_NAME, inherited, where)
-
-    def of_folder(self, prefix: Path, inherited: Mapping[str, str], where: str) -> Activation:
-        return self._find(prefix, self._folder / json_cache.name_for(str(prefix)), inherited, where)
-
-    def _find(self, prefix: Path, record: Path, inherited: Mapping[str, str], where: str) -> Activation:
+    def find(self, prefix: Path, inherited: Mapping[str, str], where: str, entry: Path | None = None) -> Activation:
+        """The activation of an environment, whose result is kept in its *entry* of the store if it has one."""
+        record = entry / RECORD_NAME if entry is not None else self._folder / json_cache.name_for(str(prefix))
         with self._locks[prefix]:
             _, key = _beginning(prefix, Activation(fixed=stored_variables(prefix)), inherited)
             before, known = self._known.get(prefix, ("", NOT_ACTIVATED))
@@ -170,3 +169,54 @@ def _unplaced(value: object, prefix: Path) -> str:
 
 def _in_json(text: str) -> str:
     return json.dumps(text)[1:-1]
+
+
+_UNSET = "***unset***"  # the value by which conda says in `conda-meta/state` that a variable is to be removed
+
+
+def stored_variables(prefix: Path) -> dict[str, str | None]:
+    """The variables that conda or the recipe stored; ExecutionEnvironmentError for a malformed file or name."""
+    found: dict[str, str | None] = {}
+    for file in sorted_files(prefix / "etc/conda/env_vars.d", ".json"):
+        found.update(_stored_variables(file, _object_in(file)))
+    state = prefix / "conda-meta" / "state"
+    own = _object_in(state).get("env_vars")
+    return {**found, **_stored_variables(state, own if isinstance(own, dict) else {})}
+
+
+def _object_in(file: Path) -> dict[str, Any]:
+    if file.exists() and not file.is_file():  # a pipe or a device: a read of it may never end
+        raise ExecutionEnvironmentError(
+            f"cannot read the variables in {file}: it is not a regular file; conda cannot read it either: remove it"
+        )
+    try:
+        value = read_json(file.read_bytes())
+        why = "" if isinstance(value, dict) else "it is not an object"
+    except OSError:
+        return {}
+    except ValueError as error:
+        value, why = {}, str(error)
+    if why:
+        raise ExecutionEnvironmentError(
+            f"cannot read the variables in {file}: malformed JSON: {why}; conda cannot read it either: "
+            "mend or remove it"
+        )
+    found: dict[str, Any] = value
+    return found
+
+
+def _stored_variables(file: Path, variables: Mapping[str, Any]) -> dict[str, str | None]:
+    for name, value in variables.items():
+        if not name or "=" in name or not all(map(_is_passable, (name, str(value)))):
+            raise ExecutionEnvironmentError(
+                f"cannot use the variable {name!r} in {file}: a name must not be empty or have '=', and neither name "
+                "nor value may have NUL or half a surrogate pair; change or remove it"
+            )
+    return {name: None if value == _UNSET else str(value) for name, value in variables.items()}
+
+
+def _is_passable(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False

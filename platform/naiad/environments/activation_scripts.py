@@ -26,9 +26,14 @@ _SYSTEM_PATH = os.pathsep.join(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin"
 
 def activation_scripts(prefix: Path) -> list[Path]:
     """The scripts that activating an environment runs, in their order."""
+    return sorted_files(prefix / SCRIPTS_FOLDER, ".sh")
+
+
+def sorted_files(folder: Path, suffix: str) -> list[Path]:
+    """The files in a folder whose names end in *suffix*, in order; none if it cannot be read."""
     try:
-        with os.scandir(prefix / SCRIPTS_FOLDER) as found:
-            return sorted(Path(entry.path) for entry in found if entry.name.endswith(".sh") and entry.is_file())
+        with os.scandir(folder) as found:
+            return sorted(Path(entry.path) for entry in found if entry.name.endswith(suffix) and entry.is_file())
     except OSError:
         return []
 

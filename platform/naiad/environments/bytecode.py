@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from naiad.core.child_processes import ended_with_group
-from naiad.environments.archives.unpacked_file import UnpackedFile
+from naiad.environments.archives.file_writers import UnpackedFile
 from naiad.environments.store.file_digests import FileState
 
 # Head of a bytecode file (PEP 552): magic number, flags, and with flags of 0 its source's mtime and size.

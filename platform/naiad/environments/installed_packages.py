@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import importlib.metadata
@@ -9,6 +10,8 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from naiad.core.foreign_json import read_json
 from naiad.environments.archives.manifest import Package
@@ -31,8 +34,8 @@ def site_folders(prefix: Path) -> list[Path]:
 def list_packages(prefix: Path) -> tuple[Package, ...]:
     """All packages of an environment: wheels, and conda packages that are not wheels too."""
     wheels = list(_wheels(prefix))
-    names = {_normal(package.name) for package in wheels}
-    conda = (package for package in _conda_packages(prefix) if _normal(package.name) not in names)
+    names = {canonicalize_name(package.name) for package in wheels}
+    conda = (package for package in _conda_packages(prefix) if canonicalize_name(package.name) not in names)
     return tuple(sorted((*wheels, *conda), key=lambda package: (package.name.lower(), package.version)))
 
 
@@ -59,16 +62,20 @@ def _wheels(prefix: Path) -> Iterator[Package]:
 
 def _conda_packages(prefix: Path) -> Iterator[Package]:
     for file in sorted((prefix / "conda-meta").glob("*.json")):
-        try:
-            record = read_json(file.read_text(encoding="utf-8"))
-            name, version = str(record["name"]), str(record["version"])
-        except (OSError, KeyError, TypeError, ValueError):
-            continue  # conda-pack will report the invalid record
-        yield Package(name=name, version=version, digest=str(record.get("sha256") or ""), source="conda")
+        with contextlib.suppress(OSError):
+            package = conda_package(file.read_bytes())
+            if package is not None:  # else conda-pack will report the invalid record
+                yield package
 
 
-def _normal(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
+def conda_package(record: bytes) -> Package | None:
+    """The package that a record of conda is of; None if the record is malformed."""
+    try:
+        value = read_json(record)
+        name, version, digest = str(value["name"]), str(value["version"]), str(value.get("sha256") or "")
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Package(name=name, version=version, digest=digest, source="conda")
 
 
 def editable_remains(site_dirs: Iterable[str]) -> list[str]:

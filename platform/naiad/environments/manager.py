@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from packaging.specifiers import SpecifierSet
 
@@ -187,13 +187,7 @@ class EnvironmentManager:
     def _prepare_directory(self, path: Path) -> ReadyEnvironment:
         where = f"the execution environment {path}"
         python = require_interpreter(path, where=where)
-        self._require_own_paths(path, where)
-        probe = partial(probe_cached, cache=self._root / "interpreters")
-        try:
-            found, library_path = probe_with_libraries(python, path, probe)
-        except ExecutionEnvironmentError as error:
-            raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
-        require_numpy(found, where=where, advice=f"install it there (`{found.python} -m pip install numpy`)")
+        found, library_path = self._probe(python, path, where)
         return self._ready(found, source=path, prefix=path, library_path=library_path)
 
     def _prepare_interpreter(self, path: Path) -> ReadyEnvironment:
@@ -209,22 +203,26 @@ class EnvironmentManager:
                 "remove --env-trust"
             )
         require_program(python, where=where)
-        self._require_own_paths(python.parent.parent, where)
-        probe = partial(probe_cached, cache=self._root / "interpreters")
-        try:
-            found, library_path = probe_with_libraries(python, python.parent.parent, probe)
-        except ExecutionEnvironmentError as error:
-            raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
-        require_numpy(found, where=where, advice=f"install it there (`{found.python} -m pip install numpy`)")
+        found, library_path = self._probe(python, python.parent.parent, where)
         return self._ready(found, source=path, prefix=found.prefix, library_path=library_path)
 
-    def _require_own_paths(self, prefix: Path, where: str) -> None:
-        """Reject an environment that was not completely unpacked; log once that its scripts are for another folder."""
+    def _probe(self, python: Path, prefix: Path, where: str) -> tuple[Interpreter, Path | None]:
+        """As `probe_with_libraries`; rejects an interpreter without numpy, and a folder that was not unpacked whole.
+
+        It logs once that scripts of the folder are for another one.
+        """
         if reason := explain_unfinished_unpacking(prefix):
             raise ExecutionEnvironmentError(f"{where} cannot be used: {reason}")
         if prefix not in self._warned and (reason := explain_moved_scripts(prefix)):
             self._warned.add(prefix)
             _log.warning("%s: %s", where, reason)
+        probe = partial(probe_cached, cache=self._root / "interpreters")
+        try:
+            found, library_path = probe_with_libraries(python, prefix, probe)
+        except ExecutionEnvironmentError as error:
+            raise ExecutionEnvironmentError(f"{where} cannot be used: {error.message}") from error
+        require_numpy(found, where=where, advice=f"install it there (`{found.python} -m pip install numpy`)")
+        return found, library_path
 
     def _ready(
         self, found: Interpreter, *, source: Path | None, prefix: Path, library_path: Path | None
@@ -236,53 +234,46 @@ class EnvironmentManager:
             )
         return ReadyEnvironment(
             source=source,
-            prefix=prefix,
-            python=found.python,
-            version=found.version,
-            cache_tag=found.cache_tag,
-            abi=found.abi,
-            numpy_version=found.numpy,
             bytecode=None if found.has_bytecode else self._root / "bytecode",
             library_path=library_path,
-            libraries=own_libraries(prefix),
-            activation=self._activations.of_folder(prefix, self._inherited(found.python), f"the environment {prefix}"),
+            **self._facts(found, prefix, f"the environment {prefix}"),
         )
+
+    def _facts(self, found: Interpreter, prefix: Path, where: str, entry: Path | None = None) -> dict[str, Any]:
+        """The fields of a ready environment that its interpreter and its folder determine."""
+        return {
+            "prefix": prefix,
+            "python": found.python,
+            "version": found.version,
+            "cache_tag": found.cache_tag,
+            "abi": found.abi,
+            "numpy_version": found.numpy,
+            "libraries": own_libraries(prefix),
+            "activation": self._activations.find(prefix, self._inherited(found.python), where, entry),
+        }
 
     def _host(self) -> ReadyEnvironment:
         """The server's own interpreter; its environment is activated unless the server's shell has done that."""
         host = host_environment(self._root)
         if os.path.realpath(os.environ.get("CONDA_PREFIX", "")) == os.path.realpath(host.prefix):
             return host
-        return replace(
-            host,
-            activation=self._activations.of_folder(
-                host.prefix, self._inherited(host.python, is_host=True), f"the server's environment {host.prefix}"
-            ),
-        )
+        inherited = self._inherited(host.python, is_host=True)
+        where = f"the server's environment {host.prefix}"
+        return replace(host, activation=self._activations.find(host.prefix, inherited, where))
 
     def _inherited(self, python: Path, *, is_host: bool = False) -> dict[str, str]:
         given = inherited_variables(os.environ, self._policy.guest_variables)
         return inherited_by_guests(given, python, is_host=is_host)
 
     def _from_entry(self, source: Path | str, stored: ReadyEntry, lease: Lease) -> ReadyEnvironment:
-        found = stored.interpreter
-        entry = self._root / stored.digest
+        where, entry = f"the execution environment {source}", self._root / stored.digest
         return ReadyEnvironment(
             source=source,
-            prefix=stored.prefix,
-            python=found.python,
-            version=found.version,
-            cache_tag=found.cache_tag,
-            abi=found.abi,
-            numpy_version=found.numpy,
             digest=stored.digest,
             bytecode=stored.bytecode,
             library_path=stored.library_path,
-            libraries=own_libraries(stored.prefix),
-            activation=self._activations.of_entry(
-                entry, stored.prefix, self._inherited(found.python), f"the execution environment {source}"
-            ),
             lease=lease,
+            **self._facts(stored.interpreter, stored.prefix, where, entry),
         )
 
 

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Protocol, TextIO, cast
@@ -79,13 +79,10 @@ class ProgressMeter:
 
     def __init__(self, reporter: ProgressReporter, *, step: str, label: str, path: Path, total: int) -> None:
         self._reporter = reporter
-        self._step = step
-        self._label = label
-        self._path = path
-        self._total = total
-        self._done = 0
+        self._event = ProgressEvent(step=step, label=label, path=path, done=0, total=total, seconds=0.0, finished=False)
         self._began = time.monotonic()
         self._last = self._began
+        self._done = 0
 
     def advance(self, count: int) -> None:
         """Add processed bytes; raises `WorkCancelledError` if nobody needs the step any more."""
@@ -94,7 +91,7 @@ class ProgressMeter:
         now = time.monotonic()
         if now - self._last >= _EVENT_INTERVAL:
             self._last = now
-            self._emit(now, finished=False)
+            self._emit(now)
 
     def __enter__(self) -> ProgressMeter:  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
@@ -105,17 +102,9 @@ class ProgressMeter:
         # Sent on errors too, so that reporters remove their progress bar.
         self._emit(time.monotonic(), finished=True, failed=kind is not None)
 
-    def _emit(self, now: float, *, finished: bool, failed: bool = False) -> None:
-        event = ProgressEvent(
-            step=self._step,
-            label=self._label,
-            path=self._path,
-            done=self._done,
-            total=self._total,
-            seconds=now - self._began,
-            finished=finished,
-            failed=failed,
-        )
+    def _emit(self, now: float, *, finished: bool = False, failed: bool = False) -> None:
+        seconds = now - self._began
+        event = replace(self._event, done=self._done, seconds=seconds, finished=finished, failed=failed)
         self._reporter.on_progress(event)
 
 

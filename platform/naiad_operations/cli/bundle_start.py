@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     try:
         manifest = read_manifest(folder)
-        require_compatible_host(manifest, where=f"the bundle {manifest.name}")
+        require_compatible_host(manifest.platform, manifest.glibc, where=f"the bundle {manifest.name}")
     except NaiadError as error:
         print(error.message, file=sys.stderr)
         return 1

@@ -267,12 +267,12 @@ def test_scratch_folders_are_staged_under_the_lock_and_removed(store):
         with pytest.raises(EnvironmentBusyError), Store(store.root, LogReporter(), waits=False).scratch(A):
             pass
     assert left_in(store) == []
-    lock = store._lock(A)
-    thread = threading.Thread(target=lock.acquire)
+    locked = store._locked(A, "")
+    thread = threading.Thread(target=locked.__enter__)
     thread.start()
     thread.join(60)
-    lock.release()
-    with store._lock(A).acquire(timeout=0):
+    locked.__exit__(None, None, None)
+    with Store(store.root, LogReporter(), waits=False).scratch(A):
         pass  # released by another thread than the one that took it
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.archives.unpacked_file import UnpackedFile
+from naiad.environments.archives.file_writers import UnpackedFile
 from naiad.environments.bytecode import HEADER
 from naiad.environments.store import finishing
 from naiad.environments.store.file_digests import FileState, read_digests, scan_files

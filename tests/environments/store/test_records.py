@@ -16,13 +16,13 @@ from environments.makers import member, write_tar
 
 from naiad.core import json_cache
 from naiad.core.errors import ExecutionEnvironmentError, OptionError
-from naiad.environments.archives.unpacked_file import UnpackedFile
+from naiad.environments.archives.file_writers import UnpackedFile
 from naiad.environments.progress import LogReporter
+from naiad.environments.store import finishing, opening, package_cache, placement, room
 from naiad.environments.store import leases as leases_module
-from naiad.environments.store import opening, package_cache, placement, room, sharing
 from naiad.environments.store import record as record_module
-from naiad.environments.store.disk_usage import DiskUsage, linked_files
 from naiad.environments.store.entries import begins_with, entry_sizes, find_entry, read_entries, short_digests
+from naiad.environments.store.eviction import DiskUsage, linked_files
 from naiad.environments.store.file_digests import (
     compare_files,
     make_read_only,
@@ -32,10 +32,10 @@ from naiad.environments.store.file_digests import (
     stat_file,
 )
 from naiad.environments.store.file_locks import exclusive_lock, shared_lock, try_exclusive_lock
+from naiad.environments.store.finishing import share_files
 from naiad.environments.store.inspection import ArchiveFacts, inspect_environment, read_facts
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.record import has_record, read_record
-from naiad.environments.store.sharing import share_files
 from naiad.environments.store.verification import verify_entries
 
 from .made import DIGESTS, add_entry, write_environment
@@ -252,7 +252,7 @@ def test_sharing_ends_where_links_are_impossible_and_goes_on_past_a_file_with_to
         tried.append(1)
         raise OSError(code, "no")
 
-    monkeypatch.setattr(sharing.os, "link", refuse)
+    monkeypatch.setattr(finishing.os, "link", refuse)
     assert (share(root, {"a": b"1", "b": b"1"}), len(tried)) == ((0, []), tries)
 
 

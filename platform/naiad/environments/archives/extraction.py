@@ -29,7 +29,7 @@ from pathlib import Path
 from naiad.core.blocking import check_cancelled
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.real_paths import real_path
-from naiad.environments.archives.file_writers import FileWriters, set_mtime
+from naiad.environments.archives.file_writers import FileWriters, UnpackedFile, set_mtime
 from naiad.environments.archives.formats import (
     ARCHIVE_ERRORS,
     detect_format,
@@ -37,7 +37,6 @@ from naiad.environments.archives.formats import (
     unpacked_size,
 )
 from naiad.environments.archives.member import Member, MemberAndContent, MemberContent, MemberKind
-from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.progress import ProgressMeter, ProgressReporter
 
 _log = logging.getLogger("naiad.environments")

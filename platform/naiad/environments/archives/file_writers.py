@@ -19,8 +19,6 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import NamedTuple
 
-from naiad.environments.archives.unpacked_file import HEAD_BYTES, UnpackedFile
-
 _THREADS = 2
 _BATCH_BYTES = 1 << 20
 _BATCH_FILES = 64
@@ -29,6 +27,18 @@ _BATCHES = 8
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 # Year 2242. File systems reject later times, and some archives contain invalid ones.
 _LATEST = 1 << 33
+
+
+HEAD_BYTES = 16  # size of the header of a bytecode file (PEP 552)
+
+
+class UnpackedFile(NamedTuple):
+    """A file as it was written during unpacking."""
+
+    size: int
+    mtime_ns: int
+    digest: str
+    head: bytes = b""  # first bytes of a bytecode file, empty for other files
 
 
 class _File(NamedTuple):

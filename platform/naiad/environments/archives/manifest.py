@@ -11,7 +11,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -38,18 +38,6 @@ class Package:
     # known.
     digest: str
     source: str
-
-
-class PlatformRequirement(Protocol):
-    """The platform that an environment or bundle needs."""
-
-    @property
-    def platform(self) -> str:
-        """Operating system and processor, `linux-x86_64`."""
-
-    @property
-    def glibc(self) -> str:
-        """The minimum version of glibc, empty if it does not need glibc."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,18 +99,17 @@ def require_content(manifest: Manifest, files: Mapping[str, str], archive: Path)
         )
 
 
-def require_compatible_host(requirement: PlatformRequirement, *, where: str) -> None:
-    """Reject an environment that cannot run on this machine."""
+def require_compatible_host(needed: str, glibc: str, *, where: str) -> None:
+    """Reject an environment or bundle whose platform, or minimum version of glibc, is not that of this machine."""
     here = host_platform()
-    if requirement.platform != here:
+    if needed != here:
         raise ExecutionEnvironmentError(
-            f"{where} is for {requirement.platform}, this machine is {here}; "
-            "build and pack it on a machine of this kind"
+            f"{where} is for {needed}, this machine is {here}; build and pack it on a machine of this kind"
         )
     library, version = platform.libc_ver()
-    if library == "glibc" and requirement.glibc and _older(version, requirement.glibc):
+    if library == "glibc" and glibc and _older(version, glibc):
         raise ExecutionEnvironmentError(
-            f"{where} needs glibc {requirement.glibc} or newer, this machine has {version}; "
+            f"{where} needs glibc {glibc} or newer, this machine has {version}; "
             "build it on a machine with this glibc or an older one"
         )
 

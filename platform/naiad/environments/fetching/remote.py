@@ -86,18 +86,10 @@ class RemoteArchives:
     def exclusive(self, uri: str, label: str) -> Iterator[None]:
         """A lock on downloading this URI, across processes; ExecutionEnvironmentError if it cannot be had."""
         subject = redact(uri) + (f" of '{label}'" if label else "")
-
-        def on_waiting(holder: str) -> None:
-            _log.info("waiting for %s: %s is downloading it", subject, holder)
-
         locks = ExitStack()
         path = self._part(uri).with_suffix(".lock")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            from filelock import FileLock  # here: a start whose environments are all unpacked needs no lock
-
-            lock = FileLock(path, thread_local=False)
-            locks.enter_context(self._creation_locks.hold(lock, subject, on_waiting))
+            locks.enter_context(self._creation_locks.hold(path, subject, "downloading"))
         except OSError as error:
             raise ExecutionEnvironmentError(
                 f"cannot download {redact(uri)} into {path.parent}: {error.strerror or error}; choose another folder "

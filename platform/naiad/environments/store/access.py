@@ -35,6 +35,15 @@ def explained(root: Path) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def store_errors(root: Path) -> Iterator[None]:
+    """A context in which each failure of the system becomes a `store_error`."""
+    try:
+        yield
+    except OSError as error:
+        raise store_error(root, error) from error
+
+
 def store_error(root: Path, error: OSError) -> ExecutionEnvironmentError:
     """The error for a failure of the system in a store: what may not be read, or cannot be written."""
     is_denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)

@@ -128,7 +128,7 @@ def _read(path: Path, leases: EntryLeases) -> StoreEntry | None:
     with contextlib.suppress(OSError, TypeError, ValueError):
         made = float(record.get("made", path.stat().st_mtime))
         files, size = record.get("size", (0, 0))
-        bytecode = list(_sizes(path.parent / "bytecode"))
+        bytecode = list(file_sizes(path.parent / "bytecode"))
         last = leases.last_used(digest)
         return StoreEntry(
             digest=digest,
@@ -147,7 +147,8 @@ def _read(path: Path, leases: EntryLeases) -> StoreEntry | None:
     return None
 
 
-def _sizes(folder: Path) -> Iterator[int]:
+def file_sizes(folder: Path) -> Iterator[int]:
+    """The sizes of the files in a folder, links not followed."""
     for parent, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):

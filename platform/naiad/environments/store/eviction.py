@@ -6,20 +6,63 @@ What a running process uses is never removed: removal needs its exclusive lock (
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from naiad.core.quantities import size_text
-from naiad.environments.store.disk_usage import DiskUsage, linked_files
-from naiad.environments.store.entries import read_entries
-from naiad.environments.store.leases import EntryLeases, ModelUse, list_models
+from naiad.environments.store.entries import StoreEntry, read_entries
+from naiad.environments.store.leases import EntryLeases, list_models
 from naiad.environments.store.pulled import PulledRepository, read_pulled, remove_pulled
 from naiad.environments.store.store import Store
 
 _log = logging.getLogger("naiad.environments")
 _DAY = 86_400
+
+StorePart: TypeAlias = StoreEntry | PulledRepository  # what may be removed
+
+
+_Inode = tuple[int, int]
+
+
+class DiskUsage:
+    """The bytes that parts take together; *linked* has the sizes of their files that have several links."""
+
+    def __init__(self, sizes: Mapping[str, int], linked: Mapping[str, Mapping[_Inode, int]]) -> None:
+        self._sizes = dict(sizes)
+        self._linked = {name: linked.get(name, {}) for name in sizes}
+        self._users = Counter(inode for files in self._linked.values() for inode in files)
+        shared = {inode: size for files in self._linked.values() for inode, size in files.items()}
+        self.total = sum(sizes.values()) - sum((self._users[inode] - 1) * size for inode, size in shared.items())
+
+    def remove(self, name: str) -> int:
+        """Remove a part; returns the bytes that this frees: those of files that no other part has."""
+        freed = self._sizes.pop(name)
+        for inode, size in self._linked[name].items():
+            self._users[inode] -= 1
+            if self._users[inode]:
+                freed -= size
+        self.total -= freed
+        return freed
+
+
+def linked_files(folders: Iterable[Path]) -> dict[_Inode, int]:
+    """The sizes in bytes of the files in folders that have more than one link, by device and inode."""
+    found: dict[_Inode, int] = {}
+    for folder in folders:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                try:
+                    facts = os.lstat(os.path.join(parent, name))  # noqa: PTH118 - plain strings: called for each of 10,000 files
+                except FileNotFoundError:
+                    continue  # removed just now
+                if facts.st_nlink > 1 and stat.S_ISREG(facts.st_mode):
+                    found[facts.st_dev, facts.st_ino] = facts.st_size
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +72,6 @@ class Removal:
     entry: StorePart
     reason: str
     freed: int = 0  # bytes that its removal frees: without files that it shares with what stays
-
-
-class StorePart(Protocol):
-    """A part of a store that may be removed: an entry, or a repository that was pulled."""
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def archive(self) -> str: ...
-
-    @property
-    def size(self) -> int: ...
-
-    @property
-    def folders(self) -> tuple[Path, ...]: ...
-
-    @property
-    def last_used(self) -> float:
-        """Time of the last use, in seconds since the epoch."""
-
-    @property
-    def in_use(self) -> bool: ...
-
-    @property
-    def models(self) -> tuple[ModelUse, ...]: ...
 
 
 def read_parts(root: Path) -> list[StorePart]:

@@ -8,7 +8,6 @@ Digests are computed while an archive is unpacked, when the content is in memory
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import stat
@@ -18,13 +17,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from naiad.core import json_cache
-from naiad.environments.archives.unpacked_file import UnpackedFile
+from naiad.core.file_digest import file_digest
+from naiad.environments.archives.file_writers import UnpackedFile
 
 _NAME = "files.json"
 _WRITABLE = 0o222
 _FOLDER = "env"
 _FORMAT = 1
-_CHUNK = 1024 * 1024
 
 
 class FileState(NamedTuple):
@@ -133,7 +132,7 @@ def _describe(state: FileState, known: UnpackedFile | None) -> list[str]:
         return ["link", os.readlink(state.path)]  # noqa: PTH115 - called for each of 100,000 files
     if not stat.S_ISREG(state.mode):
         return ["special", ""]
-    digest = known.digest if known is not None and state.is_unchanged_since(known) else _digest(state.path)
+    digest = known.digest if known is not None and state.is_unchanged_since(known) else file_digest(Path(state.path))
     return [f"{stat.S_IMODE(state.mode):o}", digest]
 
 
@@ -144,11 +143,3 @@ def _differs(recorded: list[str], found: list[str]) -> bool:
         return True
     before, now = int(recorded[0], 8), int(found[0], 8)
     return before & ~_WRITABLE != now & ~_WRITABLE or bool(now & ~before)
-
-
-def _digest(path: str) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a plain string, as above
-        while data := file.read(_CHUNK):
-            digest.update(data)
-    return digest.hexdigest()

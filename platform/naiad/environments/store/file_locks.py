@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -21,38 +22,44 @@ from naiad.core.errors import EnvironmentBusyError
 if TYPE_CHECKING:
     from filelock import FileLock
 
+_log = logging.getLogger("naiad.environments")
+
 
 class CreationLocks:
     """Locks of what one thread creates at a time; without *waits*, other processes are not waited for."""
 
     def __init__(self, *, waits: bool = True) -> None:
         self._waits = waits
-        self._threads: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._threads: defaultdict[Path, threading.Lock] = defaultdict(threading.Lock)
 
     @contextmanager
-    def hold(self, lock: FileLock, subject: str, on_waiting: Callable[[str], None]) -> Iterator[None]:
-        """Hold a lock, whose file's folder exists; *subject* is what is created, for the error.
+    def hold(self, path: Path, subject: str, doing: str = "creating") -> Iterator[None]:
+        """Hold the lock of a file; *subject* is what its holder is *doing* something with, for the error and the log.
 
-        *on_waiting* is called before this waits, with who has the lock.
+        The file stays: two processes could otherwise hold locks on two files of the same name.
 
         Raises:
             EnvironmentBusyError: If another process has the lock, and this does not wait.
         """
-        own = self._threads[str(lock.lock_file)]
-        has_waited = not own.acquire(blocking=False)
-        if has_waited:
-            on_waiting("another thread of this process")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        from filelock import FileLock  # here: a start whose environments are all unpacked needs no lock
+
+        # thread_local=False: a lock is released by the object that took it, in any thread.
+        lock = FileLock(path, thread_local=False)
+        own = self._threads[path]
+        if not own.acquire(blocking=False):
+            _log.info("waiting for %s: another thread of this process is %s it", subject, doing)
             blocking.acquire(lambda seconds: own.acquire(timeout=seconds))
         try:
             try:
                 lock.acquire(timeout=0)
             except TimeoutError as error:
-                holder = _holder(Path(lock.lock_file))
+                holder = _holder(path)
                 if not self._waits:
                     raise EnvironmentBusyError(
                         f"cannot use {subject} yet: {holder} is creating it; repeat the command when that has ended"
                     ) from error
-                on_waiting(holder)
+                _log.info("waiting for %s: %s is %s it", subject, holder, doing)
                 blocking.acquire(partial(_try_acquire, lock))
             try:
                 yield
@@ -83,27 +90,14 @@ def _try_acquire(lock: FileLock, seconds: float) -> bool:
 
 
 @contextmanager
-def shared_lock(path: Path) -> Iterator[None]:
-    """Hold a shared lock of a file, which is created; blocks while another process has the exclusive one."""
-    with _locked(path, fcntl.LOCK_SH):
-        yield
-
-
-@contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the exclusive lock of a file, which is created; blocks while another process has a lock."""
-    with _locked(path, fcntl.LOCK_EX):
-        yield
-
-
-@contextmanager
-def try_exclusive_lock(path: Path) -> Iterator[bool]:
-    """Try to hold the exclusive lock of a file: False if another process has a lock."""
-    descriptor = _open(path)
+def _locked(operation: int, path: Path) -> Iterator[bool]:
+    """Hold a lock of a file, which is created; False if another process has one, and *operation* does not wait."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
+        is_locked = True
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_locked = True
+            fcntl.flock(descriptor, operation)
         except BlockingIOError:
             is_locked = False
         yield is_locked
@@ -111,16 +105,6 @@ def try_exclusive_lock(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-@contextmanager
-def _locked(path: Path, operation: int) -> Iterator[None]:
-    descriptor = _open(path)
-    try:
-        fcntl.flock(descriptor, operation)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _open(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+shared_lock = partial(_locked, fcntl.LOCK_SH)  # blocks while another process has the exclusive one
+exclusive_lock = partial(_locked, fcntl.LOCK_EX)  # blocks while another process has a lock
+try_exclusive_lock = partial(_locked, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,6 +7,7 @@ of files, and a starting server waits for all three.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Mapping
@@ -17,8 +18,8 @@ from naiad.core.blocking import in_call
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.environments.activation import RECORD_NAME as ACTIVATION_NAME
 from naiad.environments.activation import activate
+from naiad.environments.archives.file_writers import UnpackedFile
 from naiad.environments.archives.manifest import RECIPE_FOLDER
-from naiad.environments.archives.unpacked_file import UnpackedFile
 from naiad.environments.bytecode import COMPLETION_SCRIPT, bytecode_name, find_bytecode_target, stale_sources
 from naiad.environments.installed_packages import editable_remains
 from naiad.environments.post_link import run_post_link_scripts
@@ -26,12 +27,13 @@ from naiad.environments.ready_environment import inherited_by_guests
 from naiad.environments.store.file_digests import (
     FileState,
     make_read_only,
+    read_digests,
     record_files,
     scan_files,
     stat_file,
 )
-from naiad.environments.store.record import write_record
-from naiad.environments.store.sharing import share_files, sharing_lock
+from naiad.environments.store.file_locks import exclusive_lock
+from naiad.environments.store.record import RECORD_NAME, has_record, write_record
 from naiad.sources.interpreters.prefix import (
     is_numpy_broken,
     probe_with_libraries,
@@ -129,7 +131,7 @@ def _record(
     files = make_read_only(files)
     digests = record_files(entry, files, unpacked)
     # One entry at a time, so that of two that are made concurrently the second finds the first.
-    with sharing_lock(entry.parent):
+    with exclusive_lock(entry.parent / _LOCK):
         share_files(entry, files, digests)
         write_record(
             entry,
@@ -232,3 +234,65 @@ def _require_self_contained(found: Interpreter, prefix: Path, where: str) -> Non
                 f"{where} is not self-contained: its interpreter uses the {what} at {path}, outside of the archive; "
                 "pack a conda environment with conda-pack, or build one with `naiad env build`"
             )
+
+
+# Below, the directory entry costs as much as the file; most of these are empty `__init__.py`.
+_SMALLEST = 1
+_UNFINISHED = ".naiad-shared"
+_LOCK = "locks/sharing.lock"  # held while an entry shares files and becomes complete
+
+
+def share_files(entry: Path, files: Mapping[str, FileState], digests: Mapping[str, list[str]]) -> int:
+    """Replace files of an entry by hard links to equal files of complete entries; returns the bytes saved.
+
+    Two environments usually have most files in common. A file is replaced where another entry has one under the same
+    path, with the same digest, permissions and modification time, to which bytecode refers. Files of a complete entry
+    are read-only, so no entry can be changed through another, except by a process of root. A replacement is one `link`
+    and one `rename`, so a file is the old one or the link, wherever the process is killed.
+
+    Where that is impossible, as on file systems without hard links, files stay as they are.
+    """
+    waiting = {name: file for name, file in files.items() if file.size >= _SMALLEST and len(digests[name][1]) == 64}  # noqa: PLR2004 - a SHA-256
+    saved = 0
+    for other in _complete_entries(entry):
+        known = read_digests(other) or {}
+        for name in [name for name in waiting if known.get(name) == digests[name]]:
+            linked = _link(other / "env" / name, waiting[name])
+            if linked is None:
+                return saved
+            if linked:
+                saved += waiting.pop(name).size
+    if saved:
+        _log.debug("%s shares %.0f MB with other environments of the store", entry, saved / 1e6)
+    return saved
+
+
+def _complete_entries(entry: Path) -> list[Path]:
+    """The other complete entries, the most recent first: it is most likely to be similar."""
+    others = [path for path in entry.parent.iterdir() if path != entry and has_record(path)]
+    return sorted(others, key=_time_of, reverse=True)
+
+
+def _time_of(entry: Path) -> float:
+    try:
+        return (entry / RECORD_NAME).stat().st_mtime
+    except OSError:
+        return 0.0  # removed just now, or of another user
+
+
+def _link(source: Path, target: FileState) -> bool | None:
+    """Replace a file by a link; False if the other file is not equal or has too many links, None if links fail."""
+    unfinished = target.path + _UNFINISHED
+    try:
+        facts = source.lstat()
+        if (facts.st_mtime_ns, facts.st_size, facts.st_mode) != (target.mtime_ns, target.size, target.mode):
+            return False
+        os.link(source, unfinished)
+    except (FileNotFoundError, FileExistsError):
+        return False
+    except OSError as error:
+        _log.debug("cannot share %s: %s", source, error)
+        # EMLINK is about one file; everything else is about the file system.
+        return False if error.errno == errno.EMLINK else None
+    os.replace(unfinished, target.path)  # noqa: PTH105 - plain strings, called for each of 10,000 files
+    return True

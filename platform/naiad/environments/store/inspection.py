@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.core.foreign_json import read_json
 from naiad.core.quantities import counted
 from naiad.core.signatures import list_signers
 from naiad.environments.activation_scripts import activation_scripts
@@ -20,7 +21,7 @@ from naiad.environments.archives.extraction import damaged_archive_error, explai
 from naiad.environments.archives.formats import ARCHIVE_ERRORS, ArchiveFormat, detect_format, iterate_members
 from naiad.environments.archives.manifest import Manifest, Package, read_manifest
 from naiad.environments.archives.member import Member, MemberContent, MemberKind
-from naiad.environments.installed_packages import list_packages
+from naiad.environments.installed_packages import conda_package, list_packages
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.entries import StoreEntry, find_entry, read_entries
 from naiad.environments.store.record import read_record
@@ -230,22 +231,15 @@ class ArchiveFacts:
             self._add(Package(name=str(head["Name"]), version=str(head["Version"]), digest="", source="python"))
 
     def _add_conda(self, record: bytes) -> None:
-        try:
-            value = read_json(record)
-            package = Package(
-                name=str(value["name"]),
-                version=str(value["version"]),
-                digest=str(value.get("sha256") or ""),
-                source="conda",
-            )
-        except (KeyError, TypeError, ValueError):
+        package = conda_package(record)
+        if package is None:
             return
         if package.name == "python":
             self.python = package.version
         self._add(package)
 
     def _add(self, package: Package) -> None:
-        key = package.name.lower().replace("_", "-").replace(".", "-")
+        key = canonicalize_name(package.name)
         # A Python package installed by conda has both records. The wheel's describes what `import` finds.
         if key not in self.packages or package.source == "python":
             self.packages[key] = package

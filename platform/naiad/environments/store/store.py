@@ -39,21 +39,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from naiad.core import blocking
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.archives.unpacked_file import UnpackedFile
+from naiad.environments.archives.file_writers import UnpackedFile
 from naiad.environments.progress import ProgressReporter
-from naiad.environments.store.access import may_not_write, store_error
+from naiad.environments.store.access import may_not_write, store_errors
 from naiad.environments.store.archive_digest import ArchiveIdentity, fingerprint, identify_archive
-from naiad.environments.store.file_locks import CreationLocks
+from naiad.environments.store.file_locks import CreationLocks, try_exclusive_lock
 from naiad.environments.store.placement import spread
 from naiad.environments.store.record import ReadyEntry, has_record, read_record
 from naiad.sources.interpreters.prefix import environments_below, require_interpreter
-
-if TYPE_CHECKING:
-    from filelock import FileLock
 
 _log = logging.getLogger("naiad.environments")
 _CREATED_AT_ONCE = 4  # entries that are built or unpacked at a time; further ones wait, and hold no slot of loading
@@ -126,10 +122,8 @@ class Store:
         """
         with ExitStack() as held:
             held.enter_context(self._locked(digest, label))
-            try:
+            with store_errors(self.root):
                 folder = tempfile.TemporaryDirectory(prefix=f"{digest}.", dir=self._staging())
-            except OSError as error:
-                raise store_error(self.root, error) from error
             yield Path(held.enter_context(folder))
 
     def remove(self, digest: str) -> bool:
@@ -138,9 +132,11 @@ class Store:
         try:
             # Renamed first, in one atomic step: a crash during deletion leaves a staging folder, never half an entry.
             # No folder is made for it, which a full disk refuses, and a full disk is why entries are removed.
-            with self._lock(digest).acquire(timeout=0):
+            with try_exclusive_lock(self._lock(digest)) as is_free:
+                if not is_free:
+                    return False
                 (self.root / digest).rename(removed)
-        except (TimeoutError, FileNotFoundError):
+        except FileNotFoundError:
             return False
         shutil.rmtree(removed, ignore_errors=True)
         return True
@@ -157,11 +153,10 @@ class Store:
     def _abandoned(self) -> Iterator[Path]:
         for name in sorted(self._incomplete_digests()):
             try:
-                with self._lock(name).acquire(timeout=0):
-                    yield from self._incomplete_folders(name)
-            except TimeoutError:
-                continue  # another process is creating it
-            except (OSError, ExecutionEnvironmentError) as error:
+                with store_errors(self.root), try_exclusive_lock(self._lock(name)) as is_free:
+                    # Otherwise another process is creating it.
+                    yield from self._incomplete_folders(name) if is_free else ()
+            except ExecutionEnvironmentError as error:
                 # Not a warning where another user has filled the store: nothing can be removed here then.
                 level = logging.DEBUG if may_not_write(self.root) else logging.WARNING
                 _log.log(level, "cannot clean up %s in %s: %s", name, self.root, error)
@@ -177,31 +172,15 @@ class Store:
         incomplete = [entry] if entry.exists() and self.get(digest) is None else []
         return incomplete + [path for path in _list_folder(self.root / "staging") if path.name.startswith(f"{digest}.")]
 
-    def _lock(self, digest: str) -> FileLock:
-        locks = self.root / "locks"
-        try:
-            locks.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise store_error(self.root, error) from error
-        # Imported here: a start whose environments are all unpacked needs no lock.
-        from filelock import FileLock
-
-        # thread_local=False: a lock is released by the object that took it, in any thread. The lock file of a
-        # removed entry stays: two processes could otherwise hold locks on two files of the same name.
-        return FileLock(locks / f"{digest}.lock", thread_local=False)
+    def _lock(self, digest: str) -> Path:
+        return self.root / "locks" / f"{digest}.lock"
 
     @contextmanager
     def _locked(self, digest: str, label: str) -> Iterator[None]:
         subject = "the environment" + (f" of '{label}'" if label else "")
-
-        def on_waiting(holder: str) -> None:
-            _log.info("waiting for %s: %s is creating it", subject, holder)
-
         with ExitStack() as locks:
-            try:
-                locks.enter_context(self._creation_locks.hold(self._lock(digest), subject, on_waiting))
-            except OSError as error:
-                raise store_error(self.root, error) from error
+            with store_errors(self.root):
+                locks.enter_context(self._creation_locks.hold(self._lock(digest), subject))
             yield
 
     def _create(self, archive: Path, identity: ArchiveIdentity, origin: str, label: str) -> ReadyEntry:
@@ -214,11 +193,9 @@ class Store:
         for path in self._incomplete_folders(digest):
             shutil.rmtree(path, ignore_errors=True)
         try:
-            with blocking.held(self._creating):
+            with store_errors(self.root), blocking.held(self._creating):
                 began = time.monotonic()
                 make()
-        except OSError as error:
-            raise store_error(self.root, error) from error
         finally:
             if self.get(digest) is None:
                 shutil.rmtree(self.root / digest, ignore_errors=True)
@@ -231,55 +208,55 @@ class Store:
         from naiad.environments.store.finishing import finish
 
         entry = self.root / identity.digest
-        staged, written = self._stage(archive, identity, origin, label)
-        staged.rename(entry)
+        with self._staged(identity.digest) as folder:
+            written = self._unpack_into(folder, archive, identity, origin, label)
         finish(entry, _environment_in(entry / "env"), origin, written)
 
     def _build(self, digest: str, build: Callable[[Path, Path], None], origin: str) -> None:
         from naiad.environments.store.finishing import finish_built
 
         entry = self.root / digest
-        # In a separate folder: installers outlive a killed server, and must not write into the next attempt's.
+        with self._staged(digest) as folder:
+            build(folder, entry / "env")
+        finish_built(entry, entry / "env", origin)
+
+    @contextmanager
+    def _staged(self, digest: str) -> Iterator[Path]:
+        """An empty folder for an environment, which becomes that of the entry if the context ends without an error.
+
+        It is another one at each attempt: installers outlive a killed server, and must not write into the next one's.
+        """
         staged = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=self._staging()))
         try:
             (staged / "env").mkdir()
-            build(staged / "env", entry / "env")
+            yield staged / "env"
         except BaseException:
             shutil.rmtree(staged, ignore_errors=True)
             raise
         staged.chmod(0o755)
-        staged.rename(entry)
-        finish_built(entry, entry / "env", origin)
+        staged.rename(self.root / digest)
 
-    def _stage(
-        self, archive: Path, identity: ArchiveIdentity, origin: str, label: str
-    ) -> tuple[Path, Mapping[str, UnpackedFile]]:
-        """Unpack into a staging folder; returns that folder, which becomes the entry, and the files written."""
+    def _unpack_into(
+        self, folder: Path, archive: Path, identity: ArchiveIdentity, origin: str, label: str
+    ) -> Mapping[str, UnpackedFile]:
         from naiad.environments.archives.extraction import unpack
         from naiad.environments.archives.manifest import read_manifest, require_compatible_host, require_content
 
-        staged = Path(tempfile.mkdtemp(prefix=f"{identity.digest}.", dir=self._staging()))
-        try:
-            folder = staged / "env"
-            folder.mkdir()
-            manifest = read_manifest(archive)
-            if manifest is not None:
-                require_compatible_host(manifest, where=f"the execution environment {origin}")
-            size = None if manifest is None else manifest.size
-            unpacked = unpack(archive, folder, reporter=self._reporter, label=label, size=size)
-            if manifest is not None:
-                require_content(manifest, {name: file.digest for name, file in unpacked.written.items()}, archive)
-            # The digest may be old: this process may have waited long for the lock, and unpacking takes seconds.
-            if fingerprint(archive) != identity.fingerprint:
-                raise ExecutionEnvironmentError(
-                    f"the execution environment {archive} changed while it was unpacked; load the model again"
-                )
-            require_interpreter(_environment_in(folder), where=f"the execution environment {origin}")
-        except BaseException:
-            shutil.rmtree(staged, ignore_errors=True)
-            raise
-        staged.chmod(0o755)
-        return staged, unpacked.written
+        where = f"the execution environment {origin}"
+        manifest = read_manifest(archive)
+        if manifest is not None:
+            require_compatible_host(manifest.platform, manifest.glibc, where=where)
+        size = None if manifest is None else manifest.size
+        unpacked = unpack(archive, folder, reporter=self._reporter, label=label, size=size)
+        if manifest is not None:
+            require_content(manifest, {name: file.digest for name, file in unpacked.written.items()}, archive)
+        # The digest may be old: this process may have waited long for the lock, and unpacking takes seconds.
+        if fingerprint(archive) != identity.fingerprint:
+            raise ExecutionEnvironmentError(
+                f"the execution environment {archive} changed while it was unpacked; load the model again"
+            )
+        require_interpreter(_environment_in(folder), where=where)
+        return unpacked.written
 
     def _staging(self) -> Path:
         staging = self.root / "staging"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from naiad.environments.fetching.remote import RemoteArchives
 from naiad.environments.progress import LogReporter
+from naiad.environments.store.entries import file_sizes
 from naiad.environments.store.eviction import Removal, choose_removals, explain_kept, read_parts, remove_entries
 from naiad.environments.store.leases import EntryLeases
 from naiad.environments.store.package_cache import remove_unused_packages, unused_packages
@@ -52,7 +51,7 @@ def collect_garbage(
     wanted = {removal.entry.digest for removal in chosen}
     downloads = RemoteArchives(root, LogReporter()).stale_downloads()
     leftovers = [*store.find_leftovers(), *unused_packages(root), *downloads, *pulled_leftovers(root)]
-    size = sum(sum(_sizes(path)) for path in leftovers)
+    size = sum(sum(file_sizes(path)) if path.is_dir() else path.lstat().st_size for path in leftovers)
     if not dry_run:
         chosen = remove_entries(store, leases, chosen)
         store.remove_leftovers()
@@ -80,10 +79,3 @@ def collect_garbage(
         leftovers=len(leftovers),
         leftover_bytes=size,
     )
-
-
-def _sizes(path: Path) -> Iterator[int]:
-    if not path.is_dir():
-        yield path.lstat().st_size
-    for parent, _, names in os.walk(path):
-        yield from (Path(parent, name).lstat().st_size for name in names)
