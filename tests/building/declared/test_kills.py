@@ -37,9 +37,9 @@ STEPS = [
     (f"{STORE}.finishing.write_record", "before", 1),
 ]
 SHARING_STEPS = [
-    (f"{STORE}.sharing._link", "before", 3),
-    (f"{STORE}.sharing.os.link", "after", 3),
-    (f"{STORE}.sharing.os.replace", "after", 3),
+    (f"{STORE}.finishing._link", "before", 3),
+    (f"{STORE}.finishing.os.link", "after", 3),
+    (f"{STORE}.finishing.os.replace", "after", 3),
     (f"{STORE}.finishing.share_files", "after", 2),
 ]
 LOCK_STEPS = [
@@ -85,7 +85,7 @@ def test_a_killed_build_leaves_no_half_environment(tmp_path: Path, killed: Kille
     require_recovery(store, file)
 
 
-@at_steps(SHARING_STEPS, always=(f"{STORE}.sharing.os.link", "after", 3))
+@at_steps(SHARING_STEPS, always=(f"{STORE}.finishing.os.link", "after", 3))
 def test_a_killed_build_that_shares_files_leaves_no_half_environment(
     tmp_path: Path, killed: Killer, step: Step
 ) -> None:
