@@ -6,9 +6,32 @@
 
 import sys
 from pathlib import Path
+from typing import Any, Dict
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "saved_models"))
 
-from naiad_pytorch.backend import TritonPythonModel
+from naiad_pytorch.completion import complete_config
+from naiad_pytorch.files import open_model
+from naiad_pytorch.options import apply_options, read_options
+from naiad_pytorch.runner import ModelRunner
+from naiad_pytorch.tensors import TorchTensors
+from saved_models.execution import BatchRunner, SavedModelBackend
+from saved_models.ragged import RaggedBatches
+from saved_models.settings import read
 
-__all__ = ["TritonPythonModel"]
+
+class TritonPythonModel(SavedModelBackend):
+    """One instance of a model, with weights of its own."""
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Add what the file says about inputs and outputs, and what a trial says about outputs."""
+        return complete_config(config)
+
+    def initialize(self, args: Dict[str, str]) -> None:
+        settings = read(args)
+        options = read_options(settings)
+        apply_options(options, settings)
+        model = open_model(settings, options)
+        run = ModelRunner(model, settings, options).run
+        self._runner = BatchRunner(settings, run, TorchTensors(), ragged=RaggedBatches(settings))

@@ -162,6 +162,15 @@ class BatchRunner:
         return list(groups.values())
 
 
+class SavedModelBackend:
+    """What the server calls for each model of a backend for saved models: its `initialize` makes the runner."""
+
+    _runner: BatchRunner
+
+    def execute(self, requests: List[Any]) -> List[Any]:
+        return self._runner.execute(requests)
+
+
 def _rows_of(arrays: Mapping[str, Any]) -> int:
     rows = {array.shape[0] for array in arrays.values()}
     if len(rows) != 1:
