@@ -9,16 +9,10 @@ from typing import Any, Dict, List, Optional, Tuple
 from vllm_like import json_text, keys
 from vllm_like.engines.base import CallerError
 
-_KEYS = (
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-    "reasoning_effort",
-)
+_KEYS = keys.words("""
+messages tools tool_choice parallel_tool_calls chat_template_kwargs add_generation_prompt continue_final_message
+reasoning_effort
+""")
 
 
 def parse(text: str) -> Dict[str, Any]:

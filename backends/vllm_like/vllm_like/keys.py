@@ -6,13 +6,14 @@ import difflib
 from typing import Any, Dict, FrozenSet, Iterable, Mapping
 
 
-def _words(text: str) -> FrozenSet[str]:
+def words(text: str) -> FrozenSet[str]:
+    """The words in a text."""
     return frozenset(text.split())
 
 
-OURS = _words("engine engine_options engine_paths chat_template tool_call_parser")  # keys that this backend adds
+OURS = words("engine engine_options engine_paths chat_template tool_call_parser")  # keys that this backend adds
 
-VLLM = _words("""
+VLLM = words("""
 model model_weights served_model_name tokenizer hf_config_path runner convert task skip_tokenizer_init
 enable_prompt_embeds tokenizer_mode trust_remote_code allowed_local_media_path allowed_media_domains download_dir
 safetensors_load_strategy load_format config_format dtype kv_cache_dtype seed max_model_len cudagraph_capture_sizes
@@ -64,7 +65,7 @@ mamba_cache_philox_rounds swa_bounded_replay fault_tolerance_config enable_fault
 gdn_prefill_backend kda_prefill_backend kda_decode_backend
 """)  # arguments of vLLM's engine in its releases up to 0.32
 
-VLLM_FORMER = _words("""
+VLLM_FORMER = words("""
 calculate_kv_scales chat_template_text_format device disable_async_output_proc disable_image_processor
 disable_log_requests disable_logprobs_during_spec_decoding disable_mm_preprocessor_cache enable_lora_bias
 enable_multimodal_encoder_data_parallel enable_prompt_adapter enable_reasoning engine_use_ray guided_decoding_backend

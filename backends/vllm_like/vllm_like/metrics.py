@@ -11,23 +11,32 @@ import triton_python_backend_utils as pb_utils
 from vllm_like.engines.base import Engine, EngineMetric
 
 _UNSUPPORTED = "metrics not supported"
-_COUNTERS = (
-    ("vllm:prompt_tokens_total", "Number of prefill tokens processed."),
-    ("vllm:generation_tokens_total", "Number of generation tokens processed."),
-)
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 CACHE_USAGE, THROUGHPUT = "vllm:kv_cache_usage_perc", "vllm:avg_generation_throughput_toks_per_s"
-_GAUGES = (
-    (RUNNING, "Number of requests in model execution batches."),
-    (WAITING, "Number of requests waiting to be processed."),
-    (CACHE_USAGE, "KV-cache usage. 1 means 100 percent usage."),
-    (THROUGHPUT, "Average generation throughput in tokens/s."),
+_METRICS = (
+    ("COUNTER", "vllm:prompt_tokens_total", "Number of prefill tokens processed."),
+    ("COUNTER", "vllm:generation_tokens_total", "Number of generation tokens processed."),
+    ("GAUGE", RUNNING, "Number of requests in model execution batches."),
+    ("GAUGE", WAITING, "Number of requests waiting to be processed."),
+    ("GAUGE", CACHE_USAGE, "KV-cache usage. 1 means 100 percent usage."),
+    ("GAUGE", THROUGHPUT, "Average generation throughput in tokens/s."),
+    ("HISTOGRAM", "vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds."),
+    ("HISTOGRAM", "vllm:time_per_output_token_seconds", "Histogram of time per output token in seconds."),
+    ("HISTOGRAM", "vllm:e2e_request_latency_seconds", "Histogram of end to end request latency in seconds."),
+    ("HISTOGRAM", "vllm:request_prompt_tokens", "Number of prefill tokens processed."),
+    ("HISTOGRAM", "vllm:request_generation_tokens", "Number of generation tokens processed."),
+    ("HISTOGRAM", "vllm:request_params_n", "Histogram of the n request parameter."),
 )
+_BUCKETS = {
+    "vllm:time_to_first_token_seconds": (
+        *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1),
+        *(0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    ),
+    "vllm:time_per_output_token_seconds": (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5),
+    "vllm:e2e_request_latency_seconds": (1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
+    "vllm:request_params_n": (1.0, 2.0, 5.0, 10.0, 20.0),
+}  # of histograms; those of numbers of tokens depend on the model
 _RATE_SECONDS = 1.0  # how often the usage of the cache and the throughput are measured while requests run
-_FIRST_TOKEN_SECONDS = [0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0]
-_PER_TOKEN_SECONDS = [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
-_LATENCY_SECONDS = [1.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0]
-_CHOICES = [1.0, 2.0, 5.0, 10.0, 20.0]
 _UNKNOWN_LENGTH = 32768
 
 
@@ -105,9 +114,9 @@ _ADVANCES = {"counter": _count_on, "gauge": _set, "histogram": _observe_on}
 
 
 class RequestProgress:
-    """One request in the gauges of its model. Without *metrics* it does nothing."""
+    """One request for text in the gauges of its model, where it waits until it starts."""
 
-    def __init__(self, metrics: Optional[Metrics] = None, choices: int = 1) -> None:
+    def __init__(self, metrics: Metrics, choices: int) -> None:
         self.prompt_tokens = self.tokens = 0  # of its prompt, 0 while they are unknown, and generated
         self.choices = choices  # how many texts are generated at once; each has the prompt in its part of the cache
         self._metrics = metrics
@@ -117,25 +126,17 @@ class RequestProgress:
     def start(self) -> None:
         if self._gauge == WAITING:
             self._count_in(RUNNING)
-            if self._metrics is not None:
-                self._metrics.on_start(self)
 
     def add_tokens(self, count: int) -> None:
         self.tokens += count
-        if self._metrics is not None:
-            self._metrics.on_tokens(count)
+        self._metrics.on_tokens(count)
 
     def end(self) -> None:
         self._count_in("")
-        if self._metrics is not None:
-            self._metrics.on_end(self)
 
     def _count_in(self, gauge: str) -> None:
         before, self._gauge = self._gauge, gauge
-        if self._metrics is not None:
-            for name, step in ((before, -1), (gauge, 1)):
-                if name:
-                    self._metrics.increment(name, step)
+        self._metrics.on_move(self, before, gauge)
 
 
 class Metrics:
@@ -163,28 +164,14 @@ class Metrics:
         measured = {metric.name for metric in engine.metrics()}
         labels = {**labels, "model_name": labels["model"], "engine": "0"}
         tokens = token_buckets(engine.max_model_len or _UNKNOWN_LENGTH)
-        histograms = (
-            ("vllm:time_to_first_token_seconds", "Histogram of time to first token in seconds.", _FIRST_TOKEN_SECONDS),
-            (
-                "vllm:time_per_output_token_seconds",
-                "Histogram of time per output token in seconds.",
-                _PER_TOKEN_SECONDS,
-            ),
-            (
-                "vllm:e2e_request_latency_seconds",
-                "Histogram of end to end request latency in seconds.",
-                _LATENCY_SECONDS,
-            ),
-            ("vllm:request_prompt_tokens", "Number of prefill tokens processed.", tokens),
-            ("vllm:request_generation_tokens", "Number of generation tokens processed.", tokens),
-            ("vllm:request_params_n", "Histogram of the n request parameter.", _CHOICES),
-        )
         try:
-            for kind, metrics in (("COUNTER", _COUNTERS), ("GAUGE", _GAUGES)):
-                for name, text in metrics:
-                    self._metrics[name] = self._metric(name, text, kind, measured, labels=labels)
-            for name, text, buckets in histograms:
-                self._metrics[name] = self._metric(name, text, "HISTOGRAM", measured, labels=labels, buckets=buckets)
+            for kind, name, text in _METRICS:
+                options = {"buckets": list(_BUCKETS.get(name, tokens))} if kind == "HISTOGRAM" else {}
+                if name in measured:
+                    self._metrics[name] = _Unmeasured()
+                else:
+                    family = self._family(name, text, getattr(pb_utils.MetricFamily, kind))
+                    self._metrics[name] = family.Metric(labels=labels, **options)
             self._of_engine.update()
         except pb_utils.TritonModelException as error:
             if _UNSUPPORTED not in str(error):
@@ -198,21 +185,18 @@ class Metrics:
         self._is_closed = True
         self._is_running.set()
 
-    def new_request(self, choices: int = 1) -> RequestProgress:
-        """Count a request for text as waiting, until its progress changes."""
-        return RequestProgress(self if self.is_on else None, choices)
-
-    def increment(self, name: str, step: float) -> None:
-        self._metrics[name].increment(step)
-
-    def on_start(self, request: RequestProgress) -> None:
-        with self._lock:
-            self._running.add(request)
-        self._is_running.set()
-
-    def on_end(self, request: RequestProgress) -> None:
+    def on_move(self, request: RequestProgress, before: str, after: str) -> None:
+        """Count a request in the gauge *after* instead of *before*; an empty name stands for none."""
+        if not self.is_on:
+            return
+        for name, step in ((before, -1), (after, 1)):
+            if name:
+                self._metrics[name].increment(step)
         with self._lock:
             self._running.discard(request)
+            if after == RUNNING:
+                self._running.add(request)
+                self._is_running.set()
 
     def on_tokens(self, count: int) -> None:
         with self._lock:  # engines have several threads
@@ -246,12 +230,6 @@ class Metrics:
         tokens = sum(each.prompt_tokens * each.choices + each.tokens for each in running)
         self._metrics[CACHE_USAGE].set(self._engine.kv_cache_usage(tokens) if running else 0.0)
         return not running, now
-
-    def _metric(self, name: str, text: str, kind: str, measured: Set[str], **options: Any) -> Any:
-        """The metric of this name, unless it is among those that are *measured* by the engine."""
-        if name in measured:
-            return _Unmeasured()
-        return self._family(name, text, getattr(pb_utils.MetricFamily, kind)).Metric(**options)
 
     def _family(self, name: str, text: str, kind: Any) -> Any:
         family = pb_utils.MetricFamily(name, text, kind)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-import binascii
-from dataclasses import dataclass, replace
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Union
 
 from vllm_like import chat, constraints, engine_control, engine_paths, json_text, sampling, tokenizing
 from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, Generation, PathRequest, RankRequest
@@ -22,17 +21,10 @@ class ResponseOptions:
     stream: bool = False  # whether each delta is sent at once; else there is one response
     echo: str = ""  # prompt to repeat before the text; "" for none
     choices: int = 1  # number of texts to generate
-    finish_reason: bool = False  # whether to send the output of this name; the same for all fields named as outputs
-    cumulative_logprob: bool = False
-    logprobs: bool = False
-    num_input_tokens: bool = False
-    num_output_tokens: bool = False
-    message: bool = False
+    # What `return_...` asks for: mostly names of outputs; `prompt` stands for the prompt's text, and for its log
+    # probabilities if the request has the parameter for them.
+    wanted: FrozenSet[str] = frozenset()
     single_call: bool = False  # whether an answer has at most one tool call; the model may write more
-    num_cached_tokens: bool = False
-    stop_reason: bool = False
-    # Whether to send the prompt's text, and its log probabilities if the request has the parameter for them.
-    prompt: bool = False
     constraint: Optional[constraints.Constraint] = None  # what the response must be; None for any text
 
 
@@ -57,20 +49,15 @@ def read_request(
 ) -> Union[TextRequest, EmbeddingRequest, RankRequest, Question, PathRequest]:
     """The request in the input tensors of *request*; *request_id* is unique among the running requests."""
     inputs = Inputs(request)
-    embedding = inputs.text("embedding_request")
-    if embedding is not None:
-        return _embedding(embedding, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
-    ranking = inputs.text("rerank_request")
-    if ranking is not None:
-        return _ranking(ranking, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
-    tokenizing_request = inputs.text("tokenizer_request")
-    if tokenizing_request is not None:
-        return Question(tokenizing.read_request(tokenizing_request, rules), tokenizing.respond)
-    control = inputs.text("engine_request")
-    if control is not None:
-        return Question(engine_control.read_request(control), engine_control.respond)
-    parts = inputs.texts(PATH_REQUEST)
-    if parts:
+    if (text := inputs.text("embedding_request")) is not None:
+        return _embedding(text, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
+    if (text := inputs.text("rerank_request")) is not None:
+        return _ranking(text, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
+    if (text := inputs.text("tokenizer_request")) is not None:
+        return Question(tokenizing.read_request(text, rules), tokenizing.respond)
+    if (text := inputs.text("engine_request")) is not None:
+        return Question(engine_control.read_request(text), engine_control.respond)
+    if parts := inputs.texts(PATH_REQUEST):
         return engine_paths.read_request(parts, paths)
     given = inputs.text("sampling_parameters")
     parameters = (
@@ -87,11 +74,15 @@ def read_request(
         raise CallerError("'text_input' must hold a prompt, or 'messages' a conversation")
     if token_ids is not None:
         _check_token_ids(token_ids, is_only_prompt=conversation is None and not text)
-    options = _response_options(
-        inputs, text, parameters.get("n", 1), constraint, is_chat=conversation is not None, is_text=token_ids is None
+    stream, wanted = bool(inputs.flag("stream")), inputs.wanted()
+    options = ResponseOptions(
+        stream=stream,
+        echo=_echo(inputs, text, is_chat=conversation is not None, is_text=token_ids is None),
+        choices=parameters.get("n", 1),
+        wanted=wanted,
+        single_call=conversation is not None and conversation.get("parallel_tool_calls") is False,
+        constraint=constraint,
     )
-    if conversation is not None and conversation.get("parallel_tool_calls") is False:
-        options = replace(options, single_call=True)
     generation = Generation(
         request_id=request_id,
         prompt=text if token_ids is None else token_ids,
@@ -99,11 +90,11 @@ def read_request(
         sampling=parameters,
         lora=lora,
         images=_images(inputs),
-        wants_logprobs=options.logprobs or options.cumulative_logprob or "logprobs" in parameters,
-        wants_counts=options.stream and (options.num_input_tokens or options.num_output_tokens),
-        is_stream=options.stream,
-        wants_prompt=options.prompt,
-        wants_stop=options.stop_reason,
+        wants_logprobs=bool({"logprobs", "cumulative_logprob"} & {*wanted, *parameters}),
+        wants_counts=stream and bool({"num_input_tokens", "num_output_tokens"} & wanted),
+        is_stream=stream,
+        wants_prompt="prompt" in wanted,
+        wants_stop="stop_reason" in wanted,
         constraint=constraint,
         has_images=conversation is not None and bool(chat.take_images(conversation)[1]),
     )
@@ -118,40 +109,19 @@ def _check_token_ids(token_ids: List[int], *, is_only_prompt: bool) -> None:
         raise CallerError(f"'prompt_token_ids' holds {wrong}; token ids are between 0 and {_MAX_TOKEN_ID}")
 
 
-def _response_options(
-    inputs: Inputs,
-    prompt: str,
-    choices: int,
-    constraint: Optional[constraints.Constraint],
-    *,
-    is_chat: bool,
-    is_text: bool,
-) -> ResponseOptions:
-    stream = bool(inputs.flag("stream"))
+def _echo(inputs: Inputs, prompt: str, *, is_chat: bool, is_text: bool) -> str:
+    """The prompt if it is to be repeated before the text, which is the default of a single response to a text."""
+    is_single = not inputs.flag("stream")
     exclude = inputs.flag("exclude_input_in_output")
-    if exclude is None:
-        exclude = stream or is_chat or not is_text
-    if not exclude and stream:
+    if exclude or (exclude is None and not (is_single and is_text and not is_chat)):
+        return ""
+    if not is_single:
         raise CallerError("When streaming, `exclude_input_in_output` = False is not allowed.")
-    if not exclude and is_chat:
+    if is_chat:
         raise CallerError("With `messages`, `exclude_input_in_output` = False is not allowed.")
-    if not exclude and not is_text:
+    if not is_text:
         raise CallerError("With `prompt_token_ids`, `exclude_input_in_output` = False is not allowed.")
-    return ResponseOptions(
-        stream=stream,
-        echo="" if exclude else prompt,
-        choices=choices,
-        finish_reason=bool(inputs.flag("return_finish_reason")),
-        cumulative_logprob=bool(inputs.flag("return_cumulative_logprob")),
-        logprobs=bool(inputs.flag("return_logprobs")),
-        num_input_tokens=bool(inputs.flag("return_num_input_tokens")),
-        num_output_tokens=bool(inputs.flag("return_num_output_tokens")),
-        message=bool(inputs.flag("return_message")),
-        constraint=constraint,
-        num_cached_tokens=bool(inputs.flag("return_num_cached_tokens")),
-        prompt=bool(inputs.flag("return_prompt")),
-        stop_reason=bool(inputs.flag("return_stop_reason")),
-    )
+    return prompt
 
 
 def _images(inputs: Inputs) -> List[bytes]:
@@ -161,7 +131,7 @@ def _images(inputs: Inputs) -> List[bytes]:
             continue
         try:
             images.append(base64.b64decode(encoded, validate=True))
-        except (binascii.Error, ValueError):
+        except ValueError:
             raise CallerError(f"element {number} of input 'image' is not valid base64") from None
     return images
 

@@ -10,7 +10,7 @@ import triton_python_backend_utils as pb_utils
 from vllm_like import chat, tensors
 from vllm_like.constraints import ConstrainedWriter
 from vllm_like.engines.base import BusyError, CallerError, Delta, NotFoundError, PathSink, Sink
-from vllm_like.metrics import Metrics
+from vllm_like.metrics import Metrics, RequestProgress
 from vllm_like.requests import ResponseOptions
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -32,10 +32,6 @@ def send_error(sender: Any, error: BaseException) -> None:
 
 class _Choice:
     """One generated text: what is not sent yet, and totals."""
-
-    __slots__ = ("finish_reason", "logprob", "logprobs", "message", "single_call", "stop_reason", "text",
-                 "tokens",
-                 "total", "writer")  # fmt: skip
 
     def __init__(self, options: ResponseOptions) -> None:
         self.text = options.echo
@@ -91,7 +87,7 @@ class ResponseSink(Sink):
         self._arrived = time.monotonic()
         self._first = 0.0
         self._is_over = self._has_started = False
-        self._progress = metrics.new_request(options.choices)
+        self._progress = RequestProgress(metrics, options.choices)
         _report(sender, "mark_queued")
         self._last_tokens: Dict[int, float] = {}  # when each choice got its last token
         self._token_seconds: List[float] = []
@@ -117,9 +113,9 @@ class ResponseSink(Sink):
         """Send what is known of the prompt with the next response, if the request has asked for it."""
         if cached_tokens is not None:
             self._cached_tokens = cached_tokens
-        if self._options.prompt and text is not None:
+        if "prompt" in self._options.wanted and text is not None:
             self._prompt["prompt_text"] = [text.encode("utf-8", "replace")]
-        if self._options.prompt and logprobs is not None:
+        if "prompt" in self._options.wanted and logprobs is not None:
             self._prompt["prompt_logprobs"] = [tensors.to_json(logprobs)]
 
     def on_progress(self, processed_tokens: int) -> None:
@@ -144,7 +140,7 @@ class ResponseSink(Sink):
         if self._metrics.is_on:
             self._progress.add_tokens(sum(delta.tokens for delta in deltas))
             self._measure(deltas)
-        keeps_message = self._options.message
+        keeps_message = "message" in self._options.wanted
         for delta in deltas:
             self._choices[delta.index].add(delta, keeps_message=keeps_message)
         if not self._options.stream:
@@ -192,28 +188,28 @@ class ResponseSink(Sink):
             choice.clear_sent()
 
     def _outputs(self) -> Dict[str, Sequence[Any]]:
-        options, choices = self._options, self._choices
+        wanted, choices = self._options.wanted, self._choices
         # A tokenizer that splits a character leaves lone surrogates in the text, which UTF-8 cannot encode.
         outputs: Dict[str, Sequence[Any]] = {"text_output": [c.text.encode("utf-8", "replace") for c in choices]}
-        if options.finish_reason:
+        if "finish_reason" in wanted:
             outputs["finish_reason"] = [(c.finish_reason or UNFINISHED).encode() for c in choices]
-        if options.cumulative_logprob:
+        if "cumulative_logprob" in wanted:
             outputs["cumulative_logprob"] = [c.logprob for c in choices]
-        if options.logprobs:
+        if "logprobs" in wanted:
             outputs["logprobs"] = [tensors.to_json(c.logprobs) for c in choices]
-        if options.num_input_tokens:
+        if "num_input_tokens" in wanted:
             outputs["num_input_tokens"] = [self._prompt_tokens]
-        if options.num_output_tokens:
+        if "num_output_tokens" in wanted:
             outputs["num_output_tokens"] = [c.tokens for c in choices]
-        if options.stop_reason:
+        if "stop_reason" in wanted:
             outputs["stop_reason"] = [(c.stop_reason or "").encode("utf-8", "replace") for c in choices]
-        if options.num_cached_tokens:
+        if "num_cached_tokens" in wanted:
             outputs["num_cached_tokens"] = [self._cached_tokens]
         outputs.update(self._prompt)
         self._prompt = {}
-        if options.message:
+        if "message" in wanted:
             # Streamed tool calls have an `index` to assemble them by; a whole message has them in order instead.
-            messages = [c.message if options.stream else chat.finish_message(c.message) for c in choices]
+            messages = [c.message if self._options.stream else chat.finish_message(c.message) for c in choices]
             outputs["message"] = [tensors.to_json(message) for message in messages]
         return outputs
 

@@ -37,10 +37,7 @@ class Settings:
 
         vLLM has the key itself, for structured outputs after reasoning, so it is among the arguments.
         """
-        given = self.arguments.get("reasoning_parser") or ""
-        if not isinstance(given, str):
-            raise ValueError(f"'reasoning_parser' in {FILE} must be the name of a parser of vLLM, such as \"qwen3\"")
-        return given
+        return _parser(self.arguments.get("reasoning_parser") or "", "reasoning_parser", "qwen3")
 
     def flag(self, key: str) -> bool:
         """The value of *key*; `ValueError` unless it is true or false."""
@@ -81,7 +78,7 @@ def read(directory: str, instance: Mapping[str, str], devices: str = "") -> Sett
         arguments=arguments,
         options=options,
         chat_template=_template(document.get("chat_template", ""), directory),
-        tool_call_parser=_parser(document.get("tool_call_parser", ""), engine),
+        tool_call_parser=_tool_parser(document.get("tool_call_parser", ""), engine),
         loras=_loras(directory, arguments, engine),
         instance=instance,
         devices=devices,
@@ -133,15 +130,20 @@ def _template(given: Any, directory: str) -> str:
     return Path(weights.find(given, directory, "chat_template")).read_text(encoding="utf-8")
 
 
-def _parser(given: Any, engine: str) -> str:
+def _parser(given: Any, key: str, example: str) -> str:
     if not isinstance(given, str):
-        raise ValueError(f"'tool_call_parser' in {FILE} must be the name of a parser of vLLM, such as \"hermes\"")
+        raise ValueError(f"'{key}' in {FILE} must be the name of a parser of vLLM, such as \"{example}\"")
+    return given
+
+
+def _tool_parser(given: Any, engine: str) -> str:
+    given = _parser(given, "tool_call_parser", "hermes")
     if given and engine != "vllm":
         raise ValueError(
             f"'tool_call_parser' in {FILE} is for the engine vllm; remove it: llama.cpp extracts the tool calls of the "
             "templates that it knows"
         )
-    return given
+    return str(given)
 
 
 def _loras(directory: str, arguments: Mapping[str, Any], engine: str) -> Dict[str, str]:

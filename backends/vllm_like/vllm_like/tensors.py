@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from vllm_like.engines.base import CallerError
 
+_WANTS = "return_"
 _STRING = "TYPE_STRING"
 _BOOL = "TYPE_BOOL"
 
@@ -111,6 +112,10 @@ class Inputs:
         """The single boolean of an input; None if the input is absent."""
         array = self._arrays.get(name)
         return None if array is None or not array.size else bool(array.reshape(-1)[0])
+
+    def wanted(self) -> FrozenSet[str]:
+        """Names of the inputs `return_...` that are true, without that beginning."""
+        return frozenset(name[len(_WANTS) :] for name, *_ in INPUTS if name.startswith(_WANTS) and self.flag(name))
 
 
 def response(outputs: Dict[str, Sequence[Any]]) -> Any:

@@ -161,12 +161,8 @@ class EngineMetric:
     counts: Tuple[int, ...] = ()  # how many values are in each of its buckets, and in a last one above all bounds
 
 
-EmbeddingSink = Callable[[List[List[float]], int, Optional[BaseException]], None]
-"""Receives the vectors, the number of input tokens, and the error if the request failed."""
-
-
-RankSink = Callable[[List[float], int, Optional[BaseException]], None]
-"""Receives a score for each document, the number of input tokens, and the error if the request failed."""
+ResultSink = Callable[[List[Any], int, Optional[BaseException]], None]
+"""Receives the vectors, or a score for each document; the number of input tokens, and the error if there is one."""
 
 
 class Engine:
@@ -185,11 +181,11 @@ class Engine:
         """Start to generate text."""
         raise NotImplementedError
 
-    def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+    def embed(self, request: EmbeddingRequest, sink: ResultSink) -> None:
         """Start to compute vectors."""
         raise NotImplementedError
 
-    def rank(self, request: RankRequest, sink: RankSink) -> None:
+    def rank(self, request: RankRequest, sink: ResultSink) -> None:
         """Start to compute scores: by default the cosine of the vectors of query and document, as vLLM does."""
 
         def on_vectors(vectors: List[List[float]], tokens: int, error: Optional[BaseException]) -> None:
@@ -246,6 +242,16 @@ class Engine:
 
     def shutdown(self) -> None:
         """Wait for running requests, then free all resources."""
+
+
+def send_results(sink: ResultSink, compute: Callable[[], Tuple[List[Any], int]]) -> None:
+    """Give *sink* the results and the number of input tokens that *compute* returns, or the error that it raises."""
+    try:
+        results, tokens = compute()
+    except Exception as error:  # noqa: BLE001 - sent to the client
+        sink([], 0, error.with_traceback(None))  # which refers to this frame, and so to the error
+    else:
+        sink(results, tokens, None)
 
 
 def _cosines(vectors: List[List[float]]) -> List[float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Mapping
+from typing import Any, Mapping, Tuple
 
 from vllm_like import values
 
@@ -16,90 +16,66 @@ _LEAST_BATCHED_TOKENS = 16
 _BATCH_SECONDS = 0.5
 _OPERATIONS_PER_SECOND = 20e9
 """Of one thread, multiplications and additions: what a 135M model in Q4_1 reached on a busy core."""
-OPTIONS: Mapping[str, Any] = {
-    "n_threads": None,
-    "n_threads_batch": None,
-    "poll": 0,
-    "n_gpu_layers": None,
-    "flash_attn": "auto",
-    "cache_type_k": "f16",
-    "cache_type_v": "f16",
-    "kv_unified": False,
-    "cache_ram_mib": 0,
-    "warmup": True,
-    "verbosity": 0,
-    "rope_freq_base": None,
-    "rope_freq_scale": None,
-    "rope_scaling": None,
-    "yarn_orig_ctx": None,
-    "split_mode": None,
-    "main_gpu": None,
-    "tensor_split": None,
-    "mmproj": None,
-    "draft_model": None,
-    "draft_n_gpu_layers": None,
-    "draft_min": None,
-    "draft_max": None,
-}  # `engine_options` and their defaults; None for the default of llama.cpp or of this backend
-
-FLASH_ATTENTIONS = ("auto", "enabled", "disabled")
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+_CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 """Those that llama.cpp's own server accepts; it has kernels for no other types of a cache."""
-ROPE_SCALINGS = ("none", "linear", "yarn", "longrope")
-SPLIT_MODES = ("none", "layer", "row", "tensor")
-_WORDS = {
-    "flash_attn": FLASH_ATTENTIONS,
-    "cache_type_k": CACHE_TYPES,
-    "cache_type_v": CACHE_TYPES,
-    "rope_scaling": ROPE_SCALINGS,
-    "split_mode": SPLIT_MODES,
-}
-_NUMBERS = ("rope_freq_base", "rope_freq_scale")
+OPTIONS: Mapping[str, Tuple[Any, Any]] = {
+    "n_threads": (None, 1),
+    "n_threads_batch": (None, 1),
+    "poll": (0, 0),
+    "n_gpu_layers": (None, -2),  # all; -1 leaves the number to llama.cpp
+    "flash_attn": ("auto", ("auto", "enabled", "disabled")),
+    "cache_type_k": ("f16", _CACHE_TYPES),
+    "cache_type_v": ("f16", _CACHE_TYPES),
+    "kv_unified": (False, bool),
+    "cache_ram_mib": (0, -1),  # without a limit
+    "warmup": (True, bool),
+    "verbosity": (0, -1),
+    "rope_freq_base": (None, float),
+    "rope_freq_scale": (None, float),
+    "rope_scaling": (None, ("none", "linear", "yarn", "longrope")),
+    "yarn_orig_ctx": (None, 1),
+    "split_mode": (None, ("none", "layer", "row", "tensor")),
+    "main_gpu": (None, 0),
+    "tensor_split": (None, list),
+    "mmproj": (None, str),
+    "draft_model": (None, str),
+    "draft_n_gpu_layers": (None, -2),
+    "draft_min": (None, 0),
+    "draft_max": (None, 1),
+}  # the default of each of `engine_options`, None for that of llama.cpp or of this backend; and its words, its type, or
+# the least integer
 MAX_SEQS = 256  # limit of llama.cpp (LLAMA_MAX_SEQ): it does not load a model with more sequences
 _MAX_TOKENS = (1 << 31) - 1
 _CACHE_BYTES = 2  # bytes of a number of the cache, whose type is f16 by default
-_LEAST = {
-    "n_threads": 1,
-    "n_threads_batch": 1,
-    "poll": 0,
-    "n_gpu_layers": -2,  # all; -1 leaves the number to llama.cpp
-    "cache_ram_mib": -1,  # without a limit
-    "verbosity": -1,
-    "yarn_orig_ctx": 1,
-    "main_gpu": 0,
-    "draft_n_gpu_layers": -2,
-    "draft_min": 0,
-    "draft_max": 1,
-}
 _MAX_POLL = 100
 
 
 def option(given: Mapping[str, Any], key: str) -> Any:
     """The value of one of `engine_options`, or its default; `ValueError` if it is invalid."""
-    default = OPTIONS[key]
-    if isinstance(default, bool):
+    default, kind = OPTIONS[key]
+    if kind is bool:
         return values.flag(given, key, values.OPTIONS, default=default)
-    if key in _LEAST:
-        number = values.integer(given, key, values.OPTIONS, least=_LEAST[key])
+    if isinstance(kind, int):
+        number = values.integer(given, key, values.OPTIONS, least=kind)
         if key == "poll" and number is not None and number > _MAX_POLL:
             raise ValueError(f"'poll' in {values.OPTIONS} must be an integer from 0 to {_MAX_POLL}, not {number}")
         return default if number is None else number
-    if key in _WORDS:
-        return values.choice(given, key, _WORDS[key], values.OPTIONS) or default
+    if isinstance(kind, tuple):
+        return values.choice(given, key, kind, values.OPTIONS) or default
     value = given.get(key)
     if value is None:
         return default
-    if key in _NUMBERS:
+    if kind is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
             raise ValueError(f"'{key}' in {values.OPTIONS} must be a number above 0, not {json.dumps(value)}")
         return float(value)
-    if key == "tensor_split":
+    if kind is list:
         if not isinstance(value, list) or not value or not all(_is_share(share) for share in value):
             raise ValueError(
                 f"'{key}' in {values.OPTIONS} must be a list of numbers of 0 or more, not {json.dumps(value)}"
             )
         return [float(share) for share in value]
-    if not isinstance(value, str) or not value:  # draft_model, mmproj
+    if not isinstance(value, str) or not value:
         raise ValueError(f"'{key}' in {values.OPTIONS} must be the name of a GGUF file, not {json.dumps(value)}")
     return value
 

@@ -9,6 +9,7 @@ import json
 import re
 from typing import Any, Dict, Mapping
 
+from vllm_like import json_text
 from vllm_like.constraints import REASONING_TAGS, Constraint, parameters_of
 from vllm_like.engines import llama_schema
 from vllm_like.engines.base import CallerError
@@ -88,7 +89,9 @@ def _expression(kind: str, value: Any) -> str:
         return " | ".join(map(_text, value))
     if kind == "regex":
         return _regex(value)
-    schema = {"type": "object"} if kind == "json_object" else _schema(value)
+    if kind == "json_object":
+        value = {"type": "object"}
+    schema = json_text.parse(value, "the JSON schema") if isinstance(value, str) else value
     llama_schema.check(schema)
     return _json(schema)
 
@@ -105,15 +108,6 @@ def _regex(pattern: Any) -> str:
         )
     escaped = re.sub(r"(?<!\\)((?:\\\\)*)/", r"\1\\/", pattern).replace("\n", "\\n")
     return f"/{escaped}/"
-
-
-def _schema(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError as error:
-        raise CallerError(f"the JSON schema is not valid JSON: {error}") from None
 
 
 def _usable(schema: Dict[str, Any]) -> Any:

@@ -48,11 +48,8 @@ class LlamaServer:
     def _ask(self, method: str, path: str, body: Optional[str]) -> Dict[str, Any]:
         with self._requested(method, path, body) as connection:
             connection.sock.settimeout(_TIMEOUT_SECONDS)
-            document: Dict[str, Any] = json.loads(connection.getresponse().read())
-        error = llama_responses.parse_error(document)
-        if error is not None:
-            raise error
-        return document
+            document: Dict[str, Any] = llama_responses.checked(json.loads(connection.getresponse().read()))
+            return document
 
     def forward(self, request: PathRequest, sink: PathSink) -> None:
         """Pass a request on, and the response as it comes.

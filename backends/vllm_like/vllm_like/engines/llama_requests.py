@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Optional
 
+from vllm_like import keys
 from vllm_like.engines import llama_grammar
 from vllm_like.engines.base import CallerError, Generation
 
@@ -19,18 +20,8 @@ _SAME_NAMES: Mapping[str, Any] = {
     "ignore_eos": False,
     "stop": [],
 }
-_CONVERTED = frozenset(
-    (
-        "repetition_penalty",
-        "top_k",
-        "seed",
-        "logprobs",
-        "prompt_logprobs",
-        "structured_outputs",
-        "logit_bias",
-        "best_of",
-        "detokenize",
-    )
+_CONVERTED = keys.words(
+    "repetition_penalty top_k seed logprobs prompt_logprobs structured_outputs logit_bias best_of detokenize"
 )
 _NEUTRAL: Mapping[str, Any] = {
     "min_tokens": 0,

@@ -83,6 +83,14 @@ def parse_error(document: Any) -> Optional[Exception]:
     return CallerError(text) if error.get("code", _SERVER_ERROR) < _SERVER_ERROR else RuntimeError(text)
 
 
+def checked(document: Any) -> Any:
+    """A document of llama.cpp; raises the error that it may be."""
+    error = parse_error(document)
+    if error is not None:
+        raise error
+    return document
+
+
 def check_length(tokens: int, limit: int) -> None:
     """`CallerError` unless a prompt fits into the context, with one token to generate."""
     if tokens >= limit:

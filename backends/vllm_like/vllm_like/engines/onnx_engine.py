@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -13,33 +13,25 @@ from vllm_like.engines import threads
 from vllm_like.engines.base import (
     CallerError,
     EmbeddingRequest,
-    EmbeddingSink,
     Engine,
     Generation,
+    ResultSink,
     Sink,
     check_tokens,
+    send_results,
     truncate_vectors,
 )
 from vllm_like.settings import Settings
 
 DEFAULT_MAX_MODEL_LEN = 512
-_USED = (
-    "model",
-    "tokenizer",
-    "max_model_len",
-    "runner",
-    "task",
-    "convert",
-    "pooler_config",
-    "served_model_name",
-    "disable_log_stats",
+_USED = keys.words(
+    "model tokenizer max_model_len runner task convert pooler_config served_model_name disable_log_stats"
 )
-_OPTIONS: Mapping[str, Any] = {"n_threads": None}
 
 
 def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
     """Load a model; `ValueError` if the settings are invalid, or a package is missing."""
-    keys.reject_unknown(settings.options, _OPTIONS, "'engine_options' in model.json")
+    keys.reject_unknown(settings.options, ("n_threads",), "'engine_options' in model.json")
     settings.log_ignored(_USED, log)
     return OnnxEngine(settings)
 
@@ -78,20 +70,12 @@ class OnnxEngine(Engine):
     def generate(self, generation: Generation, sink: Sink) -> None:  # noqa: ARG002 - signature of Engine
         raise CallerError("this model supports embeddings only: send an 'embedding_request'")
 
-    def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        self._thread.submit(self._run, request, sink)
-
-    def _run(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
-        vectors: List[List[float]] = []
-        tokens = 0
-        error: Any = None
-        try:
+    def embed(self, request: EmbeddingRequest, sink: ResultSink) -> None:
+        def compute() -> Tuple[List[List[float]], int]:
             rows = [self._tokens(item) for item in request.inputs]
-            tokens = sum(map(len, rows))
-            vectors = truncate_vectors(self._vectors(rows), request.dimensions)
-        except Exception as raised:  # noqa: BLE001 - sent to the client
-            error = raised.with_traceback(None)  # which refers to this frame, and so to the error
-        sink(vectors, tokens, error)
+            return truncate_vectors(self._vectors(rows), request.dimensions), sum(map(len, rows))
+
+        self._thread.submit(send_results, sink, compute)
 
     def _tokens(self, item: Any) -> List[int]:
         if isinstance(item, str):

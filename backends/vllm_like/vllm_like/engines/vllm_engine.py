@@ -7,37 +7,30 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import inspect
 import os
 import sys
 import threading
+from collections import defaultdict
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Awaitable, Callable, DefaultDict, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import chat, keys, weights
-from vllm_like.engines import (
-    shared_segments,
-    vllm_metrics,
-    vllm_paths,
-    vllm_reasoning,
-    vllm_requests,
-    vllm_tools,
-    watchdog,
-)
+from vllm_like.engines import shared_segments, vllm_metrics, vllm_parsers, vllm_paths, vllm_requests, watchdog
 from vllm_like.engines.base import (
     CANCEL_POLL_SECONDS,
     BusyError,
     CallerError,
     Delta,
     EmbeddingRequest,
-    EmbeddingSink,
     Engine,
     EngineMetric,
     Generation,
     OutputSink,
     PathRequest,
     PathSink,
+    ResultSink,
     Sink,
     check_tokens,
 )
@@ -166,9 +159,9 @@ class VllmEngine(Engine):
         if self.loras == []:
             raise ValueError(f"'enable_lora' is set, but there is no {LORA_FILE} in '{settings.directory}'")
         parser = settings.tool_call_parser
-        self._tool_parser = vllm_tools.parser_class(parser) if parser else None
+        self._tool_parser = vllm_parsers.tool_parser(parser) if parser else None
         reasoning = settings.reasoning_parser
-        self._reasoning_parser = vllm_reasoning.parser_class(reasoning) if reasoning else None
+        self._reasoning_parser = vllm_parsers.reasoning_parser(reasoning) if reasoning else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}
         self._running: Dict[str, Sink] = {}
         self._forwarded = 0  # requests that vLLM's own application answers
@@ -245,7 +238,7 @@ class VllmEngine(Engine):
         if tools is not None and not tools.skips_special_tokens:
             parameters.skip_special_tokens = False
         thoughts = await self._reasoning(generation)
-        extractors: Dict[int, vllm_tools.ToolCallExtractor] = {}
+        calls = None if tools is None else defaultdict(tools.new_extractor)
         extra: Dict[str, Any] = {}
         if generation.lora:
             path = self._settings.loras[generation.lora]
@@ -254,8 +247,8 @@ class VllmEngine(Engine):
             )
         extra.update({name: generation.sampling[name] for name in _BESIDE_PARAMETERS if name in generation.sampling})
         if "cache_salt" in generation.sampling:
-            prompt = {**(prompt if isinstance(prompt, dict) else {"prompt": prompt})}
-            prompt["cache_salt"] = generation.sampling["cache_salt"]
+            given = prompt if isinstance(prompt, dict) else {"prompt": prompt}
+            prompt = {**given, "cache_salt": generation.sampling["cache_salt"]}
         tokenizer = await self._tokenizer() if generation.wants_prompt else None
         outputs = self._engine.generate(prompt, parameters, generation.request_id, **extra)
         async for output in outputs:
@@ -264,11 +257,9 @@ class VllmEngine(Engine):
             for delta, one in zip(deltas, output.outputs):
                 tokens = list(one.token_ids)
                 if thoughts is not None:
-                    tokens = thoughts(delta.index).convert(delta, tokens, output.prompt_token_ids or ())
-                if tools is not None:
-                    if delta.index not in extractors:
-                        extractors[delta.index] = tools.extractor(is_stream=generation.is_stream)
-                    extractors[delta.index].convert(delta, tokens)
+                    tokens = thoughts[delta.index].convert(delta, tokens, output.prompt_token_ids or ())
+                if calls is not None:
+                    calls[delta.index].convert(delta, tokens)
             _report_prompt(sink, output, tokenizer)
             tokenizer = None  # the text of the prompt is reported once
             transfer = getattr(output, "kv_transfer_params", None)
@@ -278,26 +269,20 @@ class VllmEngine(Engine):
                 await self._engine.abort(generation.request_id)
                 break
 
-    async def _tool_calls(self, generation: Generation) -> Optional[vllm_tools.ToolCallRequest]:
-        if self._tool_parser is None or not vllm_tools.are_expected(generation):
+    async def _tool_calls(self, generation: Generation) -> Optional[vllm_parsers.ToolCallRequest]:
+        if self._tool_parser is None or not vllm_parsers.expects_tool_calls(generation):
             return None
         assert generation.chat is not None
-        return vllm_tools.ToolCallRequest(self._tool_parser, await self._tokenizer(), generation.chat)
+        parser, tokenizer = self._tool_parser, await self._tokenizer()
+        return vllm_parsers.ToolCallRequest(parser, tokenizer, generation.chat, is_stream=generation.is_stream)
 
-    async def _reasoning(self, generation: Generation) -> Optional[Callable[[int], vllm_reasoning.ReasoningExtractor]]:
+    async def _reasoning(self, generation: Generation) -> Optional[DefaultDict[int, vllm_parsers.ReasoningExtractor]]:
         """The extractor of each choice of a chat by its number; None for a model without a parser."""
         if self._reasoning_parser is None or generation.chat is None:
             return None
-        parser, conversation, tokenizer = self._reasoning_parser, generation.chat, await self._tokenizer()
-        request = vllm_tools.chat_request(conversation)
-
-        @functools.lru_cache(maxsize=None)
-        def extractor(_number: int) -> vllm_reasoning.ReasoningExtractor:
-            return vllm_reasoning.ReasoningExtractor(
-                parser, tokenizer, conversation, request, is_stream=generation.is_stream
-            )
-
-        return extractor
+        request = vllm_parsers.chat_request(generation.chat)
+        given = (self._reasoning_parser, await self._tokenizer(), generation.chat, request)
+        return defaultdict(partial(vllm_parsers.ReasoningExtractor, *given, is_stream=generation.is_stream))
 
     async def _prompt(self, generation: Generation) -> Any:
         if generation.chat is not None:
@@ -330,10 +315,10 @@ class VllmEngine(Engine):
     def render(self, conversation: Dict[str, Any]) -> str:
         return vllm_requests.chat_text(self._call(self._tokenizer()), conversation, self._settings.chat_template)
 
-    def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+    def embed(self, request: EmbeddingRequest, sink: ResultSink) -> None:
         asyncio.run_coroutine_threadsafe(self._embed(request, sink), self._loop)
 
-    async def _embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+    async def _embed(self, request: EmbeddingRequest, sink: ResultSink) -> None:
         try:
             self._check_awake()
             each = [self._vector(request, number) for number in range(len(request.inputs))]
@@ -373,7 +358,7 @@ class VllmEngine(Engine):
             self._on_dead(str(getattr(self._engine, "dead_error", error)))
 
     def kv_cache_usage(self, tokens: int) -> float:  # noqa: ARG002 - vLLM knows better
-        """The part of the key-value cache in use, as vLLM reports it; 0 with `disable_log_stats`."""
+        """As `Engine.kv_cache_usage`, as vLLM reports it; 0 with `disable_log_stats`."""
         return vllm_metrics.cache_usage()
 
     def metrics(self) -> List[EngineMetric]:

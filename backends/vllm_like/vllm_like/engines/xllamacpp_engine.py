@@ -23,38 +23,36 @@ from vllm_like.engines.base import (
     CallerError,
     Delta,
     EmbeddingRequest,
-    EmbeddingSink,
     Engine,
     Generation,
     OutputSink,
     PathRequest,
     PathSink,
     RankRequest,
-    RankSink,
+    ResultSink,
     Sink,
     check_tokens,
+    send_results,
     truncate_vectors,
 )
 from vllm_like.engines.llama_scores import PromptScorer
 from vllm_like.engines.slots import SlotQueue
 from vllm_like.settings import Settings
 
-_USED = (
-    "model",
-    "max_model_len",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "max_logprobs",
-    "seed",
-    "served_model_name",
-    "runner",
-    "task",
-    "convert",
-    "pooler_config",
-    "enable_lora",
-    "enable_prefix_caching",
-    "disable_log_stats",
-)
+_USED = keys.words("""
+model max_model_len max_num_seqs max_num_batched_tokens max_logprobs seed served_model_name runner task convert
+pooler_config enable_lora enable_prefix_caching disable_log_stats
+""")
+_SAME_NAMES = ("kv_unified", "cache_ram_mib", "warmup", "verbosity")
+_SAME_NAMES_IF_GIVEN = ("n_gpu_layers", "main_gpu", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx")
+_ENUMERATIONS = {
+    "flash_attn": ("flash_attn_type", "llama_flash_attn_type"),
+    "cache_type_k": ("cache_type_k", "ggml_type"),
+    "cache_type_v": ("cache_type_v", "ggml_type"),
+    "split_mode": ("split_mode", "llama_split_mode"),
+    "rope_scaling": ("rope_scaling_type", "llama_rope_scaling_type"),
+    "pooling_type": ("pooling_type", "llama_pooling_type"),
+}  # llama.cpp's parameter for an option, and the enumeration whose members it takes
 
 
 def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str], None]) -> Engine:  # noqa: ARG001 - cannot fail alone
@@ -123,17 +121,21 @@ class LlamaEngine(Engine):
         made.n_ubatch = min(made.n_ubatch, made.n_batch)
         # By default ggml's threads wait for each other by spinning, which on a busy machine costs more than it gains.
         made.cpuparams.poll = made.cpuparams_batch.poll = options["poll"]
-        made.flash_attn_type = _member(library.llama_flash_attn_type, "LLAMA_FLASH_ATTN_TYPE_", options, "flash_attn")
-        made.cache_type_k = _member(library.ggml_type, "GGML_TYPE_", options, "cache_type_k")
-        made.cache_type_v = _member(library.ggml_type, "GGML_TYPE_", options, "cache_type_v")
-        made.kv_unified = options["kv_unified"]
-        made.cache_ram_mib = options["cache_ram_mib"]
-        made.warmup = options["warmup"]
-        made.verbosity = options["verbosity"]
+        options["pooling_type"] = self._pooling or None
+        given = {key: value for key, value in options.items() if value is not None}
+        for name in (*_SAME_NAMES, *(name for name in _SAME_NAMES_IF_GIVEN if name in given)):
+            setattr(made, name, options[name])
+        for key, (name, enumeration) in _ENUMERATIONS.items():
+            if key in given:
+                setattr(made, name, _member(library, enumeration, options, key))
         made.cache_prompt = values.flag(settings.arguments, "enable_prefix_caching", default=True)
-        if options["n_gpu_layers"] is not None:
-            made.n_gpu_layers = options["n_gpu_layers"]
-        self._divide(made, options)
+        if "tensor_split" in given:
+            shares, most = given["tensor_split"], len(made.tensor_split)
+            if len(shares) > most:
+                raise ValueError(
+                    f"'tensor_split' in model.json has {len(shares)} numbers; llama.cpp has {most} devices"
+                )
+            made.tensor_split = [*shares, *[0.0] * (most - len(shares))]
         self._draft(made, options, settings)
         self._takes_images = options["mmproj"] is not None
         if self._takes_images:
@@ -141,39 +143,20 @@ class LlamaEngine(Engine):
             # Some models read an image as one batch.
             made.n_batch = max(made.n_batch, llama_defaults.BATCHED_TOKENS)
             made.n_ubatch = made.n_batch
-        for name in ("rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"):
-            if options[name] is not None:
-                setattr(made, name, options[name])
-        if options["rope_scaling"] is not None:
-            kinds, prefix = library.llama_rope_scaling_type, "LLAMA_ROPE_SCALING_TYPE_"
-            made.rope_scaling_type = _member(kinds, prefix, options, "rope_scaling")
         if settings.chat_template:
             made.chat_template = settings.chat_template
         if self._embeds:
             made.embedding = True
-            kinds, prefix = library.llama_pooling_type, "LLAMA_POOLING_TYPE_"
-            made.pooling_type = _member(kinds, prefix, {"pooling_type": self._pooling}, "pooling_type")
             made.n_ubatch = made.n_batch = max(made.n_batch, self.max_model_len)  # an input must fit into one batch
             # With one cache per slot, llama.cpp splits inputs of a batch into pieces of equal length and pools only the
             # last piece, which results in wrong vectors.
             made.kv_unified = True
-        self._add_loras(made, settings)
+        if settings.loras:
+            made.lora_adapters = [library.CommonAdapterLoraInfo(path, 1.0) for path in settings.loras.values()]
+            made.lora_init_without_apply = True  # each request selects its own
         made.ui = False
         self._http.configure(made)
         return made
-
-    def _divide(self, made: Any, options: Mapping[str, Any]) -> None:
-        if options["split_mode"] is not None:
-            made.split_mode = _member(self._library.llama_split_mode, "LLAMA_SPLIT_MODE_", options, "split_mode")
-        if options["main_gpu"] is not None:
-            made.main_gpu = options["main_gpu"]
-        if options["tensor_split"] is not None:
-            shares, most = options["tensor_split"], len(made.tensor_split)
-            if len(shares) > most:
-                raise ValueError(
-                    f"'tensor_split' in model.json has {len(shares)} numbers; llama.cpp has {most} devices"
-                )
-            made.tensor_split = [*shares, *[0.0] * (most - len(shares))]
 
     def _draft(self, made: Any, options: Mapping[str, Any], settings: Settings) -> None:
         """The small model that proposes tokens for the model to check."""
@@ -183,17 +166,9 @@ class LlamaEngine(Engine):
         made.speculative.types = [kinds.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
         draft = made.speculative.draft
         draft.mparams.path = weights.find(options["draft_model"], settings.directory, "draft_model")
-        for name in ("n_gpu_layers", "min", "max"):
-            value = options[f"draft_{name}"]
-            if value is not None:
-                setattr(draft, name if name == "n_gpu_layers" else f"n_{name}", value)
-
-    def _add_loras(self, parameters: Any, settings: Settings) -> None:
-        if not settings.loras:
-            return
-        adapters = [self._library.CommonAdapterLoraInfo(path, 1.0) for path in settings.loras.values()]
-        parameters.lora_adapters = adapters
-        parameters.lora_init_without_apply = True  # each request selects its own
+        for name, key in (("n_gpu_layers", "draft_n_gpu_layers"), ("n_min", "draft_min"), ("n_max", "draft_max")):
+            if options[key] is not None:
+                setattr(draft, name, options[key])
 
     def generate(self, generation: Generation, sink: Sink) -> None:
         check_tokens(generation.sampling.get("logit_bias", ()), self._vocabulary, "logit_bias")
@@ -310,7 +285,7 @@ class LlamaEngine(Engine):
     def kv_cache_usage(self, tokens: int) -> float:
         return min(tokens / (self.max_model_len * self._slots), 1.0)
 
-    def embed(self, request: EmbeddingRequest, sink: EmbeddingSink) -> None:
+    def embed(self, request: EmbeddingRequest, sink: ResultSink) -> None:
         if not self._embeds:
             raise CallerError("this model does not support embeddings: 'runner' in its model.json is not 'pooling'")
         for item in request.inputs:
@@ -323,7 +298,7 @@ class LlamaEngine(Engine):
 
         self._submit_pooling("handle_embeddings", body, read, sink)
 
-    def rank(self, request: RankRequest, sink: RankSink) -> None:
+    def rank(self, request: RankRequest, sink: ResultSink) -> None:
         """Queue a request for scores: by the model's own head if it has one, else by its vectors."""
         if self._pooling != "rank":
             super().rank(request, sink)
@@ -337,25 +312,15 @@ class LlamaEngine(Engine):
         self._submit_pooling("handle_rerank", body, read, sink)
 
     def _submit_pooling(
-        self, handler: str, body: Dict[str, Any], read: Callable[[Dict[str, Any]], List[Any]], sink: Callable[..., None]
+        self, handler: str, body: Dict[str, Any], read: Callable[[Dict[str, Any]], List[Any]], sink: ResultSink
     ) -> None:
         """Queue a request that llama.cpp answers with one document, of which *read* makes what the sink gets."""
 
-        def run() -> None:
-            found: List[Any] = []
-            tokens = 0
-            error: Any = None
-            try:
-                document = getattr(self._server, handler)(body)
-                error = llama_responses.parse_error(document)
-                if error is None:
-                    tokens = document["usage"]["prompt_tokens"]
-                    found = read(document)
-            except Exception as raised:  # noqa: BLE001 - sent to the client
-                error = raised.with_traceback(None)  # which refers to this frame, and so to the error
-            sink(found, tokens, error)
+        def compute() -> Tuple[List[Any], int]:
+            document = llama_responses.checked(getattr(self._server, handler)(body))
+            return read(document), document["usage"]["prompt_tokens"]
 
-        self._queue.submit(run, lambda: False)
+        self._queue.submit(partial(send_results, sink, compute), lambda: False)
 
     def forward(self, request: PathRequest, sink: PathSink) -> None:
         """Queue a request to llama.cpp's own server; one for a prompt needs no slot."""
@@ -424,8 +389,9 @@ def _is_for_embeddings(settings: Settings) -> bool:
     return "pooling" in (runner, task) or bool({"embed", "embedding"} & {task, convert})
 
 
-def _member(kind: Any, prefix: str, options: Mapping[str, Any], key: str) -> Any:
+def _member(library: Any, enumeration: str, options: Mapping[str, Any], key: str) -> Any:
     """The member of an enumeration of llama.cpp that an option names; the installed release may lack it."""
+    kind, prefix = getattr(library, enumeration), f"{enumeration.upper()}_"
     found = getattr(kind, prefix + str(options[key]).upper(), None)
     if found is None:
         known = sorted(name[len(prefix) :].lower() for name in dir(kind) if name.startswith(prefix))
