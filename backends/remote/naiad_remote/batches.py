@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Hashable, List, Sequence, Tuple
 
 from naiad_remote.wire import ITEM_SIZES, WireRequest, WireResponse, WireTensor
@@ -63,9 +64,7 @@ def _split_tensor(tensor: WireTensor, rows: Sequence[int]) -> List[WireTensor]:
 
 def _ends(tensor: WireTensor, data: memoryview, rows: Sequence[int]) -> Tuple[int, ...]:
     per_row = ITEM_SIZES[tensor.datatype]
-    elements = 1
-    for size in tensor.shape[1:]:
-        elements *= size
+    elements = math.prod(tensor.shape[1:])
     ends = []
     position = 0
     for count in rows:

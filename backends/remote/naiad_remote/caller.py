@@ -43,11 +43,11 @@ class Caller:
         self,
         settings: Settings,
         targets: Sequence[Target],
-        weights: Sequence[float],
+        weights: Sequence[float] = (),  # equal ones if empty
+        *,
         watch: Watch,
         metrics: Metrics,
         kind: str,  # `primary` or `shadow`
-        *,
         is_decoupled: bool,  # whether a request has a stream of responses
         random: Callable[[], float],  # at least 0 and less than 1
         near: Collection[int] = (),  # indices of the targets that are called before all others
@@ -58,7 +58,8 @@ class Caller:
         self._targets = [connect(target, settings) for target in targets]
         self.metrics: List[TargetMetrics] = [metrics.target(str(target), kind) for target in targets]
         breakers = [Breaker(settings.breaker_failures, settings.breaker_seconds) for _ in targets]
-        self._router = Router([str(target) for target in targets], weights, breakers, time.monotonic, random, near)
+        names, weights = [str(target) for target in targets], weights or (1.0,) * len(targets)
+        self._router = Router(names, weights, breakers, time.monotonic, random, near)
 
     def is_ready(self) -> bool:
         return self._router.is_ready()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import Any, Dict, List, Optional, Tuple
 
 import triton_python_backend_utils as pb_utils
@@ -64,21 +65,17 @@ def _ask(given: Settings) -> Tuple[List[Tuple[Target, Description]], List[str]]:
             return described, [error.text]
         if not targets:
             return described, [f"{given.servers} lists no ready server"]
-    watch = Watch()
-    try:
+    with closing(Watch()) as watch:
         for target in targets:
-            caller = connect(target, given)
             limit = Limit(min(given.timeout or _SECONDS, _SECONDS), Cause.TIMEOUT, [], time.monotonic())
-            watch.add(limit)
-            try:
-                described.append((target, caller.describe(list(given.headers), limit)))
-            except CallError as error:
-                failures.append(error.text)
-            finally:
-                watch.remove(limit)
-                caller.close()
-    finally:
-        watch.close()
+            with closing(connect(target, given)) as caller:
+                watch.add(limit)
+                try:
+                    described.append((target, caller.describe(list(given.headers), limit)))
+                except CallError as error:
+                    failures.append(error.text)
+                finally:
+                    watch.remove(limit)
     return described, failures
 
 

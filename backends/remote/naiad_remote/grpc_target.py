@@ -33,12 +33,8 @@ _CODES = {
     "DEADLINE_EXCEEDED": "UNAVAILABLE",
 }
 _NO_CONNECTION = (
-    "failed to connect",
-    "connection refused",
-    "dns resolution failed",
-    "name resolution",
-    "no route to host",
-    "network is unreachable",
+    *("failed to connect", "connection refused", "dns resolution failed", "name resolution"),
+    *("no route to host", "network is unreachable"),
 )
 _LOST = ("socket closed", "connection reset", "broken pipe", "goaway", "stream removed", "connection closed")
 _TLS = ("ssl", "handshake", "certificate", "peer name", "hostname verification")
@@ -160,7 +156,7 @@ class GrpcTarget:
         except ValueError:
             if limit.ended_by is None:
                 raise
-            raise self._ended(limit) from None  # the channel was closed before the call began
+            raise limit.error(self._target) from None  # the channel was closed before the call began
         finally:
             limit.detach()
             if limit.ended_by is None and len(self._idle) < self._max_idle:
@@ -180,7 +176,7 @@ class GrpcTarget:
         code: str = error.code().name
         details: str = error.details() or ""
         if limit.ended_by is not None or (code == "DEADLINE_EXCEEDED" and limit.rest() <= 0):
-            return self._ended(limit)
+            return limit.error(self._target)
         if code == "UNAVAILABLE":
             cause = classify_unavailable(details, is_secure=self._target.is_secure)
             if cause is not None:
@@ -192,11 +188,6 @@ class GrpcTarget:
         cause = Cause.UNAVAILABLE if _CODES.get(code) == "UNAVAILABLE" else Cause.ERROR
         text = details or f"gRPC status {code}"
         return CallError(cause, f"{text} (from {self._target})", _CODES.get(code, "UNKNOWN"))
-
-    def _ended(self, limit: Limit) -> CallError:
-        if limit.ended_by is Cause.CANCELLED:
-            return CallError(Cause.CANCELLED, "Request was cancelled", "CANCELLED")
-        return CallError(limit.cause, f"cannot call {self._target}: no response within {limit.seconds:g} s")
 
 
 def classify_unavailable(details: str, *, is_secure: bool) -> Optional[Cause]:

@@ -40,9 +40,7 @@ _PIECE = 1 << 20
 
 
 class _TooLongError(ValueError):
-    def __init__(self, most: int) -> None:
-        super().__init__(most)
-        self.most = most
+    """A response has more bytes than its argument."""
 
 
 class HttpTarget:
@@ -76,7 +74,7 @@ class HttpTarget:
         except (ValueError, OverflowError, RecursionError) as error:
             raise self._malformed(str(error)) from None
         if limit.rest() <= 0:  # reading it took the time
-            raise self._ended(limit)
+            raise limit.error(self._target)
         yield response
 
     def describe(self, headers: List[Tuple[str, str]], limit: Limit) -> Description:
@@ -157,7 +155,7 @@ class HttpTarget:
     def _connect(self, limit: Limit) -> socket.socket:
         seconds = min(self._connect_seconds, limit.rest())
         if seconds <= 0:
-            raise self._ended(limit)
+            raise limit.error(self._target)
         try:
             connection = socket.create_connection((self._target.host, self._target.port), seconds)
         except OSError as error:
@@ -181,9 +179,9 @@ class HttpTarget:
 
     def _failure(self, error: Exception, limit: Limit) -> CallError:
         if limit.ended_by is not None or limit.rest() <= 0:
-            return self._ended(limit)
+            return limit.error(self._target)
         if isinstance(error, _TooLongError):
-            return too_long(self._target, error.most)
+            return too_long(self._target, *error.args)
         if isinstance(error, ssl.SSLError) and "ALERT" in str(error).upper():
             # With TLS 1.3 a server rejects the client's certificate after the handshake.
             return CallError(Cause.TLS, self._text(f"TLS failed: {_reason(error)}; see tls_certificate"))
@@ -192,11 +190,6 @@ class HttpTarget:
         if isinstance(error, http.client.IncompleteRead):
             return CallError(Cause.LOST, self._text("the connection was lost in the middle of the response"))
         return self._malformed(repr(error))
-
-    def _ended(self, limit: Limit) -> CallError:
-        if limit.ended_by is Cause.CANCELLED:
-            return CallError(Cause.CANCELLED, "Request was cancelled", "CANCELLED")
-        return CallError(limit.cause, self._text(f"no response within {limit.seconds:g} s"))
 
     def _rejection(self, status: int, body: bytes) -> CallError:
         text = kserve_json.error_text(body) or f"HTTP status {status}"

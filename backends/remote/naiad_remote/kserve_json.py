@@ -24,14 +24,8 @@ def encode_request(request: WireRequest) -> Tuple[bytes, List[Buffer]]:
     inputs: List[Dict[str, Any]] = []
     buffers: List[Buffer] = []
     for tensor in request.inputs:
-        inputs.append(
-            {
-                "name": tensor.name,
-                "shape": tensor.shape,
-                "datatype": tensor.datatype,
-                "parameters": {"binary_data_size": tensor.size},
-            }
-        )
+        size = {"binary_data_size": tensor.size}
+        inputs.append({"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype, "parameters": size})
         buffers += tensor.parts
     document: Dict[str, Any] = {
         "inputs": inputs,

@@ -15,18 +15,20 @@ import secrets
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Collection, Dict, List, Mapping, Tuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from naiad_remote import batches, chain, settings, tensors
+from naiad_remote import batches, chain, settings
 from naiad_remote.caller import Caller
 from naiad_remote.errors import CallError, Cause
 from naiad_remote.listed import NODE_VARIABLE, ListedCaller
 from naiad_remote.metrics import Metrics
 from naiad_remote.shadow import Shadow
 from naiad_remote.watch import Watch
-from naiad_remote.wire import Parameter, WireRequest, WireResponse
+from naiad_remote.wire import CODES, DATATYPES, Parameter, WireRequest, WireResponse, WireTensor
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
@@ -47,20 +49,19 @@ class Service:
         metrics = Metrics(args["model_name"], args["model_version"], args["model_instance_name"])
         self._watch = Watch()
         given = self._settings
+        options = {"watch": self._watch, "metrics": metrics, "is_decoupled": self._is_decoupled}
+        new_caller = partial(Caller, given, **options, random=random.random)
         self._caller: Any
         if given.servers:
+            node = os.environ.get(NODE_VARIABLE, "")
             self._caller = ListedCaller(
-                given,
-                os.environ.get(NODE_VARIABLE, ""),
-                lambda listed: self._new_caller(
-                    listed.targets, (1.0,) * len(listed.targets), metrics, "primary", listed.near
-                ),
+                given, node, lambda listed: new_caller(listed.targets, kind="primary", near=listed.near)
             )
         else:
-            self._caller = self._new_caller(given.targets, given.weights, metrics, "primary")
+            self._caller = new_caller(given.targets, given.weights, kind="primary")
         self._shadow = None
         if given.shadows:
-            shadows = self._new_caller(given.shadows, (1.0,) * len(given.shadows), metrics, "shadow")
+            shadows = new_caller(given.shadows, kind="shadow")
             self._shadow = Shadow(shadows, given.shadow_share, given.shadow_in_flight, random.random)
         self._threads = ThreadPoolExecutor(given.max_in_flight, "remote")
 
@@ -74,20 +75,17 @@ class Service:
                 wire = self._to_wire(request)
                 rows = batches.rows_of(wire) if self._is_batching and not request.correlation_id() else 0
                 layout = batches.layout_of(wire) if rows else None
-            except CallError as error:
-                _send_error(sender, error)
-                continue
             except Exception as error:  # noqa: BLE001 - sent to the client; the other requests of the batch go on
-                _send_unexpected(sender, error)
+                _send_error([sender], error)
                 continue
             if rows:
                 call = joined.setdefault(layout, _Call(request.timeout()))
                 call.timeout_us = min(call.timeout_us, request.timeout()) or max(call.timeout_us, request.timeout())
             else:
                 call = _Call(request.timeout())
-            if not call.requests:
+            if not call.parts:
                 calls.append(call)
-            call.add(request, sender, wire, rows)
+            call.parts.append((request, sender, wire, rows))
         for call in calls:
             self._threads.submit(self._run, call)
 
@@ -101,26 +99,6 @@ class Service:
             self._shadow.close()
         self._caller.close()
         self._watch.close()
-
-    def _new_caller(
-        self,
-        targets: Tuple[settings.Target, ...],
-        weights: Tuple[float, ...],
-        metrics: Metrics,
-        kind: str,
-        near: Collection[int] = (),
-    ) -> Caller:
-        return Caller(
-            self._settings,
-            targets,
-            weights,
-            self._watch,
-            metrics,
-            kind,
-            is_decoupled=self._is_decoupled,
-            random=random.random,
-            near=near,
-        )
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -145,54 +123,60 @@ class Service:
         if request.timeout():
             parameters["timeout"] = request.timeout()
         outputs = sorted(request.requested_output_names(), key=lambda name: self._output_order.get(name, -1))
-        inputs = [tensors.to_wire(tensor) for tensor in request.inputs()]
+        inputs = [_to_wire(tensor) for tensor in request.inputs()]
         return WireRequest(request.request_id(), inputs, outputs, parameters, list(headers.items()))
 
     # -- on the threads -----------------------------------------------------------------------------------------
 
     def _run(self, call: _Call) -> None:
+        requests, senders, wires, rows = zip(*call.parts)
         try:
-            request = batches.join(call.wires)
-            sequence = call.requests[0].correlation_id() or None
-            clients = [each.is_cancelled for each in call.requests]
-            for response in self._caller.call(request, clients, call.timeout_us, sequence, call.began):
-                self._send(call, response)
+            joined = batches.join(wires)
+            sequence = requests[0].correlation_id() or None
+            clients = [each.is_cancelled for each in requests]
+            for response in self._caller.call(joined, clients, call.timeout_us, sequence, call.began):
+                self._send(senders, batches.split(response, rows))
             if self._is_decoupled:
-                call.senders[0].send(flags=_FINAL)
+                senders[0].send(flags=_FINAL)
             if self._shadow is not None:
-                self._shadow.offer(request)
-        except CallError as error:
-            for sender in call.senders:
-                _send_error(sender, error)
+                self._shadow.offer(joined)
         except Exception as error:  # noqa: BLE001 - sent to the clients; other requests go on
-            for sender in call.senders:
-                _send_unexpected(sender, error)
+            _send_error(senders, error)
 
-    def _send(self, call: _Call, response: WireResponse) -> None:
+    def _send(self, senders: Sequence[Any], responses: Sequence[WireResponse]) -> None:
         flags = 0 if self._is_decoupled else _FINAL
-        for sender, each in zip(call.senders, batches.split(response, call.rows)):
+        for sender, each in zip(senders, responses):
             parameters = {name: value for name, value in each.parameters.items() if not name.startswith("triton_")}
             if self._is_decoupled and not each.outputs and not parameters:
                 continue  # the empty end of a stream
-            sender.send(pb_utils.InferenceResponse(tensors.from_wire(each.outputs), parameters=parameters), flags)
+            tensors = [_from_wire(tensor) for tensor in each.outputs]
+            sender.send(pb_utils.InferenceResponse(tensors, parameters=parameters), flags)
 
 
+@dataclass
 class _Call:
     """Requests that become one call of a target."""
 
-    def __init__(self, timeout_us: int) -> None:
-        self.timeout_us = timeout_us  # the shortest of the requests; 0 if none has one
-        self.began = time.monotonic()  # when the first of them arrived
-        self.requests: List[Any] = []
-        self.senders: List[Any] = []
-        self.wires: List[WireRequest] = []
-        self.rows: List[int] = []
+    timeout_us: int  # the shortest of the requests; 0 if none has one
+    began: float = field(default_factory=time.monotonic)  # when the first of them arrived
+    # Each request with its response sender, as it is sent, and its rows.
+    parts: List[Tuple[Any, Any, WireRequest, int]] = field(default_factory=list)
 
-    def add(self, request: Any, sender: Any, wire: WireRequest, rows: int) -> None:
-        self.requests.append(request)
-        self.senders.append(sender)
-        self.wires.append(wire)
-        self.rows.append(rows)
+
+# Methods of tensors that are private to the product, which this backend is part of: the public `as_numpy` would decode
+# and encode each element of BYTES, and numpy has no BF16.
+
+
+def _to_wire(tensor: Any) -> WireTensor:
+    """A tensor of a request. Its bytes are those of the server's memory while the result refers to them."""
+    code, shape, data, _ = tensor._payload()  # noqa: SLF001 - see above
+    return WireTensor(tensor.name(), DATATYPES[code], tuple(shape), [data])
+
+
+def _from_wire(tensor: WireTensor) -> Any:
+    """A tensor of a response, without a copy."""
+    code, (data,) = CODES[tensor.datatype], tensor.parts
+    return pb_utils.Tensor._received(tensor.name, code, tensor.shape, data)  # noqa: SLF001 - see above
 
 
 def _require_streams(given: settings.Settings) -> None:
@@ -230,17 +214,13 @@ def _forward(name: str, parameters: Dict[str, Parameter], forwarded: Collection[
         headers[name] = value
 
 
-def _send_error(sender: Any, error: CallError) -> None:
-    _send_text(sender, error.text, error.code)
-
-
-def _send_unexpected(sender: Any, error: Exception) -> None:
-    pb_utils.Logger.log_error(f"a call of a remote model failed: {error!r}")
-    _send_text(sender, f"cannot call a remote model: {error!r}", "INTERNAL")
-
-
-def _send_text(sender: Any, text: str, code: str) -> None:
-    error = pb_utils.TritonError(text, getattr(pb_utils.TritonError, code))
-    # Of requests that are one call, some may have their response already: their senders are closed.
-    with contextlib.suppress(pb_utils.TritonModelException):
-        sender.send(pb_utils.InferenceResponse(error=error), flags=_FINAL)
+def _send_error(senders: Sequence[Any], error: Exception) -> None:
+    """Send why the call of some requests failed."""
+    if not isinstance(error, CallError):
+        pb_utils.Logger.log_error(f"a call of a remote model failed: {error!r}")
+        error = CallError(Cause.ERROR, f"cannot call a remote model: {error!r}", "INTERNAL")
+    code = getattr(pb_utils.TritonError, error.code)
+    for sender in senders:
+        # Of requests that are one call, some may have their response already: their senders are closed.
+        with contextlib.suppress(pb_utils.TritonModelException):
+            sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(error.text, code)), flags=_FINAL)

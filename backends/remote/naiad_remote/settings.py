@@ -14,19 +14,9 @@ from urllib.parse import unquote, urlsplit
 _SCHEMES = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
 _PATH = re.compile(r"(?P<prefix>.*?)/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?/?")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_MANAGED = frozenset(
-    {
-        "connection",
-        "content-length",
-        "content-type",
-        "host",
-        "inference-header-content-length",
-        "naiad-call-chain",
-        "te",
-        "transfer-encoding",
-        "triton_grpc_error",
-        "upgrade",
-    }
+_MANAGED = (
+    *("connection", "content-length", "content-type", "host", "inference-header-content-length", "naiad-call-chain"),
+    *("te", "transfer-encoding", "triton_grpc_error", "upgrade"),
 )  # headers that the backend itself sends, or that belong to one connection
 KEYS = (
     *("url", "servers", "servers_port", "model", "version", "weights"),

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Callable, List, Optional, Set
 
-from naiad_remote.errors import Cause
+from naiad_remote.errors import CallError, Cause
 
 _SECONDS = 0.02  # how often calls are examined: a client that goes is noticed after twice that at most
 
@@ -37,6 +37,12 @@ class Limit:
     def resume(self) -> None:
         """Begin to wait for the next response."""
         self.deadline = time.monotonic() + self.seconds
+
+    def error(self, target: object) -> CallError:
+        """The error of a call of *target* that has to end."""
+        if self.ended_by is Cause.CANCELLED:
+            return CallError(Cause.CANCELLED, "Request was cancelled", "CANCELLED")
+        return CallError(self.cause, f"cannot call {target}: no response within {self.seconds:g} s")
 
     def attach(self, abort: Callable[[], None]) -> None:
         """Have *abort* called when the call has to end; at once, if that is so already."""

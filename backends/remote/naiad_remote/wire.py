@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Dict, List, Tuple, Union
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -37,10 +38,7 @@ class WireTensor:
         if self.datatype not in CODES or any(size < 0 for size in self.shape):
             raise ValueError(f"output '{self.name}' has datatype '{self.datatype}' and shape {list(self.shape)}")
         item = ITEM_SIZES[self.datatype]
-        count = 1
-        for size in self.shape:
-            count *= size
-        if item and count * item != self.size:
+        if item and math.prod(self.shape) * item != self.size:
             raise ValueError(
                 f"output '{self.name}' with datatype {self.datatype} and shape {list(self.shape)} has {self.size} bytes"
             )

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from naiad_remote import chain
 from naiad_remote.breaker import Breaker, BreakerState
 from naiad_remote.caller import time_limit
-from naiad_remote.choice import choose, choose_for_sequence
 from naiad_remote.errors import CallError, Cause, may_retry
 from naiad_remote.grpc_target import classify_unavailable, shorten
-from naiad_remote.router import Router
+from naiad_remote.router import Router, choose, choose_for_sequence
 
 CLOSED, HALF_OPEN, OPEN = BreakerState
 

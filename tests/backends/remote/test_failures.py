@@ -67,9 +67,9 @@ def calls_of(
         given,
         given.targets,
         given.weights,
-        watch,
-        Metrics("m", "1", "m_0"),
-        "primary",
+        watch=watch,
+        metrics=Metrics("m", "1", "m_0"),
+        kind="primary",
         is_decoupled=False,
         random=random.Random(3).random if numbers is None else lambda: next(numbers),
     )
@@ -276,10 +276,9 @@ def test_copies_are_bounded_and_further_ones_are_dropped():
         caller = Caller(
             given,
             given.targets,
-            (1.0,),
-            watch,
-            Metrics("m", "1", "m_0"),
-            "shadow",
+            watch=watch,
+            metrics=Metrics("m", "1", "m_0"),
+            kind="shadow",
             is_decoupled=False,
             random=random.random,
         )

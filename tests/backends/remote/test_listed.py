@@ -96,10 +96,9 @@ def caller_of(given: Settings, watch: Watch, node: str) -> ListedCaller:
         return Caller(
             given,
             listed.targets,
-            (1.0,) * len(listed.targets),
-            watch,
-            Metrics("m", "1", "m_0"),
-            "primary",
+            watch=watch,
+            metrics=Metrics("m", "1", "m_0"),
+            kind="primary",
             is_decoupled=False,
             random=random.Random(3).random,
             near=listed.near,
