@@ -7,6 +7,15 @@ from __future__ import annotations
 
 _SCAN = "platform/naiad/protocol/strings.py"
 _JSON = "platform/naiad/frontends/kserve_http/json_tensors.py"
+_SCHEDULING = "platform/naiad/engine/scheduling"
+_STALE = "it decides when deadlines of what has left are removed, and until then they are skipped"
+_STALE_LIMIT = (
+    ("{0} > 2 * {1} + 64", "{0} >= 2 * {1} + 64"),
+    ("2 * {1} + 64", "2 * {1} - 64"),
+    ("2 * {1} + 64", "2 * {1} + 65"),
+    ("2 * {1}", "2 + {1}"),
+    ("2 * {1}", "3 * {1}"),
+)
 _SLICED = "both ways make the same of it; the limit is where slices are worth their cost"
 _GUESSES = "it decides only which guess is tried next, and every guess is verified: the count is the same"
 
@@ -27,6 +36,23 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     (_SCAN, "scan_steps", "scan.elements - before >= _MIN_RUN", "scan.elements - before > _MIN_RUN"): _GUESSES,
     (_SCAN, "scan_steps", "_WALKED_PER_STEP * 16", "_WALKED_PER_STEP + 16"): _GUESSES,
     (_SCAN, "scan_steps", "walked * 2", "walked * 3"): _GUESSES,
+    **{
+        (f"{_SCHEDULING}/{file}.py", function, before.format(kept, live), after.format(kept, live)): _STALE
+        for file, function, kept, live in (
+            ("dynamic/queue", "WaitingQueue._add_deadline", "len(self._deadlines)", "len(self._entries)"),
+            ("sequences/backlog", "Backlog._remove_stale_expiries", "len(self._expiries)", "len(self._sequences)"),
+        )
+        for before, after in _STALE_LIMIT
+    },
+    (f"{_SCHEDULING}/dynamic/batch_rule.py", "BatchRule.decide", "size > candidate.size", "size >= candidate.size"): (
+        "a batch of a preferred size does not wait"
+    ),
+    (
+        f"{_SCHEDULING}/dynamic/batch_rule.py",
+        "BatchRule._candidate",
+        "total > self.largest",
+        "total >= self.largest",
+    ): "the request makes the largest preferred size, or its shape ends the batch: both ways send the same",
     ("platform/naiad/engine/ensembles/step.py", "StepRequest.__init__", "(0, 0)", "(1, 0)"): (
         "`submit` sets it before a response can come"
     ),

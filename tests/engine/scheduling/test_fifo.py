@@ -129,6 +129,33 @@ def test_the_least_loaded_instance_is_first():
     assert scheduler.enqueue(6) == []
 
 
+def test_a_request_that_has_just_arrived_gets_an_instance_at_once_unless_one_waits():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    for name in ("a", "b"):
+        scheduler.add_instance(name)
+    assert scheduler.instance_count == 2
+    scheduler.set_depth("a", 2)
+    for expected in (("a", 0), ("b", 0), ("a", 1)):
+        assert scheduler.next_instance() == expected
+        assert scheduler.dispatch_at_once() == expected[0]
+    assert scheduler.next_instance() is scheduler.dispatch_at_once() is None, "all are full"
+    scheduler.set_depth("b", 2)
+    assert scheduler.enqueue(1, needs_idle=True) == []
+    assert scheduler.next_instance() is scheduler.dispatch_at_once() is None, "it would overtake the one that waits"
+
+
+def test_an_undone_dispatch_waits_for_the_one_before_and_its_instance_holds_one_from_then_on():
+    scheduler: FifoScheduler[str, int] = FifoScheduler()
+    scheduler.add_instance("a")
+    scheduler.set_depth("a", 2)
+    for item in range(3):
+        scheduler.enqueue(item)
+    scheduler.undo_dispatch("a", (1,))
+    assert scheduler.wake() == []
+    assert scheduler.on_finished("a") == [("a", (1,))]
+    assert scheduler.on_finished("a") == [("a", (2,))]
+
+
 def test_requests_that_an_exited_instance_had_not_begun_precede_those_in_the_queue():
     scheduler: FifoScheduler[str, int] = FifoScheduler()
     scheduler.add_instance("a")

@@ -98,6 +98,21 @@ def test_a_lost_instance_gives_back_what_it_used():
     assert made.unregister("a") == []
 
 
+def test_turns_of_the_others_stay_in_order_when_an_instance_is_lost():
+    made = limiter(holder={"resources": R1}, lost={"resources": R1})
+    names = {"twice": 2, "once": 1, "thrice": 3}
+    for name, count in names.items():
+        made.register(name, R1)
+        for _ in range(count):
+            made.stage(name, None)
+            made.on_finished(name)
+    for name in ("holder", "lost", *names):
+        made.stage(name, None)
+    assert made.unregister("lost") == []
+    for before, name in (("holder", "once"), ("once", "twice"), ("twice", "thrice")):
+        assert made.on_finished(before) == [(name, None)]
+
+
 def test_a_withdrawn_request_is_not_granted():
     made = limiter(a={"resources": R1}, b={"resources": R1}, c={"resources": R1})
     made.stage("a", 1)
@@ -117,6 +132,22 @@ def test_a_withdrawn_request_does_not_block_others():
     assert made.withdraw("b", 2) == [("c", 3)]
 
 
+def test_it_is_known_which_instances_staged_work_waits_for():
+    both = [*R1, ResourceNeed("S", 2)]
+    s1 = [ResourceNeed("S", 1)]
+    made = limiter(ResourceCapacity("R", 1), ResourceCapacity("S", 2), a={"resources": R1}, b={"resources": s1})
+    made.register("both", both)
+    made.register("last", s1)
+    assert made.stage("a", 1) == [("a", 1)]
+    assert made.stage("b", 2) == [("b", 2)]
+    assert made.holders_before("a") == [["a"]], "its own work is done first"
+    assert made.holders_before("both") == [], "it has no work"
+    assert made.stage("both", 3) == made.stage("last", 4) == []
+    assert made.holders_before("both") == made.holders_before("last") == [["a"], ["b"]]
+    assert made.on_finished("b") == []
+    assert made.holders_before("last") == [["a"]]
+
+
 def test_needs_beyond_the_capacity_are_refused():
     with pytest.raises(ConfigError) as caught:
         limiter(ResourceCapacity("R", 2), ResourceCapacity("S", 9), a={"resources": [ResourceNeed("R", 4)]})
@@ -128,8 +159,16 @@ def test_needs_beyond_the_capacity_are_refused():
 
 
 def test_a_limit_of_one_device_does_not_apply_to_another():
+    limits = [ResourceCapacity("R", number, device=device) for device, number in ((1, 2), (2, 1))]
     with pytest.raises(ConfigError, match="is limited to 0"):
-        limiter(ResourceCapacity("R", 2, device=1), a={"resources": R1, "device": 0})
+        limiter(*limits, a={"resources": R1, "device": 0})
+    with pytest.raises(ConfigError, match="is limited to 1"):
+        limiter(*limits, a={"resources": [ResourceNeed("R", 2)], "device": 2})
+    limits.append(ResourceCapacity("R", 1))
+    made = limiter(*limits, a={"resources": R1, "device": 1}, b={"resources": R1, "device": 3})
+    assert "Device: 1\n\t\tResource: R\t Count: 2\n" in made.describe_capacities(), "the larger one"
+    assert "Device: 3\n\t\tResource: R\t Count: 1\n" in made.describe_capacities()
+    limiter(ResourceCapacity("R", 2, device=1), a={"resources": [ResourceNeed("R", 2, is_global=True)]})
 
 
 def test_a_resource_is_either_global_or_of_a_device():
@@ -140,6 +179,14 @@ def test_a_resource_is_either_global_or_of_a_device():
         'Resource "R" is present as both global and device-specific resource in the model configuration.'
     )
     assert made.stage("a", 1) == [("a", 1)]
+    made.register("c", R1)  # nothing is left of the one that was refused
+
+
+def test_reports_about_an_instance_that_is_gone_change_nothing():
+    made = limiter(a={"resources": R1})
+    made.unregister("a")
+    assert made.unregister("a") == made.on_finished("a") == []
+    assert made.withdraw("a", 1) is None
 
 
 class Limiting(RuleBasedStateMachine):

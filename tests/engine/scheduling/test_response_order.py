@@ -43,6 +43,15 @@ def test_a_forgotten_request_does_not_block_others():
     assert order.forget(1) == []
 
 
+def test_no_response_leaves_twice_when_another_request_is_forgotten():
+    order: ResponseOrder[int, str] = ResponseOrder()
+    for key in (1, 2, 3):
+        order.begin(key)
+    order.respond(2, "b", final=False)
+    assert order.respond(1, "a", final=True) == [(1, "a", True), (2, "b", False)]
+    assert order.forget(3) == []
+
+
 def test_a_request_that_never_began_is_answered_at_once():
     order: ResponseOrder[int, str] = ResponseOrder()
     order.begin(1)

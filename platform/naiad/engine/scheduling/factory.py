@@ -64,5 +64,5 @@ def preserves_order(config: ModelConfig) -> bool:
     """Whether responses leave in the order of their requests (see `response_order.ResponseOrder`)."""
     message = config.message
     if message.HasField("sequence_batching"):
-        return message.sequence_batching.HasField("oldest") and message.sequence_batching.oldest.preserve_ordering
+        return message.sequence_batching.oldest.preserve_ordering
     return message.dynamic_batching.preserve_ordering

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
@@ -54,7 +55,7 @@ class InstanceLoads(Generic[Instance]):
 
     def least_loaded(self) -> tuple[Instance, int] | None:
         """The instance of least load among those below their depth, with its load; None if all are full."""
-        best, least = None, 1 << 30
+        best, least = None, sys.maxsize
         for instance, load in self._load.items():
             if load < least and load < self._depth[instance]:
                 best, least = instance, load

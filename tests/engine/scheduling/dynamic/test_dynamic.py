@@ -63,6 +63,43 @@ def test_a_batch_that_reaches_a_preferred_size_goes_at_once():
     assert made.next_wakeup() is None, "its instance works: there is nothing to wait for"
 
 
+class CountedRule(BatchRule):
+    """Counts the decisions, each of which walks over the batch that waits."""
+
+    count = 0
+
+    def decide(self, *arguments):
+        self.count += 1
+        return super().decide(*arguments)
+
+
+def test_a_request_that_joins_a_batch_that_waits_is_decided_about_only_if_it_may_send_it():
+    rule = CountedRule(100, [50, 100], 5000)
+    made: DynamicScheduler[str, Request] = DynamicScheduler(rule)
+    made.add_instance("a")
+    assert enqueue(made, *(Request(number, batch_size=2, shape_key="x") for number in range(24))) == []
+    assert rule.count == 1
+    assert dispatched(enqueue(made, Request(24, batch_size=2, shape_key="x"))) == [("a", [*range(25)])]
+    assert rule.count == 2
+    assert enqueue(made, *map(Request, range(100))) == []
+    assert rule.count == 2, "while the instance works, there is nothing to decide"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"levels": 2, "default_level": 1},
+        {"policy": QueuePolicy(timeout_us=1000, delays_expired=True)},
+    ],
+    ids=["of a higher level", "before delayed ones"],
+)
+def test_a_request_that_comes_before_those_of_the_batch_that_waits_may_be_sent_alone(options):
+    made = scheduler("a", preferred=[2, 6], delay_us=5000, **options)
+    assert enqueue(made, Request(0, batch_size=3, priority=2)) == []
+    assert made.wake(1 * MS) == []
+    assert dispatched(enqueue(made, Request(1, batch_size=2, priority=1), now=1 * MS)) == [("a", [1])]
+
+
 def test_a_request_of_another_shape_sends_the_batch_that_waits():
     made = scheduler("a", delay_us=5000)
     assert enqueue(made, Request(0, shape_key="x"), Request(1, shape_key="x")) == []
@@ -166,7 +203,9 @@ def test_an_expired_request_may_be_delayed_behind_the_others():
     enqueue(made, Request(0), Request(1))
     enqueue(made, Request(2), now=1 * MS)
     assert made.wake(5 * MS) == []
+    enqueue(made, Request(3), now=5 * MS)
     assert dispatched(made.add_instance("a", 5 * MS)) == [("a", [2])]
+    assert dispatched(made.on_finished("a", 6 * MS)) == [("a", [3])]
     assert dispatched(made.on_finished("a", 90 * MS)) == [("a", [0])]
 
 
@@ -248,9 +287,10 @@ def test_an_undone_dispatch_waits_for_the_one_before():
     made.set_depth("a", 2)
     enqueue(made, Request(0))
     [dispatch] = enqueue(made, Request(1), Request(2))
+    assert names(dispatch.first(1)) == [1]
     made.undo_dispatch("a", dispatch.items)
-    assert enqueue(made, Request(3)) == []
-    assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
+    assert enqueue(made, Request(3), Request(4)) == []
+    assert dispatched(made.on_finished("a")) == [("a", [1, 2])], "one batch at a time from now on"
 
 
 def test_draining_returns_all_requests_in_order():
@@ -275,6 +315,19 @@ def test_deadlines_of_requests_that_left_in_time_are_not_kept():
         enqueue(made, Request(number))
         made.on_finished("a")
     assert len(made._queue._deadlines) < 200
+
+
+def test_requests_expire_in_time_after_many_others_have_left():
+    made = scheduler(policy=QueuePolicy(timeout_us=10**6, allow_override=True))
+    requests = {number: Request(number, timeout_us=number) for number in range(200, 0, -1)}
+    enqueue(made, *requests.values())
+    for number in set(requests) - set(range(1, 200, 5)):
+        assert made.withdraw(requests[number])
+    made.wake(0)
+    enqueue(made, Request(201, timeout_us=201))
+    for number in (*range(1, 200, 5), 201):
+        assert made.next_wakeup() == number * 1000
+        assert [name for name, _ in refused(made.wake(number * 1000))] == [number]
 
 
 def config(text):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from naiad.core.errors import Code, NaiadError
@@ -89,7 +91,17 @@ def test_a_stream_whose_end_comes_alone_ends_the_ensemble_with_an_end_mark():
     run.start({"X": 1})
     run.on_response(1, out("a"), False)
     assert run.on_response(2, out("A"), True) == [SendResponse([("Y", "A")], False)]
+    assert not run.is_ended
     assert run.on_response(1, None, True) == [EndResponses()]
+    assert run.is_done
+
+
+def test_a_step_whose_outputs_nothing_uses_ends_the_responses_if_it_is_the_last_one():
+    run = EnsembleProgress(ensemble("X", "Y", step("m", "X", "Y"), step("side", "X", "S")))
+    run.start({"X": 1})
+    assert run.on_response(1, out(2), True) == [SendResponse([("Y", 2)], False)]
+    assert run.on_response(2, out(3), True) == [EndResponses()]
+    assert run.is_done
 
 
 def test_a_stream_without_a_response_is_no_deadlock():
@@ -136,6 +148,19 @@ def test_a_response_that_no_step_uses_counts_as_consumed_at_once():
     assert run.on_response(2, None, True) == [ResponseConsumed(1)]
 
 
+def test_a_response_counts_as_consumed_when_those_of_a_stream_made_from_it_are_and_that_has_ended():
+    graph = ensemble("X", "Y", step("tokens", "X", "A", decoupled=True), step("more", "A", "Y", decoupled=True))
+    run = EnsembleProgress(graph)
+    run.start({"X": 1})
+    for number in (2, 3):
+        run.on_response(1, out("a"), False)
+        assert run.on_response(number, out("y"), False) == [SendResponse([("Y", "y")], False)]
+    assert run.on_responses_consumed(1) == [ResponseConsumed(2)]
+    assert run.on_response(2, None, True) == [ResponseConsumed(1)]
+    assert run.on_response(3, None, True) == []
+    assert run.on_responses_consumed(1) == [ResponseConsumed(1)]
+
+
 def test_inputs_that_were_left_out_are_left_out_of_the_steps_too():
     run = EnsembleProgress(ensemble("X Z", "Y", step("m", "X Z", "Y")))
     assert run.start({"X": 1}) == [StartStep(1, 0, [("IN0", 1)])]
@@ -146,6 +171,28 @@ def test_outputs_that_a_model_leaves_out_are_left_out_of_what_follows():
     run.start({"X": 1})
     assert run.on_response(1, {"OUT0": 2}, True) == [StartStep(2, 1, [("IN0", 2)])]
     assert run.on_response(2, out(3), True) == [SendResponse([("Y", 3)], True)]
+
+
+class Tensor:
+    """A tensor of which it is seen whether anything keeps it."""
+
+
+@pytest.mark.parametrize("outputs", ["Y", "Y A"])
+def test_a_tensor_is_kept_until_all_that_it_goes_to_have_it(outputs):
+    """Its bytes may be borrowed from the segment of a guest."""
+    graph = ensemble("X", outputs, step("m", "X", "A"), step("left", "A", "L"), step("join", "L A", "Y"))
+    run, x, a = EnsembleProgress(graph), Tensor(), Tensor()
+    gone = [weakref.ref(x), weakref.ref(a)]
+    run.start({"X": x})
+    del x
+    assert gone[0]() is None
+    run.on_response(1, {"OUT0": a}, True)
+    del a
+    assert gone[1]() is not None, "two more use it"
+    run.on_response(2, out(1), True)
+    assert (gone[1]() is None) is (outputs == "Y")
+    assert run.on_response(3, out(2), True)
+    assert gone[1]() is None
 
 
 def test_an_error_of_a_step_is_returned_with_the_ensembles_name_in_front():
@@ -175,6 +222,8 @@ def test_after_an_error_streams_are_cancelled_and_single_answers_are_awaited():
     assert not run.is_done
     assert run.on_response(2, out(1), True) == []
     assert run.on_response(3, out(1), False) == [ResponseConsumed(3)]
+    assert run.on_response(3, None, False) == []
+    assert run.cancel() == []
     assert run.on_step_failed(3, NaiadError("cancelled"), True) == []
     assert run.is_done
 

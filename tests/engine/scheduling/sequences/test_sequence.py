@@ -57,6 +57,14 @@ def test_sequences_are_spread_over_instances():
     assert [rows(send(made, number, START))[0][0] for number in (1, 2)] == ["a", "b"]
 
 
+def test_sequences_are_spread_over_the_instances_that_are_left():
+    made = scheduler("a", "b", "c", size=2)
+    made.remove_instance("a")
+    assert [rows(send(made, number, START)) for number in (1, 2)] == [[("b", [1])], [("c", [2])]]
+    send(made, 3, START)
+    assert rows(made.on_finished("b")) == [("b", [3])]
+
+
 def test_direct_fills_slots_without_a_request_if_the_model_has_a_ready_control():
     made = scheduler("a", text=f"direct {{}} {READY}")
     for sequence in (1, 2, 3):
@@ -66,7 +74,7 @@ def test_direct_fills_slots_without_a_request_if_the_model_has_a_ready_control()
     [action] = send(made, 3)
     assert rows([action]) == [("a", [None, None, 3])]
     assert [bytes(row.controls[0].data) for row in action.rows] == [b"\0", b"\0", b"\1"]
-    assert [row.correlation_id for row in action.rows] == [0, 0, 3]
+    assert [(row.correlation_id, row.flags) for row in action.rows] == [(0, 0), (0, 0), (3, 0)]
     assert action.items == (action.rows[2].item,)
 
 
@@ -85,7 +93,9 @@ def test_direct_leaves_a_request_of_another_shape_for_later():
     send(made, 2, START, shape_key="x")
     send(made, 3, START, shape_key="y")
     send(made, 4, START, shape_key="x")
-    assert rows(made.on_finished("a")) == [("a", [None, 2, None, 4])]
+    actions = made.on_finished("a")
+    assert rows(actions) == [("a", [None, 2, None, 4])]
+    assert [rows([actions[0].first(number)]) for number in (1, 2)] == [[("a", [None, 2])], rows(actions)]
     assert rows(made.on_finished("a")) == [("a", [None, None, 3])]
 
 
@@ -99,6 +109,15 @@ def test_direct_waits_for_enough_slots_or_for_its_delay():
     assert send(made, 2, now=3 * MS) == []
     assert made.wake(8 * MS - 1) == []
     assert rows(made.wake(8 * MS)) == [("a", [2])]
+    send(made, 2, now=9 * MS)
+    assert made.on_finished("a", 12 * MS) == []
+    assert made.next_wakeup() == 14 * MS, "its delay began when it arrived"
+
+
+def test_the_delay_of_direct_is_that_of_the_oldest_request():
+    made = scheduler("a", text="direct { max_queue_delay_microseconds: 5000 minimum_slot_utilization: 0.75 }")
+    assert send(made, 1, START) == send(made, 2, START, now=1 * MS) == []
+    assert made.next_wakeup() == 5 * MS
 
 
 def test_the_delay_of_direct_means_nothing_without_a_utilization():
@@ -168,6 +187,39 @@ def test_an_idle_sequence_loses_its_slot():
     assert made.next_wakeup() == 7 * MS
     assert rows(made.wake(7 * MS)) == [("a", [2])]
     assert refused(send(made, 1, now=7 * MS)) == [(1, start_error(1))]
+
+
+@pytest.mark.parametrize(("timeout_us", "expected"), [(3000, 5), (9000, 7)])
+def test_the_scheduler_is_woken_for_what_comes_first(timeout_us, expected):
+    made = scheduler("a", size=1, text="max_sequence_idle_microseconds: 5000")
+    send(made, 1, START)
+    made.on_finished("a", 2 * MS)
+    send(made, 2, START, timeout_us=timeout_us, now=2 * MS)
+    assert made.next_wakeup() == expected * MS
+
+
+def test_a_request_that_comes_when_its_sequence_has_been_idle_too_long_is_refused():
+    made = scheduler("a", text="max_sequence_idle_microseconds: 5000")
+    send(made, 1, START)
+    made.on_finished("a")
+    assert refused(send(made, 1, now=5 * MS)) == [(1, start_error(1))]
+
+
+def test_an_idle_sequence_ends_with_its_instance():
+    made = scheduler("a", text="max_sequence_idle_microseconds: 5000")
+    send(made, 1, START)
+    made.on_finished("a")
+    made.remove_instance("a")
+    assert made.next_wakeup() is None
+    assert made.wake(5 * MS) == []
+    assert made.open_count == 0
+
+
+def test_a_sequence_may_be_idle_for_a_second_by_default():
+    made = scheduler("a")
+    send(made, 1, START)
+    made.on_finished("a", 2 * MS)
+    assert made.next_wakeup() == 1002 * MS
 
 
 def test_a_sequence_in_use_is_not_idle():
@@ -257,3 +309,18 @@ def test_timeouts_of_sequences_that_left_the_backlog_are_not_kept():
         assert made.withdraw(request)
         made.wake(0)
     assert len(made._backlog._expiries) < 100
+
+
+def test_sequences_in_the_backlog_expire_in_time_after_many_others_have_left_it():
+    made = scheduler()
+    requests = {
+        number: Request(number, correlation_id=number, flags=START, timeout_us=number) for number in range(200, 0, -1)
+    }
+    for request in requests.values():
+        made.enqueue(request, 0)
+    for number in set(requests) - set(range(1, 200, 5)):
+        assert made.withdraw(requests[number])
+    send(made, 201, START, timeout_us=201)
+    for number in (*range(1, 200, 5), 201):
+        assert made.next_wakeup() == number * 1000
+        assert [name for name, _ in refused(made.wake(number * 1000))] == [number]

@@ -15,6 +15,7 @@ Without `preferred_batch_size`, `max_batch_size` is the only preferred size (`no
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple, Protocol
 
@@ -39,7 +40,6 @@ class BatchDecision(NamedTuple):
     request_count: int
     is_complete: bool  # the batch would not be larger if it were sent later
     wake_ns: int = 0  # if the batch waits, when its delay expires
-    size: int = 0
     key: Hashable | None = None  # their shape key
     # If the batch waits, the next preferred size: until the batch has that many rows, requests of the same shape do not
     # change the decision before `wake_ns`.
@@ -82,14 +82,13 @@ class BatchRule:
             0,
             is_complete=False,
             wake_ns=candidate.oldest_ns + self.delay_ns,
-            size=candidate.size,
             key=candidate.key,
             next_size=min(size for size in self.preferred if size > candidate.size),
         )
 
     def _candidate(self, entries: Iterable[Batchable]) -> _Candidate:
         count = size = preferred_count = 0
-        is_closed, oldest_ns = False, 1 << 63
+        is_closed, oldest_ns = False, sys.maxsize
         key: Hashable | None = None
         for entry in entries:
             if count:

@@ -56,7 +56,7 @@ class QueuedRequest(Generic[Item]):
 
     def __init__(self, item: Item, level: int, queued_ns: int, *, needs_idle: bool) -> None:
         self.item = item
-        self.size = item.batch_size or 1
+        self.size = item.batch_size
         self.key: Hashable | None = item.shape_key
         # Time of its arrival; 0 for a requeued one, so that its batch does not wait for a delay again.
         self.queued_ns = queued_ns

@@ -8,7 +8,7 @@ combines both with the loads of the instances:
 - An instance that still executes gets a further batch only if that batch is complete. An incomplete one grows while it
   waits, at no cost: the instance would not begin it earlier.
 - While a batch waits for its delay, most arriving requests do not change the decision. `_held` remembers the decision,
-  so that such a request is only counted (a full decision walks over all requests of the batch).
+  so that such a request is only queued (a full decision walks over all requests of the batch).
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ class DynamicScheduler(Generic[Instance, Item]):
             policy, levels=levels, default_level=default_level, policies=policies
         )
         self._instances: InstanceLoads[Instance] = InstanceLoads()
-        # The decision about a batch that waits, while every arriving request is queued behind it (no priorities).
+        # The decision about a batch that waits and has all queued requests; None if there is none.
         self._held: BatchDecision | None = None
-        self._held_size = 0
         self._wake_ns: int | None = None
 
     @classmethod
@@ -104,11 +103,9 @@ class DynamicScheduler(Generic[Instance, Item]):
             return []  # `wake` rejects or delays it at its deadline, which has passed before an instance could begin
         held = self._held
         if held is not None and entry.key == held.key and self._queue.is_plain:
-            self._held_size += entry.size
-            if self._held_size < held.next_size and (self._wake_ns is None or now_ns < self._wake_ns):
+            if self._queue.size < held.next_size and now_ns < held.wake_ns:
                 return []
-        elif deadline is None and self._next_instance() is None:  # most requests while the instances are busy
-            self._held = self._wake_ns = None
+        elif self._next_instance() is None:  # most requests while the instances are busy
             return []
         return self._decide(now_ns)
 
@@ -125,7 +122,7 @@ class DynamicScheduler(Generic[Instance, Item]):
     def withdraw(self, item: Item) -> bool:
         if not self._queue.discard(item):
             return False
-        self._wake_ns = 0  # without it, those behind it may form a batch now; nothing is held back until then
+        self._held, self._wake_ns = None, 0  # without it, those behind it may form a batch now
         return True
 
     def on_finished(self, instance: Instance, now_ns: int = 0) -> list[Action[Instance, Item]]:
@@ -174,17 +171,12 @@ class DynamicScheduler(Generic[Instance, Item]):
         decision = self._rule.decide(self._queue, now_ns)
         if not decision.request_count:
             if not load:
-                self._hold(decision)
+                self._held, self._wake_ns = decision, decision.wake_ns
             return None
         if load and not (decision.is_complete and self._can_follow_other_work(decision.request_count)):
             return None
         self._instances.add_dispatch(instance)
         return Dispatch(instance, self._queue.take(decision.request_count))
-
-    def _hold(self, decision: BatchDecision) -> None:
-        self._wake_ns = decision.wake_ns
-        if self._queue.is_plain:
-            self._held, self._held_size = decision, decision.size
 
     def _can_follow_other_work(self, number: int) -> bool:
         return not any(entry.needs_idle for entry in islice(self._queue, number))

@@ -32,9 +32,9 @@ class Iteration(Generic[TensorT]):
 
     __slots__ = ("missing", "missing_outputs", "origin", "parent", "references", "tensors", "uses")
 
-    def __init__(self, parent: Iteration[TensorT] | None, origin: int, wanted: int) -> None:
+    def __init__(self, parent: Iteration[TensorT] | None, origin: int | None, wanted: int) -> None:
         self.parent = parent
-        self.origin = origin  # number of the step that sent the response
+        self.origin = origin  # number of the step that sent the response; None for the request itself
         # References: steps under way, responses that have not left, child iterations, and the creating call.
         self.references = 1
         self.tensors: dict[str, TensorT | None] = {}  # tensors that are still needed
@@ -113,7 +113,7 @@ class EnsembleProgress(Generic[TensorT]):
 
     def start(self, inputs: Mapping[str, TensorT]) -> list[Action[TensorT]]:
         actions: list[Action[TensorT]] = []
-        root: Iteration[TensorT] = Iteration(None, 0, len(self._wanted))
+        root: Iteration[TensorT] = Iteration(None, None, len(self._wanted))
         self._add(root, {name: inputs.get(name) for name in self._graph.inputs}, actions)
         return actions
 

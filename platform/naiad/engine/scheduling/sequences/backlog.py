@@ -22,28 +22,27 @@ class Backlog(Generic[Instance, Item]):
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def push(self, sequence: Sequence[Instance, Item], expires_ns: int) -> None:
-        """Add a sequence, or shorten its timeout to *expires_ns* (0: no timeout)."""
+    def push(self, sequence: Sequence[Instance, Item], expires_ns: int | None) -> None:
+        """Add a sequence, or shorten its timeout to *expires_ns* (None: no timeout)."""
         self._sequences.setdefault(sequence)
-        if expires_ns and not 0 < sequence.expires_ns <= expires_ns:
+        if expires_ns is not None and (sequence.expires_ns is None or expires_ns < sequence.expires_ns):
             sequence.expires_ns = expires_ns
             heapq.heappush(self._expiries, (expires_ns, next(self._numbers), sequence))
             self._remove_stale_expiries()
 
     def push_first(self, sequence: Sequence[Instance, Item]) -> None:
-        """Add a sequence that lost its slot before all others, without a timeout."""
-        sequence.expires_ns = 0
+        """Add a sequence that lost its slot before all others; it has no timeout any more."""
         self._sequences[sequence] = None
         self._sequences.move_to_end(sequence, last=False)
 
     def pop(self) -> Sequence[Instance, Item]:
         sequence, _ = self._sequences.popitem(last=False)
-        sequence.expires_ns = 0
+        sequence.expires_ns = None
         return sequence
 
     def discard(self, sequence: Sequence[Instance, Item]) -> None:
         self._sequences.pop(sequence, None)
-        sequence.expires_ns = 0
+        sequence.expires_ns = None
 
     def expire(self, now_ns: int) -> list[Sequence[Instance, Item]]:
         expired: list[Sequence[Instance, Item]] = []

@@ -103,7 +103,6 @@ class SequenceScheduler(Generic[Instance, Item]):
         owner = self._instances.pop(instance, None)
         if owner is None:
             return
-        self._undecided.pop(owner, None)
         self._free = [free for free in self._free if free[2].owner is not owner]
         heapq.heapify(self._free)
         sequences = [slot.sequence for slot in owner.slots if slot.sequence is not None]
@@ -208,7 +207,6 @@ class SequenceScheduler(Generic[Instance, Item]):
         self._backlog.discard(sequence)
         if sequence.slot is not None:
             self._undecided[sequence.slot.owner] = None
-            sequence.slot.owner.ready.pop(sequence, None)
         self._free_or_mark_idle(sequence, 0)
         return True
 
@@ -266,7 +264,7 @@ class SequenceScheduler(Generic[Instance, Item]):
     def _assign_slot(self, sequence: Sequence[Instance, Item], timeout_us: int, now_ns: int) -> None:
         slot = None if self._backlog else self._pop_free()
         if slot is None:
-            self._backlog.push(sequence, now_ns + timeout_us * 1000 if timeout_us else 0)
+            self._backlog.push(sequence, now_ns + timeout_us * 1000 if timeout_us else None)
         else:
             self._occupy(slot, sequence)
 

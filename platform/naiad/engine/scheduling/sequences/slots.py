@@ -47,7 +47,7 @@ class Sequence(Generic[Instance, Item]):
         self.has_begun = False
         # Whether no further request is accepted: END was received, or the sequence was terminated.
         self.is_closed = False
-        self.expires_ns = 0  # when its timeout in the backlog expires; 0 for never
+        self.expires_ns: int | None = None  # when its timeout in the backlog expires; None for never
         self.state: SequenceState | None = None  # its implicit state between requests, once it has begun
 
     def __repr__(self) -> str:
