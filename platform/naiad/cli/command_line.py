@@ -1,7 +1,7 @@
 """Command lines that accept the server's flags: parsing, the usage text, and the report of a wrong command line.
 
-`naiad run`, `explain`, `doctor`, `bundle` and `deploy` have their own flags and accept all flags of the server too.
-`parse_command_line` separates the two, so that a command reads its own values and hands the others to `options_from`.
+`naiad run`, `explain`, `doctor` and others have their own flags, the fields of an option group, and accept all flags of
+the server too. `run_command` separates the two: a command gets its own values, and hands the others on.
 
 All commands of `naiad` exit with 2 for a wrong command line and with 1 for a failure. `tritonserver` keeps the form and
 the exit code of Triton, which start scripts rely on; `naiad doctor` exits with 1 for findings, as linters do. A mistake
@@ -15,7 +15,7 @@ import select
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -25,7 +25,9 @@ from typing import TextIO
 from naiad.cli.examples import examples_text
 from naiad.config.model.environment_source import redact
 from naiad.config.server.flag import Flag, UsageError
+from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.option_group import Group, read_group
 from naiad.config.server.options import SERVER_FLAGS
 from naiad.core.errors import NaiadError, OptionError
 from naiad.core.standard_streams import output_failure
@@ -43,66 +45,56 @@ _NARROW_HELP_COLUMN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandLine:
-    """A parsed command line."""
+    """What a command line has besides the values of the command's own flags."""
 
-    own: Mapping[str, Sequence[str]]  # texts of the command's own flags, by flag name, in the order given
+    given: frozenset[str]  # names of the command's own flags that were given
     server: Sequence[tuple[Flag, str]]  # the server's flags with their texts, in the order given
     positional: Sequence[str]
-    is_help_requested: bool
-
-    def has(self, flag: Flag) -> bool:
-        return flag.name in self.own
-
-    def last(self, flag: Flag) -> str:
-        """The text of the last use of the command's own flag; the flag's default if it was not given."""
-        return self.all(flag)[-1] if self.has(flag) else flag.default
-
-    def all(self, flag: Flag) -> tuple[str, ...]:
-        return tuple(self.own.get(flag.name, ()))
 
     def has_server_flag(self, name: str) -> bool:
         """Whether a flag of the server was given, under this name or under another name of the same flag."""
         return any((flag.same_as or flag.name) == name for flag, _ in self.server)
 
 
-def parse_command_line(arguments: Sequence[str], own: Sequence[Flag], program: str) -> CommandLine:
-    """The parsed command line of a command whose own flags are *own*."""
-    found, positional = split_arguments(arguments, (*own, *SERVER_FLAGS), _command_name(program))
-    names = {flag.name for flag in own}
-    values: dict[str, list[str]] = {}
-    for flag, text in found:
-        if flag.name in names:
-            values.setdefault(flag.name, []).append(text)
-    return CommandLine(
-        own=values,
-        server=[(flag, text) for flag, text in found if flag.name not in names],
-        positional=positional,
-        is_help_requested=any(flag.name == HELP for flag, _ in found),
-    )
-
-
 def run_command(
     arguments: Sequence[str],
-    own: Sequence[Flag],
-    shown: Sequence[Flag],
+    group: type[Group],
+    flags: Sequence[Flag],
     program: str,
     purpose: str,
-    run: Callable[[CommandLine], int],
+    run: Callable[[CommandLine, Group], int],
+    *,
+    listed: Sequence[str] = (),
+    usage_for: Callable[[Sequence[str]], str] | None = None,
+    failure: int = EXIT_FAILURE,
 ) -> int:
-    """Parse a command line and run the command, or print its usage; errors go to stderr. Returns the exit code."""
+    """Parse a command line and run the command, or print its usage; errors go to stderr. Returns the exit code.
+
+    Args:
+        group: The option group that gets the values of the command's own *flags*.
+        listed: Names of the server's flags that the usage lists with the command's own; `--help` is always there.
+        usage_for: Returns the usage by the positional arguments, where it depends on them.
+        failure: The exit code of a command that fails for another reason than a wrong command line.
+    """
     try:
-        line = parse_command_line(arguments, own, program)
-        if line.is_help_requested:
-            print(usage(program, shown), end="")
+        found, positional = split_arguments(arguments, (*flags, *SERVER_FLAGS), _command_name(program))
+        if any(flag.name == HELP for flag, _ in found):
+            print(usage_for(positional) if usage_for else usage(program, with_server_flags(flags, *listed)), end="")
             return 0
-        return run(line)
+        values = FlagValues([(flag, text) for flag, text in found if flag in flags], flags, os.environ)
+        line = CommandLine(
+            given=frozenset(flag.name for flag, _ in found if flag in flags),
+            server=[(flag, text) for flag, text in found if flag not in flags],
+            positional=positional,
+        )
+        return run(line, read_group(group, values))
     except NaiadError as error:
-        return report_error(error, program)
+        return max(report_error(error, program), failure)
     except OSError as error:
         if _is_of_output(error):
             raise  # `main` ends the program
         print(f"cannot {purpose}: {error}", file=sys.stderr)
-        return EXIT_FAILURE
+        return failure
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
@@ -144,11 +136,6 @@ def report_error(error: NaiadError, program: str) -> int:
     return EXIT_FAILURE
 
 
-def own_flags(group: str, *flags: Flag) -> tuple[Flag, ...]:
-    """The flags of a command, marked as unknown to Triton and listed under *group* in the usage."""
-    return tuple(replace(flag, group=group, own=True) for flag in flags)
-
-
 def store_of(line: CommandLine) -> Path:
     """The store of environments that a command line names, or the default one."""
     return open_store_of(
@@ -173,9 +160,9 @@ def usage(program: str, flags: Iterable[Flag]) -> str:
     return "\n".join([*lines, "", examples] if examples else [*lines, ""])
 
 
-def with_help(flags: Iterable[Flag], group: str) -> tuple[Flag, ...]:
-    """A command's own flags and the server's `--help`, in one group of the usage."""
-    return (*flags, replace(server_flag(HELP), group=group))
+def with_server_flags(own: Sequence[Flag], *names: str) -> tuple[Flag, ...]:
+    """A command's own flags, these of the server and `--help`, in one group of the usage."""
+    return (*own, *(replace(server_flag(name), group=own[0].group) for name in (*names, HELP)))
 
 
 def report_option_error(error: OptionError, program: str) -> int:

@@ -5,27 +5,18 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from naiad.cli.command_line import (
-    CommandLine,
-    is_directory,
-    own_flags,
-    parse_command_line,
-    report_error,
-    server_flag,
-    usage,
-    with_help,
-    wrong_arguments,
-)
-from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.command_line import CommandLine, is_directory, run_command, server_flag, wrong_arguments
+from naiad.cli.json_output import json_option, print_json
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.parameters import or_default
 from naiad.config.model.prewarm import modules_to_prewarm
 from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import Flag, Kind, parse_value
+from naiad.config.server.flag import Flag, Kind
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.engine.lifecycle.placement import (
@@ -56,39 +47,49 @@ _PROGRAM = "naiad explain MODEL"
 _ENSEMBLE = (
     "its requests are executed where they arrive if that process has instances of all of these models, else in 0"
 )
-_GROUP = "Explain (also takes all flags of the server; without --model-repository, MODEL is a model's directory)"
-_PREPARE = Flag("prepare", "Prepare the environment, too, and show its contents.", Kind.NOTHING)
-_VERSION = Flag("version", "Explain this version; default: all versions that a server would load.", Kind.INTEGER)
 _REPOSITORY = "model-repository"
-OWN_FLAGS = own_flags(_GROUP, _PREPARE, _VERSION, JSON_FLAG)
-_SHOWN_FLAGS = with_help((*OWN_FLAGS, replace(server_flag(_REPOSITORY), group=_GROUP)), _GROUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainOptions:
+    """The flags of `naiad explain`."""
+
+    prepares: bool = own_option("prepare", "Prepare the environment, too, and show its contents.", Kind.NOTHING)
+    version: int | None = own_option(
+        "version", "Explain this version; default: all versions that a server would load.", Kind.INTEGER
+    )
+    is_json: bool = json_option()
+
+
+OWN_FLAGS = flags_of(
+    "Explain (also takes all flags of the server; without --model-repository, MODEL is a model's directory)",
+    ExplainOptions,
+)
 
 
 def explain(arguments: Sequence[str]) -> int:
     """Print what would run a model under the flags of a server; returns the exit code."""
-    as_json = False
+    return run_command(arguments, ExplainOptions, OWN_FLAGS, _PROGRAM, "explain", _explain_line, listed=[_REPOSITORY])
+
+
+def _explain_line(line: CommandLine, own: ExplainOptions) -> int:
+    if len(line.positional) != 1:
+        raise wrong_arguments(_PROGRAM, "one model", line.positional)
+    model, place = _model_and_repository(line)
+    options = read_options([*place, *line.server], environ=os.environ)
     try:
-        line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
-        if line.is_help_requested:
-            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
-            return 0
-        if len(line.positional) != 1:
-            raise wrong_arguments(_PROGRAM, "one model", line.positional)
-        model, place = _model_and_repository(line)
-        options = read_options([*place, *line.server], environ=os.environ)
-        as_json = line.has(JSON_FLAG)
-        version = int(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else None
         # Preparing an environment may take minutes, so its progress is shown.
-        with open_log(replace(log_settings(options), info=line.has(_PREPARE))):
-            return _explain(model, options, version=version, prepare=line.has(_PREPARE), as_json=as_json)
+        with open_log(replace(log_settings(options), info=own.prepares)):
+            _explain(model, options, own)
     except NaiadError as error:
         decided = error.decided if isinstance(error, ResolutionError) else ()
         steps = [step for step in decided if isinstance(step, Decision)]
-        if as_json:
+        if own.is_json:
             print_json({"error": error.message, "decisions": steps_as_json(steps)})
         elif steps:
             print(explain_steps(steps), flush=True)
-        return report_error(error, _PROGRAM)
+        raise
+    return 0
 
 
 def _model_and_repository(line: CommandLine) -> tuple[str, list[tuple[Flag, str]]]:
@@ -105,18 +106,15 @@ def _model_and_repository(line: CommandLine) -> tuple[str, list[tuple[Flag, str]
     return directory.name, [(server_flag(_REPOSITORY), str(directory.parent))]
 
 
-def _explain(model: str, options: ServerOptions, *, version: int | None, prepare: bool, as_json: bool) -> int:
+def _explain(model: str, options: ServerOptions, own: ExplainOptions) -> None:
     repositories = open_repositories_of(options)
     try:
-        _explain_files(_find_model(model, repositories), options, version=version, prepare=prepare, as_json=as_json)
+        _explain_files(_find_model(model, repositories), options, own)
     finally:
         repositories.close()
-    return 0
 
 
-def _explain_files(
-    files: ModelFiles, options: ServerOptions, *, version: int | None, prepare: bool, as_json: bool
-) -> None:
+def _explain_files(files: ModelFiles, options: ServerOptions, own: ExplainOptions) -> None:
     model = files.name
     config = read_frozen_config(
         files,
@@ -125,27 +123,26 @@ def _explain_files(
         gpus=gpu_placement(falls_back=True),  # the decisions need no GPU
     )
     if config.platform == "ensemble":
-        _explain_ensemble(config, options, as_json=as_json)
+        _explain_ensemble(config, options, as_json=own.is_json)
         return
     available = available_versions(files)
-    if version is not None and version not in available:
+    if own.version is None:
+        versions = versions_to_load(config.version_policy, available, model, files.directory)
+    elif own.version in available:
+        versions = (own.version,)
+    else:
         raise RepositoryError(
-            f"cannot explain model '{model}': it has no version {version}; its versions are "
+            f"cannot explain model '{model}': it has no version {own.version}; its versions are "
             f"{', '.join(map(str, available))}"
         )
-    versions = (
-        (version,)
-        if version is not None
-        else versions_to_load(config.version_policy, available, model, files.directory)
-    )
     open_store(options.environments.store)
     settings = resolution_settings(options)
     explained = []
     for number in versions:
         found = resolve(config, model_dir=files.directory, version=number, settings=settings, model_uri=files.uri)
-        environment = _prepare(found, options) if prepare else None
+        environment = _prepare(found, options) if own.prepares else None
         placement = _placement(config, found, options)
-        if as_json:
+        if own.is_json:
             places = {"processes": list(placement.processes), "processes_reason": placement.reason}
             shown = places if options.general.processes > 1 else {}
             explained.append({**resolution_as_json(found, environment), **shown})
@@ -153,7 +150,7 @@ def _explain_files(
             print(explain_plainly(found, environment), end="")
             if options.general.processes > 1:
                 print(f"instances: {describe_placement(config, placement)}")
-    if as_json:
+    if own.is_json:
         print_json({"model": model, "is_ensemble": False, "versions": explained})
 
 

@@ -10,9 +10,13 @@ from typing import Any
 
 import orjson
 
-from naiad.config.server.flag import Flag, Kind
+from naiad.config.server.flag import Kind
+from naiad.config.server.option_group import own_option
 
-JSON_FLAG = Flag("json", "Print one JSON object.", Kind.NOTHING)  # of commands that accept the server's flags
+
+def json_option() -> Any:
+    """The field of an option group for the flag `--json`, of commands that accept the server's flags."""
+    return own_option("json", "Print one JSON object.", Kind.NOTHING)
 
 
 def print_json(document: Any, *, is_indented: bool = True) -> None:

@@ -6,14 +6,17 @@ import logging
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
-from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, store_of, with_help
-from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.command_line import CommandLine, run_command, server_flag, store_of
+from naiad.cli.json_output import json_option, print_json
 from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import Flag, UsageError
+from naiad.config.server.flag import UsageError
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.core.errors import RegistryError
 from naiad.core.quantities import size_text
 from naiad.environments.progress import default_reporter
@@ -25,23 +28,32 @@ from naiad.sources.registry.client import open_registry
 from naiad.sources.registry.references import parse_reference
 
 _PROGRAM = "naiad pull oci://REGISTRY/NAME:TAG"
-_GROUP = "Pull (also takes --env-store, --require-signature and --env-trust of the server)"
-_OUTPUT = Flag("output", "Folder to write the repository into, too; it must not exist.")
-_MODEL = Flag("model", "Pull this model with what it needs; default: all.", repeatable=True)
-OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _MODEL, JSON_FLAG)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullOptions:
+    """The flags of `naiad pull`."""
+
+    output: Path | None = own_option(
+        "output", "Folder to write the repository into, too; it must not exist.", read=FlagValues.path
+    )
+    models: list[str] = own_option("model", "Pull this model with what it needs; default: all.", repeatable=True)
+    is_json: bool = json_option()
+
+
+OWN_FLAGS = flags_of("Pull (also takes --env-store, --require-signature and --env-trust of the server)", PullOptions)
 
 
 def pull(arguments: Sequence[str]) -> int:
     """Pull a repository; returns the exit code."""
-    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "pull", _pull)
+    return run_command(arguments, PullOptions, OWN_FLAGS, _PROGRAM, "pull", _pull)
 
 
-def _pull(line: CommandLine) -> int:
+def _pull(line: CommandLine, own: PullOptions) -> int:
     if len(line.positional) != 1:
         raise UsageError(f"cannot pull: give one reference: {_PROGRAM}")
     location = complete_reference(store_of(line), line.positional[0])
-    output = Path(line.last(_OUTPUT)).absolute() if line.has(_OUTPUT) else None
+    output = own.output and own.output.absolute()
     if output is not None and output.exists():
         raise RegistryError(f"cannot pull into {output}: it exists; choose another folder")
     reference = parse_reference(location)
@@ -51,7 +63,7 @@ def _pull(line: CommandLine) -> int:
     client, store = open_registry(reference), ArtifactStore(policy.store, default_reporter())
     artifact = open_artifact(client, store, policy)
     lease = store.lease(artifact)
-    chosen = line.all(_MODEL)
+    chosen = own.models
     unknown = sorted(set(chosen) - set(artifact.models))
     if unknown:
         raise RegistryError(
@@ -69,7 +81,7 @@ def _pull(line: CommandLine) -> int:
     lease.release()
     size, models = sum(layer.size for layer in layers), sorted(chosen or artifact.models)
     place = output or repository
-    if line.has(JSON_FLAG):
+    if own.is_json:
         reference_text = str(artifact.reference)
         print_json(
             {"reference": reference_text, "models": models, "layers": len(layers), "size": size, "folder": place}

@@ -22,24 +22,14 @@ from typing import Any
 import numpy as np
 import orjson
 
-from naiad.cli.command_line import (
-    EXIT_FAILURE,
-    EXIT_INTERRUPTED,
-    CommandLine,
-    own_flags,
-    parse_command_line,
-    report_error,
-    server_flag,
-    usage,
-    with_help,
-    wrong_arguments,
-)
-from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.command_line import EXIT_FAILURE, CommandLine, run_command, server_flag, wrong_arguments
+from naiad.cli.json_output import json_option, print_json
 from naiad.cli.run_input import example_of, read_request
 from naiad.cli.serve import log_settings, open_log, with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.flag import Flag, Kind, parse_value
+from naiad.config.server.flag import Kind
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
@@ -50,18 +40,6 @@ from naiad.protocol.metadata import ModelMetadata, ModelStatistics
 from naiad.protocol.numpy_types import NUMPY_TYPES
 
 _PROGRAM = "naiad run MODEL_DIR"
-_GROUP = "Run (also takes the server's flags about loading models)"
-_INPUT = Flag(
-    "input",
-    "The request: a JSON file as for POST .../infer, - for standard input, or name=value (JSON, text or @file.npy) "
-    "for each input.",
-    repeatable=True,
-)
-_VERSION = Flag("version", "Run this version; default: the highest.", Kind.INTEGER)
-_WITH = Flag("with", "Load this model of the same repository, too, for the model to call.", repeatable=True)
-_DEBUG = Flag("debug", "Run under a debugger, without time limits: pdb, or debugpy[:port].", default="pdb")
-OWN_FLAGS = own_flags(_GROUP, _INPUT, _VERSION, _WITH, JSON_FLAG, _DEBUG)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _QUIET_LOGGERS = ("naiad.engine", "naiad.app")  # their lines about loading say nothing to the person who started it
 _DEBUGGER = re.compile(r"pdb|debugpy(:\d{1,5})?")
 _NO_TIME_LIMIT_SECONDS = 1_000_000
@@ -72,14 +50,30 @@ _BF16_SHIFT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _RunArguments:
-    """What the command line asks for."""
+class RunOptions:
+    """The flags of `naiad run`."""
 
-    directory: Path
-    inputs: tuple[str, ...]
-    version: int  # the version, -1 for the highest
-    as_json: bool
-    debugger: str  # `pdb`, `debugpy` or `debugpy:PORT`; empty for none
+    inputs: list[str] = own_option(
+        "input",
+        "The request: a JSON file as for POST .../infer, - for standard input, or name=value (JSON, text or @file.npy) "
+        "for each input.",
+        repeatable=True,
+    )
+    version: int | None = own_option("version", "Run this version; default: the highest.", Kind.INTEGER)
+    others: list[str] = own_option(
+        "with", "Load this model of the same repository, too, for the model to call.", repeatable=True
+    )
+    is_json: bool = json_option()
+    # `pdb`, `debugpy` or `debugpy:PORT`; empty for none.
+    debugger: str = own_option(
+        "debug",
+        "Run under a debugger, without time limits: pdb, or debugpy[:port].",
+        default="pdb",
+        read=lambda values, name: values.text(name) if values.has(name) else "",
+    )
+
+
+OWN_FLAGS = flags_of("Run (also takes the server's flags about loading models)", RunOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,33 +105,32 @@ class _RunResult:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a model once; returns the exit code: 1 if it cannot be loaded or asked, or a response is an error."""
-    try:
-        # `--debug` alone means `--debug=pdb`. getopt's long flags either require a value or take none.
-        spelled = ["--debug=pdb" if argument == "--debug" else argument for argument in arguments]
-        line = parse_command_line(spelled, OWN_FLAGS, _PROGRAM)
-        if line.is_help_requested:
-            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
-            return 0
-        if len(line.positional) != 1:
-            raise wrong_arguments(_PROGRAM, "one model directory", line.positional)
-        wanted = _run_arguments(Path(line.positional[0]).absolute(), line)
-        options = _server_options(wanted, line)
-        # Lines of the model are printed as it wrote them: a person reads this log.
-        with ExitStack() as stack:
-            stack.enter_context(open_log(replace(log_settings(options), escape=False)))
-            for name in _QUIET_LOGGERS:
-                logging.getLogger(name).setLevel(logging.WARNING)
-            engine_log = logging.getLogger("naiad.engine")
-            engine_log.addFilter(hidden := _HiddenFailure(wanted.directory.name))
-            stack.callback(engine_log.removeFilter, hidden)
-            result = asyncio.run(_load_and_infer(wanted, options))
-            (_print_json if wanted.as_json else _print_plainly)(result)
-            sys.stdout.flush()
-            return EXIT_FAILURE if result.has_failed else 0
-    except NaiadError as error:
-        return report_error(error, _PROGRAM)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    # `--debug` alone means `--debug=pdb`. getopt's long flags either require a value or take none.
+    spelled = ["--debug=pdb" if argument == "--debug" else argument for argument in arguments]
+    return run_command(spelled, RunOptions, OWN_FLAGS, _PROGRAM, "run", _run)
+
+
+def _run(line: CommandLine, own: RunOptions) -> int:
+    if len(line.positional) != 1:
+        raise wrong_arguments(_PROGRAM, "one model directory", line.positional)
+    directory = Path(line.positional[0]).absolute()
+    if not directory.is_dir():
+        raise OptionError(f"cannot run a model from '{directory}': it is not a directory")
+    if own.debugger and not _DEBUGGER.fullmatch(own.debugger):
+        raise OptionError(f"--debug={own.debugger}: unknown debugger; use pdb, debugpy or debugpy:PORT")
+    options = _server_options(directory, line, own)
+    # Lines of the model are printed as it wrote them: a person reads this log.
+    with ExitStack() as stack:
+        stack.enter_context(open_log(replace(log_settings(options), escape=False)))
+        for name in _QUIET_LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        engine_log = logging.getLogger("naiad.engine")
+        engine_log.addFilter(hidden := _HiddenFailure(directory.name))
+        stack.callback(engine_log.removeFilter, hidden)
+        result = asyncio.run(_load_and_infer(directory, own, options))
+        (_print_json if own.is_json else _print_plainly)(result)
+        sys.stdout.flush()
+        return EXIT_FAILURE if result.has_failed else 0
 
 
 class _HiddenFailure(logging.Filter):
@@ -151,28 +144,13 @@ class _HiddenFailure(logging.Filter):
         return record.levelno != logging.ERROR or not record.getMessage().startswith(self._start)
 
 
-def _run_arguments(directory: Path, line: CommandLine) -> _RunArguments:
-    if not directory.is_dir():
-        raise OptionError(f"cannot run a model from '{directory}': it is not a directory")
-    debugger = line.last(_DEBUG) if line.has(_DEBUG) else ""
-    if debugger and not _DEBUGGER.fullmatch(debugger):
-        raise OptionError(f"--debug={debugger}: unknown debugger; use pdb, debugpy or debugpy:PORT")
-    return _RunArguments(
-        directory=directory,
-        inputs=line.all(_INPUT),
-        version=int(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else -1,
-        as_json=line.has(JSON_FLAG),
-        debugger=debugger,
-    )
-
-
-def _server_options(wanted: _RunArguments, line: CommandLine) -> ServerOptions:
+def _server_options(directory: Path, line: CommandLine, own: RunOptions) -> ServerOptions:
     """The options of a server that loads this model, and those of `--with`, from the model's repository."""
-    repository = (server_flag("model-repository"), str(wanted.directory.parent))
+    repository = (server_flag("model-repository"), str(directory.parent))
     options = with_default_build(read_options([repository, *line.server], environ=os.environ), EnvBuild.ALLOWED)
-    startup = tuple(dict.fromkeys((wanted.directory.name, *line.all(_WITH))))
+    startup = tuple(dict.fromkeys((directory.name, *own.others)))
     models = replace(options.models, control_mode=ModelControlMode.EXPLICIT, startup_models=startup)
-    exit_timeout = _NO_TIME_LIMIT_SECONDS if wanted.debugger else options.general.exit_timeout_secs
+    exit_timeout = _NO_TIME_LIMIT_SECONDS if own.debugger else options.general.exit_timeout_secs
     return replace(options, models=models, general=replace(options.general, exit_timeout_secs=exit_timeout))
 
 
@@ -185,23 +163,23 @@ def _with_last_line(error: NaiadError, why: str) -> NaiadError:
     return NaiadError(f"{text}\n\ncannot run: {why}", code=error.code) if why and "\n" in text else error
 
 
-async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _RunResult:
+async def _load_and_infer(directory: Path, own: RunOptions, options: ServerOptions) -> _RunResult:
     from naiad.server.app import build_engine, build_loader
 
-    name = wanted.directory.name
-    engine = build_engine(options, build_loader(options, debugged=(name, wanted.debugger) if wanted.debugger else None))
+    name, version = directory.name, -1 if own.version is None else own.version
+    engine = build_engine(options, build_loader(options, debugged=(name, own.debugger) if own.debugger else None))
     try:
         started = time.monotonic_ns()
         failures = await engine.start()
         load_ns = time.monotonic_ns() - started
         if failures:
             raise _with_last_line(failures[0], failed_models(engine.outcomes()))
-        metadata = engine.model_metadata(name, wanted.version)
-        if not wanted.inputs:
+        metadata = engine.model_metadata(name, version)
+        if not own.inputs:
             _reject_missing_inputs(metadata)
-        request = read_request(wanted.inputs, metadata)
-        request.model_version = wanted.version
-        if not request.correlation_id and "sequence_batching" in engine.model_config(name, wanted.version):
+        request = read_request(own.inputs, metadata)
+        request.model_version = version
+        if not request.correlation_id and "sequence_batching" in engine.model_config(name, version):
             request.correlation_id, request.flags = 1, SEQUENCE_START | SEQUENCE_END  # a sequence of one request
         sink = _ResponseSink()
         sink.submitted = engine.submit(request, sink)
@@ -214,7 +192,7 @@ async def _load_and_infer(wanted: _RunArguments, options: ServerOptions) -> _Run
             timings_ms=_timings(load_ns, sink.total_ns, statistics),
         )
     finally:
-        _explain_unknown_models(engine.services.calls.unknown, wanted.directory)
+        _explain_unknown_models(engine.services.calls.unknown, directory)
         await engine.stop()
 
 

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, store_of
-from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.command_line import CommandLine, run_command, server_flag, store_of
+from naiad.cli.json_output import json_option, print_json
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import UsageError
+from naiad.config.server.option_group import flags_of
 from naiad.core.errors import RegistryError
 from naiad.core.signatures import read_trusted_keys
 from naiad.environments.progress import ProgressMeter, ProgressReporter, default_reporter
@@ -27,10 +28,17 @@ from naiad.sources.registry.client import RegistryClient, open_registry
 from naiad.sources.registry.references import is_reference, parse_reference
 
 _PROGRAM = "naiad verify oci://REGISTRY/NAME:TAG|FOLDER"
-_GROUP = "Verify"
-OWN_FLAGS = own_flags(_GROUP, JSON_FLAG)
-_SHOWN_FLAGS = own_flags(_GROUP, *OWN_FLAGS, server_flag("env-trust"), server_flag("env-store"), server_flag("help"))
 _DIGEST_SHOWN = 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions:
+    """The flags of `naiad verify`."""
+
+    is_json: bool = json_option()
+
+
+OWN_FLAGS = flags_of("Verify", VerifyOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +65,11 @@ class _CheckedLayer:
 
 def verify(arguments: Sequence[str]) -> int:
     """Check a repository; returns the exit code: 0 if a trusted key signed everything, else 1."""
-    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "verify", _verify)
+    listed = ("env-trust", "env-store")
+    return run_command(arguments, VerifyOptions, OWN_FLAGS, _PROGRAM, "verify", _verify, listed=listed)
 
 
-def _verify(line: CommandLine) -> int:
+def _verify(line: CommandLine, own: VerifyOptions) -> int:
     if len(line.positional) != 1:
         raise UsageError(f"cannot verify: give one reference or folder: {_PROGRAM}")
     place = complete_reference(store_of(line), line.positional[0])
@@ -78,7 +87,7 @@ def _verify(line: CommandLine) -> int:
             _CheckedSignature(statement, changed_files(folder, statement))
             for statement in folder_statements(folder, keys)
         ]
-        return _report(place, signatures, (), is_json=line.has(JSON_FLAG))
+        return _report(place, signatures, (), is_json=own.is_json)
     reporter = default_reporter()
     policy = ArtifactPolicy(store=options.environments.store.expanduser().absolute(), required_keys=keys)
     client, store = open_registry(parse_reference(place)), ArtifactStore(policy.store, reporter)
@@ -106,7 +115,7 @@ def _verify(line: CommandLine) -> int:
         for layer in artifact.layers
         if layer.kind is not LayerKind.SIGNATURE
     ]
-    return _report(str(artifact.reference), signatures, layers, is_json=line.has(JSON_FLAG))
+    return _report(str(artifact.reference), signatures, layers, is_json=own.is_json)
 
 
 def _check_blobs(client: RegistryClient, artifact: Artifact, reporter: ProgressReporter) -> dict[str, str]:

@@ -10,72 +10,65 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from naiad.cli.command_line import (
-    EXIT_FAILURE,
-    CommandLine,
-    own_flags,
-    repeated_address,
-    run_command,
-    with_help,
-    wrong_arguments,
-)
+from naiad.cli.command_line import EXIT_FAILURE, CommandLine, repeated_address, run_command, wrong_arguments
 from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress, parse_header
-from naiad.cli.json_output import JSON_FLAG, print_json
-from naiad.cli.run_input import read_request
-from naiad.config.server.flag import Flag, Kind, parse_value
+from naiad.cli.json_output import json_option, print_json
+from naiad.config.server.flag import Kind
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.load import LoadResult, LoadTarget, run_load, run_paced_load
 from naiad_operations.bench.report import as_csv, as_json, header, row
-from naiad_operations.bench.requests import (
-    BATCH,
-    INPUT,
-    SHAPE,
-    BenchModel,
-    generated_request,
-    model_of_config,
-    parse_shapes,
-)
+from naiad_operations.bench.requests import BenchModel, RequestSource, model_of_config, request_option
 
 _PROGRAM = "naiad bench MODEL [URL]"
-_GROUP = "Bench"
-_URL = Flag("url", f"The server, as the argument; default: {DEFAULT_URL}, with --grpc localhost:8001.")
-_GRPC = Flag("grpc", "Use gRPC; needs grpcio (naiad[remote]).", Kind.NOTHING)
-_CONCURRENCY = Flag("concurrency", "Requests in flight, one load for each number.", default="1,4,16")
-_RATE = Flag("rate", "Requests per second to send, one load for each number, instead of --concurrency.")
-_CSV = Flag("csv", "File to write the figures of all loads into, as CSV.")
-_SECONDS = Flag("seconds", "Length of each load.", Kind.NUMBER, "5", low=0.1)
-_WARM_UP = Flag("warm-up", "Seconds of requests before the first load, which are not counted.", Kind.NUMBER, "1", low=0)
-_TIMEOUT = Flag("timeout", "Seconds that requests have after the end of a load.", Kind.NUMBER, "60", low=0.1)
-_VERSION = Flag("version", "Version of the model; default: the highest.", Kind.INTEGER)
-_HEADER = Flag("header", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
-OWN_FLAGS = own_flags(
-    _GROUP,
-    *(_URL, _GRPC, _CONCURRENCY, _RATE, _SECONDS, _WARM_UP, _TIMEOUT),
-    *(INPUT, SHAPE, BATCH, _VERSION, _HEADER, _CSV, JSON_FLAG),
-)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _GRPC_URL = "localhost:8001"
 _LARGEST_NUMBER = 10_000
 _LARGEST_RATE = 1_000_000
 _UNAUTHORIZED = (401, 403)  # statuses of requests without the key of a restricted API
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _BenchPlan:
-    """What the command line asks for; *concurrencies* is empty for loads with a rate, *rates* for others."""
+def parse_numbers(values: FlagValues, name: str, largest: int = _LARGEST_NUMBER) -> tuple[int, ...]:
+    """The numbers of a flag such as `--concurrency=1,4,16`; none without a value."""
+    text = values.text(name)
+    parts = [part.strip() for part in text.split(",")] if text or values.has(name) else []
+    if not all(part.isdecimal() and 1 <= int(part) <= largest for part in parts):
+        raise OptionError(f"--{name}={text}: not numbers from 1 to {largest}, such as 1,4,16")
+    return tuple(map(int, parts))
 
-    concurrencies: tuple[int, ...]
-    rates: tuple[int, ...]
-    seconds: float
-    warm_up: float
-    timeout: float
-    inputs: tuple[str, ...]
-    shapes: dict[str, tuple[int, ...]]
-    batch: int
-    version: str
-    csv: Path | None
-    is_json: bool
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """The flags of `naiad bench`."""
+
+    url: str = own_option("url", f"The server, as the argument; default: {DEFAULT_URL}, with --grpc {_GRPC_URL}.")
+    uses_grpc: bool = own_option("grpc", "Use gRPC; needs grpcio (naiad[remote]).", Kind.NOTHING)
+    concurrencies: tuple[int, ...] = own_option(
+        "concurrency", "Requests in flight, one load for each number.", default="1,4,16", read=parse_numbers
+    )
+    rates: tuple[int, ...] = own_option(
+        "rate",
+        "Requests per second to send, one load for each number, instead of --concurrency.",
+        read=partial(parse_numbers, largest=_LARGEST_RATE),
+    )
+    seconds: float = own_option("seconds", "Length of each load.", Kind.NUMBER, "5", low=0.1)
+    warm_up: float = own_option(
+        "warm-up", "Seconds of requests before the first load, which are not counted.", Kind.NUMBER, "1", low=0
+    )
+    timeout: float = own_option(
+        "timeout", "Seconds that requests have after the end of a load.", Kind.NUMBER, "60", low=0.1
+    )
+    source: RequestSource = request_option()
+    version: str = own_option(
+        "version", "Version of the model; default: the highest.", Kind.INTEGER, read=FlagValues.text
+    )
+    headers: list[str] = own_option("header", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
+    csv: Path | None = own_option("csv", "File to write the figures of all loads into, as CSV.", read=FlagValues.path)
+    is_json: bool = json_option()
+
+
+OWN_FLAGS = flags_of("Bench", BenchOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,17 +82,18 @@ class _BenchReport:
 
 def bench(arguments: Sequence[str]) -> int:
     """Send loads to a model; returns the exit code: 1 if a request failed."""
-    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "measure", _bench)
+    return run_command(arguments, BenchOptions, OWN_FLAGS, _PROGRAM, "measure", _bench)
 
 
-def _bench(line: CommandLine) -> int:
+def _bench(line: CommandLine, plan: BenchOptions) -> int:
     if not 1 <= len(line.positional) <= len(("MODEL", "URL")):
         raise wrong_arguments(_PROGRAM, "one model", line.positional)
-    plan = _plan(line)
+    if {"rate", "concurrency"} <= line.given:
+        raise OptionError("--rate and --concurrency are two kinds of loads; leave one of them out")
     name, *urls = line.positional
-    if urls and line.has(_URL):
-        raise repeated_address(_PROGRAM, urls[0], line.last(_URL))
-    url = urls[0] if urls else line.last(_URL)
+    if urls and "url" in line.given:
+        raise repeated_address(_PROGRAM, urls[0], plan.url)
+    url = urls[0] if urls else plan.url
     if line.server:
         raise OptionError(f"--{line.server[0][0].name}: a flag of `naiad serve`; start the server with it")
     if "/" in name:
@@ -107,45 +101,18 @@ def _bench(line: CommandLine) -> int:
             f"cannot measure '{name}': it is not the name of a model; name a model of a running server, which `naiad "
             f"serve --model-repository={Path(name).parent}` starts"
         )
-    if line.has(_GRPC):
+    if plan.uses_grpc:
         results = asyncio.run(_measure_over_grpc(name, url or _GRPC_URL, plan))
     else:
-        server = ServerAddress(url or DEFAULT_URL, dict(parse_header(text) for text in line.all(_HEADER)))
+        server = ServerAddress(url or DEFAULT_URL, dict(map(parse_header, plan.headers)))
         results = asyncio.run(_measure_over_http(name, server, plan))
     return EXIT_FAILURE if any(result.errors for result in results) else 0
-
-
-def _plan(line: CommandLine) -> _BenchPlan:
-    if line.has(_RATE) and line.has(_CONCURRENCY):
-        raise OptionError("--rate and --concurrency are two kinds of loads; leave one of them out")
-    rates = parse_numbers(_RATE, line.last(_RATE), _LARGEST_RATE) if line.has(_RATE) else ()
-    return _BenchPlan(
-        concurrencies=() if rates else parse_numbers(_CONCURRENCY, line.last(_CONCURRENCY)),
-        rates=rates,
-        csv=Path(line.last(_CSV)) if line.has(_CSV) else None,
-        seconds=float(parse_value(_SECONDS, line.last(_SECONDS))),
-        warm_up=float(parse_value(_WARM_UP, line.last(_WARM_UP))),
-        timeout=float(parse_value(_TIMEOUT, line.last(_TIMEOUT))),
-        inputs=line.all(INPUT),
-        shapes=parse_shapes(line.all(SHAPE)),
-        batch=int(parse_value(BATCH, line.last(BATCH))),
-        version=str(parse_value(_VERSION, line.last(_VERSION))) if line.has(_VERSION) else "",
-        is_json=line.has(JSON_FLAG),
-    )
-
-
-def parse_numbers(flag: Flag, text: str, largest: int = _LARGEST_NUMBER) -> tuple[int, ...]:
-    """The numbers of a flag such as `--concurrency=1,4,16`."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() and 1 <= int(part) <= largest for part in parts):
-        raise OptionError(f"--{flag.name}={text}: not numbers from 1 to {largest}, such as 1,4,16")
-    return tuple(map(int, parts))
 
 
 # -- the targets ------------------------------------------------------------------------------------------------------
 
 
-async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan) -> list[LoadResult]:
+async def _measure_over_http(name: str, server: ServerAddress, plan: BenchOptions) -> list[LoadResult]:
     from naiad_operations.bench.http_target import HttpTarget
 
     versioned = f"/versions/{plan.version}" if plan.version else ""
@@ -158,7 +125,7 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan)
             f"cannot measure model '{name}': the server at {server.url} responded: {error.detail}; {advice}"
         ) from error
     model = model_of_config(config, plan.version)
-    request, notes = _request(model, plan)
+    request, notes = plan.source.request(model)
     target = HttpTarget(server, model, request, plan.version)
     report = _BenchReport(model=model, request=request, notes=notes, place=server.url, protocol="HTTP")
     try:
@@ -167,13 +134,13 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: _BenchPlan)
         target.close()
 
 
-async def _measure_over_grpc(name: str, url: str, plan: _BenchPlan) -> list[LoadResult]:
+async def _measure_over_grpc(name: str, url: str, plan: BenchOptions) -> list[LoadResult]:
     from naiad_operations.bench.grpc_target import GrpcEndpoint, GrpcTarget
 
     server = GrpcEndpoint(url)
     try:
         model = await server.model(name, plan.version)
-        request, notes = _request(model, plan)
+        request, notes = plan.source.request(model)
         target = GrpcTarget(server, model, request, plan.version)
         report = _BenchReport(model=model, request=request, notes=notes, place=server.address, protocol="gRPC")
         return await _measure(target, plan, report)
@@ -181,23 +148,14 @@ async def _measure_over_grpc(name: str, url: str, plan: _BenchPlan) -> list[Load
         await server.close()
 
 
-def _request(model: BenchModel, plan: _BenchPlan) -> tuple[InferRequest, list[str]]:
-    if not plan.inputs:
-        return generated_request(model, plan.batch, plan.shapes)
-    if plan.shapes or plan.batch != 1:
-        raise OptionError("--shape and --batch are for generated requests; leave them out, or leave --input out")
-    return read_request(plan.inputs, model.metadata), []
-
-
 # -- the loads --------------------------------------------------------------------------------------------------------
 
 
-async def _measure(target: LoadTarget, plan: _BenchPlan, report: _BenchReport) -> list[LoadResult]:
+async def _measure(target: LoadTarget, plan: BenchOptions, report: _BenchReport) -> list[LoadResult]:
     if not plan.is_json:
         _print_head(plan, report)
-    loads = [
-        *(partial(run_load, target, concurrency) for concurrency in plan.concurrencies),
-        *(partial(run_paced_load, target, rate) for rate in plan.rates),
+    loads = [partial(run_paced_load, target, rate) for rate in plan.rates] or [
+        partial(run_load, target, concurrency) for concurrency in plan.concurrencies
     ]
     if plan.warm_up:
         await loads[0](plan.warm_up, timeout=plan.timeout)
@@ -215,7 +173,7 @@ async def _measure(target: LoadTarget, plan: _BenchPlan, report: _BenchReport) -
     return results
 
 
-def _print_head(plan: _BenchPlan, report: _BenchReport) -> None:
+def _print_head(plan: BenchOptions, report: _BenchReport) -> None:
     inputs = ", ".join(f"{each.name} {each.datatype.name} {list(each.shape)}" for each in report.request.inputs)
     print(f"{report.model.metadata.name} at {report.place}, {report.protocol}; {plan.seconds:g} s for each load")
     print(f"request: {inputs or 'no inputs'}")

@@ -6,14 +6,17 @@ import logging
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from naiad.cli.command_line import CommandLine, is_directory, own_flags, run_command, stray_argument, with_help
-from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.command_line import CommandLine, is_directory, run_command, stray_argument
+from naiad.cli.json_output import json_option, print_json
 from naiad.cli.serve import with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.flag import Flag, Kind, UsageError
+from naiad.config.server.flag import Kind, UsageError
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.core.errors import BundleError
 from naiad.core.quantities import counted, size_text
 from naiad.environments.archives.manifest import host_platform
@@ -24,33 +27,47 @@ from naiad_operations.bundle.make import SUFFIXES, Bundle, make_bundle, write_bu
 from naiad_operations.bundle.manifest import RUN, find_damage, read_manifest
 
 _PROGRAM = "naiad bundle --output=FILE"
-_GROUP = "Bundle (also takes all flags of the server; the bundle starts with them)"
-_OUTPUT = Flag("output", "Archive to write: .tar.zst or .tar.gz.")
-_OCI = Flag("oci", "Folder to write an OCI image layout into, instead of or beside the archive.")
-_BASE = Flag("base", "OCI image layout to build the image on; default: this machine's libraries.")
-_NAME = Flag("name", "Name of the bundle; default: the archive's name.")
-_WITH = Flag("with", "Additional package of the server's interpreter to include.", repeatable=True)
-_FORCE = Flag("force", "Replace an existing archive or layout.", Kind.NOTHING)
-_VERIFY = Flag("verify", "Check the files of this unpacked bundle; write nothing.")
-OWN_FLAGS = own_flags(_GROUP, _OUTPUT, _OCI, _BASE, _NAME, _WITH, _FORCE, _VERIFY, JSON_FLAG)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleOptions:
+    """The flags of `naiad bundle`."""
+
+    archive: Path | None = own_option("output", "Archive to write: .tar.zst or .tar.gz.", read=FlagValues.path)
+    layout: Path | None = own_option(
+        "oci", "Folder to write an OCI image layout into, instead of or beside the archive.", read=FlagValues.path
+    )
+    base: Path | None = own_option(
+        "base", "OCI image layout to build the image on; default: this machine's libraries.", read=FlagValues.path
+    )
+    name: str = own_option("name", "Name of the bundle; default: the archive's name.")
+    packages: list[str] = own_option(
+        "with", "Additional package of the server's interpreter to include.", repeatable=True
+    )
+    replaces: bool = own_option("force", "Replace an existing archive or layout.", Kind.NOTHING)
+    verified: Path | None = own_option(
+        "verify", "Check the files of this unpacked bundle; write nothing.", read=FlagValues.path
+    )
+    is_json: bool = json_option()
+
+
+OWN_FLAGS = flags_of("Bundle (also takes all flags of the server; the bundle starts with them)", BundleOptions)
 
 
 def bundle(arguments: Sequence[str]) -> int:
     """Make or check a bundle; returns the exit code."""
-    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "make the bundle", _bundle)
+    return run_command(arguments, BundleOptions, OWN_FLAGS, _PROGRAM, "make the bundle", _bundle)
 
 
-def _bundle(line: CommandLine) -> int:
+def _bundle(line: CommandLine, own: BundleOptions) -> int:
     if line.positional:
         raise stray_argument(line.positional[0], is_repository=is_directory(line.positional[0]))
-    return _verify(line) if line.has(_VERIFY) else _make(line)
+    return _make(line, own) if own.verified is None else _verify(own.verified, is_json=own.is_json)
 
 
-def _verify(line: CommandLine) -> int:
-    place = Path(line.last(_VERIFY))
+def _verify(place: Path, *, is_json: bool) -> int:
     differences = find_damage(place, read_manifest(place))
-    if line.has(JSON_FLAG):
+    if is_json:
         print_json({"bundle": place, "differences": differences})
         return 1 if differences else 0
     for difference in differences:
@@ -62,18 +79,17 @@ def _verify(line: CommandLine) -> int:
 
 
 @steps_shown()
-def _make(line: CommandLine) -> int:
-    archive, layout = (Path(line.last(flag)) if line.has(flag) else None for flag in (_OUTPUT, _OCI))
+def _make(line: CommandLine, own: BundleOptions) -> int:
+    archive, layout = own.archive, own.layout
     outputs = [path for path in (archive, layout) if path is not None]
     if not outputs:
         raise UsageError("cannot make a bundle: no output is named; add --output=FILE.tar.zst, --oci=FOLDER or both")
     for path in outputs:
-        if path.exists() and not line.has(_FORCE):
+        if path.exists() and not own.replaces:
             raise BundleError(f"cannot write {path}: it exists; choose another name, or add --force")
-    base = Path(line.last(_BASE)) if line.has(_BASE) else None
-    if layout is not None and base is not None:
-        check_base(base, host_platform())
-    name = line.last(_NAME) or _default_name(outputs[0])
+    if layout is not None and own.base is not None:
+        check_base(own.base, host_platform())
+    name = own.name or _default_name(outputs[0])
     options = with_default_build(read_options(line.server, environ=os.environ), EnvBuild.ALLOWED)
     reporter = default_reporter()
     logging.getLogger("naiad").setLevel(logging.WARNING)
@@ -83,16 +99,16 @@ def _make(line: CommandLine) -> int:
     with tempfile.TemporaryDirectory(dir=output_folder, prefix=".naiad-bundle-") as scratch:
         spread(Path(scratch))
         digest = image = ""
-        made = make_bundle(name, options, line.server, line.all(_WITH), Path(scratch), reporter)
+        made = make_bundle(name, options, line.server, own.packages, Path(scratch), reporter)
         if archive is not None:
             digest = write_bundle(made, archive, reporter)
-            if not line.has(JSON_FLAG):
+            if not own.is_json:
                 print(f"wrote {archive} ({size_text(archive.stat().st_size)}), sha256:{digest}")
         if layout is not None:
-            image = str(write_image(made, options, layout, base=base))
-            if not line.has(JSON_FLAG):
+            image = str(write_image(made, options, layout, base=own.base))
+            if not own.is_json:
                 print(f"wrote {layout}: image {image}")
-        if line.has(JSON_FLAG):
+        if own.is_json:
             _print_json(made, archive, digest, layout, image)
         else:
             _print_summary(made, archive, layout)

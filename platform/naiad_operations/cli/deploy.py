@@ -6,17 +6,19 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import naiad
-from naiad.cli.command_line import CommandLine, own_flags, parse_command_line, report_error, usage, with_help
+from naiad.cli.command_line import CommandLine, run_command, server_flag, usage, with_server_flags
 from naiad.config.server.command_line import read_options
 from naiad.config.server.console_options import LOOPBACK
 from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.getopt import HELP, split_arguments
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.getopt import split_arguments
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
-from naiad.core.errors import DeploymentError, NaiadError
+from naiad.core.errors import DeploymentError
 from naiad_operations.bundle.manifest import RUN, read_manifest
 from naiad_operations.deploy.docker import PATH_FLAGS, compose, default_base, default_package, dockerfile
 from naiad_operations.deploy.kserve import MODELS, inference_service, serving_runtime
@@ -25,111 +27,134 @@ from naiad_operations.deploy.server import DeployedServer, describe_server, is_l
 from naiad_operations.deploy.systemd import unit
 
 _PROGRAM = "naiad deploy systemd|compose|dockerfile|kubernetes|kserve"
-_DRAIN = next(flag for flag in SERVER_FLAGS if flag.name == "drain-seconds")
+_DRAIN = "drain-seconds"
 _PRIVATE_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - compared with, not used
 _DRAIN_SECONDS = "15"  # three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)
-_GROUP = "Deployment (also takes all flags of the server; the server starts with them)"
-_NAME = Flag("name", "Name of the unit, the service, the image or the Kubernetes objects.", default="naiad")
-_OUTPUT = Flag("output", "File to write; default: standard output.")
-_FORCE = Flag("force", "Replace an existing file.", Kind.NOTHING)
-_MEMORY = Flag("memory", "Memory limit: 8G (systemd, compose), 8Gi.")
-_CPUS = Flag("cpus", "CPU limit.")
-_GPUS = Flag("gpus", "Number of GPUs; systemd: 1 makes devices visible.", Kind.INTEGER, "0", low=0)
-_BUNDLE = Flag("unpacked-bundle", "Start this bundle; systemd: its folder; else: what the image contains.")
-_IMAGE = Flag(
-    "image",
-    "Container image; one of `naiad bundle --oci` has its own flags. compose: default is to build the Dockerfile.",
-)
-_BASE = Flag("base", "Image to build on; default: python:X.Y-slim of this Python (dockerfile).")
-_PACKAGE = Flag("package", "What pip installs: a requirement or a wheel; default: this version (dockerfile).")
-_APT = Flag("apt", "Package of Debian to install, such as libgomp1 (dockerfile).", repeatable=True)
-_REPLICAS = Flag("replicas", "Number of pods; with --max-replicas the smallest number.", Kind.INTEGER, "1", low=0)
-_NAMESPACE = Flag("namespace", "Namespace of the objects; also selects the pods in queries of Prometheus.")
-_MAX_REPLICAS = Flag(
-    "max-replicas",
-    "Largest number of pods; adds an autoscaler by queue time and pending requests.",
-    Kind.INTEGER,
-    "0",
-    low=0,
-)
-_TARGET_QUEUE = Flag("target-queue-ms", "Mean queue time at which a pod is added.", Kind.INTEGER, "50", low=1)
-_TARGET_PENDING = Flag(
-    "target-pending", "Pending requests of each pod at which one is added.", Kind.INTEGER, "8", low=1
-)
-_KEDA = Flag(
-    "keda",
-    "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace.",
-    Kind.NOTHING,
-)
-_PROMETHEUS = Flag("prometheus-url", "Prometheus that KEDA queries.")
-_MONITOR = Flag("pod-monitor", "Add a PodMonitor of the Prometheus operator (kubernetes).", Kind.NOTHING)
-_POLICY = Flag(
-    "network-policy", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes).", Kind.NOTHING
-)
-_ALLOW = Flag("allow-namespace", "Namespace that may connect, too; implies --network-policy.", repeatable=True)
-_NO_SURGE = Flag(
-    "no-surge", "A new release stops each pod before it starts the next: for the last GPU (kubernetes).", Kind.NOTHING
-)
-_MODELS_CLAIM = Flag("models-claim", "PersistentVolumeClaim with the repositories (kubernetes).")
-_STORE_CLAIM = Flag("store-claim", "PersistentVolumeClaim for the store; default: an emptyDir.")
-_UID = Flag("uid", "User id to run as; default: the image's user.", Kind.INTEGER, low=1)
-_CLUSTER = Flag("cluster", "Write a ClusterServingRuntime (kserve).", Kind.NOTHING)
-_STORAGE_URI = Flag("storage-uri", "Add an InferenceService of these models (kserve).")
-_STANDARD = Flag("standard", "The InferenceService uses Deployments instead of Knative (kserve).", Kind.NOTHING)
-_CANARY = Flag(
-    "canary-percent", "Share of the requests for the newest revision (kserve).", Kind.INTEGER, low=0, high=100
-)
-OWN_FLAGS = own_flags(
-    _GROUP,
-    *(_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE, _IMAGE, _NAMESPACE, _REPLICAS),
-    *(_MAX_REPLICAS, _TARGET_QUEUE, _TARGET_PENDING, _KEDA, _PROMETHEUS, _MONITOR, _POLICY, _ALLOW, _NO_SURGE),
-    *(_MODELS_CLAIM, _STORE_CLAIM, _UID, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
-    *(_BASE, _PACKAGE, _APT),
-)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 # The ports and the folder with which KServe's documentation starts Triton.
 _KSERVE_FLAGS = (f"--model-repository={MODELS}", "--http-port=8080", "--grpc-port=9000")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployOptions:
+    """The flags of `naiad deploy`."""
+
+    name: str = own_option(
+        "name", "Name of the unit, the service, the image or the Kubernetes objects.", default="naiad"
+    )
+    output: Path | None = own_option("output", "File to write; default: standard output.", read=FlagValues.path)
+    replaces: bool = own_option("force", "Replace an existing file.", Kind.NOTHING)
+    memory: str = own_option("memory", "Memory limit: 8G (systemd, compose), 8Gi.")
+    cpus: str = own_option("cpus", "CPU limit.")
+    gpus: int = own_option("gpus", "Number of GPUs; systemd: 1 makes devices visible.", Kind.INTEGER, "0", low=0)
+    bundle: Path | None = own_option(
+        "unpacked-bundle",
+        "Start this bundle; systemd: its folder; else: what the image contains.",
+        read=lambda values, name: Path(values.text(name)).absolute() if values.has(name) else None,
+    )
+    image: str = own_option(
+        "image",
+        "Container image; one of `naiad bundle --oci` has its own flags. compose: default is to build the Dockerfile.",
+    )
+    namespace: str = own_option(
+        "namespace", "Namespace of the objects; also selects the pods in queries of Prometheus."
+    )
+    replicas: int = own_option(
+        "replicas", "Number of pods; with --max-replicas the smallest number.", Kind.INTEGER, "1", low=0
+    )
+    max_replicas: int = own_option(
+        "max-replicas",
+        "Largest number of pods; adds an autoscaler by queue time and pending requests.",
+        Kind.INTEGER,
+        "0",
+        low=0,
+    )
+    target_queue_ms: int = own_option(
+        "target-queue-ms", "Mean queue time at which a pod is added.", Kind.INTEGER, "50", low=1
+    )
+    target_pending: int = own_option(
+        "target-pending", "Pending requests of each pod at which one is added.", Kind.INTEGER, "8", low=1
+    )
+    uses_keda: bool = own_option(
+        "keda",
+        "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace.",
+        Kind.NOTHING,
+    )
+    prometheus: str = own_option("prometheus-url", "Prometheus that KEDA queries.")
+    has_monitor: bool = own_option(
+        "pod-monitor", "Add a PodMonitor of the Prometheus operator (kubernetes).", Kind.NOTHING
+    )
+    has_policy: bool = own_option(
+        "network-policy", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes).", Kind.NOTHING
+    )
+    allowed: list[str] = own_option(
+        "allow-namespace", "Namespace that may connect, too; implies --network-policy.", repeatable=True
+    )
+    no_surge: bool = own_option(
+        "no-surge",
+        "A new release stops each pod before it starts the next: for the last GPU (kubernetes).",
+        Kind.NOTHING,
+    )
+    models_claim: str = own_option("models-claim", "PersistentVolumeClaim with the repositories (kubernetes).")
+    store_claim: str = own_option("store-claim", "PersistentVolumeClaim for the store; default: an emptyDir.")
+    uid: int | None = own_option("uid", "User id to run as; default: the image's user.", Kind.INTEGER, low=1)
+    is_for_cluster: bool = own_option("cluster", "Write a ClusterServingRuntime (kserve).", Kind.NOTHING)
+    storage_uri: str = own_option("storage-uri", "Add an InferenceService of these models (kserve).")
+    is_standard: bool = own_option(
+        "standard", "The InferenceService uses Deployments instead of Knative (kserve).", Kind.NOTHING
+    )
+    canary_percent: int | None = own_option(
+        "canary-percent", "Share of the requests for the newest revision (kserve).", Kind.INTEGER, low=0, high=100
+    )
+    base: str = own_option("base", "Image to build on; default: python:X.Y-slim of this Python (dockerfile).")
+    package: str = own_option(
+        "package", "What pip installs: a requirement or a wheel; default: this version (dockerfile)."
+    )
+    system_packages: list[str] = own_option(
+        "apt", "Package of Debian to install, such as libgomp1 (dockerfile).", repeatable=True
+    )
+
+
+OWN_FLAGS = flags_of("Deployment (also takes all flags of the server; the server starts with them)", DeployOptions)
+
+
 def deploy(arguments: Sequence[str]) -> int:
     """Write the files for one way to start a server; returns the exit code."""
-    try:
-        line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
-        if line.is_help_requested:
-            target = next((word for word in line.positional if word in _WRITERS), "")
-            shown = [flag for flag in _SHOWN_FLAGS if not target or flag.name in {*USED_FLAGS[target], HELP}]
-            print(usage(f"naiad deploy {target}" if target else _PROGRAM, shown), end="")
-            return 0
-        if len(line.positional) != 1 or line.positional[0] not in _WRITERS:
-            near = difflib.get_close_matches(line.positional[0], _WRITERS, n=1) if line.positional else []
-            raise UsageError(
-                f"cannot write a deployment: expected one of {', '.join(_WRITERS)}, "
-                f"got {' '.join(line.positional) or 'none'}" + (f"; did you mean {near[0]}?" if near else "")
-            )
-        target = line.positional[0]
-        _reject_unused(line, target)
-        write_output(_WRITERS[target](line), line.last(_OUTPUT), replace=line.has(_FORCE))
-    except NaiadError as error:
-        return report_error(error, _PROGRAM)
+    return run_command(
+        arguments, DeployOptions, OWN_FLAGS, _PROGRAM, "write a deployment", _deploy, usage_for=_usage_for
+    )
+
+
+def _usage_for(positional: Sequence[str]) -> str:
+    target = next((word for word in positional if word in _WRITERS), "")
+    shown = [flag for flag in OWN_FLAGS if not target or flag.name in USED_FLAGS[target]]
+    return usage(f"naiad deploy {target}" if target else _PROGRAM, with_server_flags(shown))
+
+
+def _deploy(line: CommandLine, own: DeployOptions) -> int:
+    if len(line.positional) != 1 or line.positional[0] not in _WRITERS:
+        near = difflib.get_close_matches(line.positional[0], _WRITERS, n=1) if line.positional else []
+        raise UsageError(
+            f"cannot write a deployment: expected one of {', '.join(_WRITERS)}, "
+            f"got {' '.join(line.positional) or 'none'}" + (f"; did you mean {near[0]}?" if near else "")
+        )
+    target = line.positional[0]
+    _reject_unused(line.given, target)
+    write_output(_WRITERS[target](line, own), own.output, replace=own.replaces)
     return 0
 
 
-def _reject_unused(line: CommandLine, target: str) -> None:
-    for flag in OWN_FLAGS:
-        if not line.has(flag):
-            continue
-        if flag.name not in USED_FLAGS[target]:
-            users = " and ".join(name for name, used in USED_FLAGS.items() if flag.name in used)
-            raise UsageError(f"cannot use --{flag.name} with {target}: it is a flag of {users}; remove it")
-        needed = _NEEDED_FLAGS.get((target, flag.name))
-        if needed is not None and not line.has(needed):
-            raise UsageError(
-                f"cannot use --{flag.name} with {target}: it has no effect without --{needed.name}; add that flag"
-            )
+def _reject_unused(given: frozenset[str], target: str) -> None:
+    for name in (flag.name for flag in OWN_FLAGS if flag.name in given):
+        if name not in USED_FLAGS[target]:
+            users = " and ".join(user for user, used in USED_FLAGS.items() if name in used)
+            raise UsageError(f"cannot use --{name} with {target}: it is a flag of {users}; remove it")
+        needed = _NEEDED_FLAGS.get((target, name))
+        if needed is not None and needed not in given:
+            raise UsageError(f"cannot use --{name} with {target}: it has no effect without --{needed}; add that flag")
 
 
-def _systemd(line: CommandLine) -> str:
-    server = _server(line, line.server)
+def _systemd(line: CommandLine, own: DeployOptions) -> str:
+    server = _server(line, own, line.server)
     server = replace(server, flags=tuple(with_absolute_path(flag) for flag in server.flags))
     for flag in server.flags:
         if (hidden := _hidden_folder(flag)) is not None:
@@ -137,10 +162,8 @@ def _systemd(line: CommandLine) -> str:
                 f"note: {flag} is below {hidden}, which PrivateTmp=yes hides from the service; move it elsewhere",
                 file=sys.stderr,
             )
-    command = [str(Path(sys.executable).with_name("naiad")), "serve"]
-    if line.has(_BUNDLE):
-        command = [str(Path(line.last(_BUNDLE)).absolute() / RUN)]
-    return unit(server, command, memory=line.last(_MEMORY), cpus=line.last(_CPUS), gpus=int(line.last(_GPUS)) > 0)
+    command = [str(Path(sys.executable).with_name("naiad")), "serve"] if own.bundle is None else [str(own.bundle / RUN)]
+    return unit(server, command, memory=own.memory, cpus=own.cpus, gpus=own.gpus > 0)
 
 
 def _hidden_folder(flag: str) -> str | None:
@@ -151,10 +174,9 @@ def _hidden_folder(flag: str) -> str | None:
     return next((folder for folder in _PRIVATE_FOLDERS if Path(text).is_relative_to(folder)), None)
 
 
-def _dockerfile(line: CommandLine) -> str:
-    options, server = _described(line, line.server, drains=False)
-    package = line.last(_PACKAGE) or default_package(options)
-    if not line.last(_PACKAGE) and "dev" in naiad.__version__:
+def _dockerfile(line: CommandLine, own: DeployOptions) -> str:
+    options, server = _described(line, own, line.server, drains=False)
+    if not own.package and "dev" in naiad.__version__:
         print(
             f"note: naiad {naiad.__version__} is not a release, so pip does not find it; make a wheel with `pip wheel "
             "--no-deps`, and name it with --package=FILE.whl",
@@ -162,129 +184,117 @@ def _dockerfile(line: CommandLine) -> str:
         )
     return dockerfile(
         server,
-        base=line.last(_BASE) or default_base(),
-        package=package,
-        system_packages=line.all(_APT),
+        base=own.base or default_base(),
+        package=own.package or default_package(options),
+        system_packages=own.system_packages,
         context=Path.cwd(),
     )
 
 
-def _compose(line: CommandLine) -> str:
-    _, server = _described(line, line.server, drains=False)
+def _compose(line: CommandLine, own: DeployOptions) -> str:
+    _, server = _described(line, own, line.server, drains=False)
     return compose(
         server,
-        image=line.last(_IMAGE),
+        image=own.image,
         context=Path.cwd(),
-        file=Path(line.last(_OUTPUT)) if line.has(_OUTPUT) else None,
-        memory=line.last(_MEMORY),
-        cpus=line.last(_CPUS),
-        gpus=int(line.last(_GPUS)),
-        uid=int(line.last(_UID)) if line.last(_UID) else None,
+        file=own.output,
+        memory=own.memory,
+        cpus=own.cpus,
+        gpus=own.gpus,
+        uid=own.uid,
     )
 
 
-def _kubernetes(line: CommandLine) -> str:
-    server = _server(line, line.server)
-    pod = _pod(line)
+def _kubernetes(line: CommandLine, own: DeployOptions) -> str:
+    server = _server(line, own, line.server)
+    pod = _pod(own)
     made = [deployment(server, pod)]
-    if line.has(_POLICY) or line.has(_ALLOW):
-        made.append(network_policy(server, pod, line.all(_ALLOW)))
+    if own.has_policy or own.allowed:
+        made.append(network_policy(server, pod, own.allowed))
     if pod.is_monitored:
         # KEDA queries the metrics themselves.
-        made.append(monitor(server, pod, records=bool(pod.max_replicas) and not line.has(_KEDA)))
-    if line.has(_KEDA):
-        _require_max_replicas(pod)
+        made.append(monitor(server, pod, records=bool(pod.max_replicas) and not own.uses_keda))
     if pod.max_replicas:
-        made.append(autoscaler(server, pod, _targets(line), keda=line.has(_KEDA)))
+        made.append(autoscaler(server, pod, _targets(own), keda=own.uses_keda))
     return "---\n".join(made)
 
 
-def _kserve(line: CommandLine) -> str:
+def _kserve(line: CommandLine, own: DeployOptions) -> str:
     # Flags that the user gives come last, so that they override KServe's.
-    server = _server(line, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *line.server])
-    pod = _pod(line)
-    made = [serving_runtime(server, pod, cluster=line.has(_CLUSTER))]
-    storage = line.last(_STORAGE_URI)
-    if line.has(_KEDA):
-        _require_max_replicas(pod)
-    if storage:
+    server = _server(line, own, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *line.server])
+    pod = _pod(own)
+    made = [serving_runtime(server, pod, cluster=own.is_for_cluster)]
+    if own.storage_uri:
         made.append(
             inference_service(
                 server,
                 pod,
-                storage,
-                is_standard=line.has(_STANDARD) or line.has(_KEDA),
-                canary_percent=int(line.last(_CANARY)) if line.has(_CANARY) else None,
-                targets=_targets(line) if line.has(_KEDA) else None,
+                own.storage_uri,
+                is_standard=own.is_standard or own.uses_keda,
+                canary_percent=own.canary_percent,
+                targets=_targets(own) if own.uses_keda else None,
             )
         )
     return "---\n".join(made)
 
 
-def _targets(line: CommandLine) -> Targets:
-    return Targets(
-        queue_milliseconds=int(line.last(_TARGET_QUEUE)),
-        pending=int(line.last(_TARGET_PENDING)),
-        prometheus=line.last(_PROMETHEUS),
-    )
+def _targets(own: DeployOptions) -> Targets:
+    return Targets(queue_milliseconds=own.target_queue_ms, pending=own.target_pending, prometheus=own.prometheus)
 
 
-def _require_max_replicas(pod: Pod) -> None:
-    if not pod.max_replicas:
-        raise DeploymentError("cannot use --keda: the largest number of pods is missing; add --max-replicas=N")
-
-
-_WRITERS: dict[str, Callable[[CommandLine], str]] = {
+_WRITERS: dict[str, Callable[[CommandLine, DeployOptions], str]] = {
     "systemd": _systemd,
     "compose": _compose,
     "dockerfile": _dockerfile,
     "kubernetes": _kubernetes,
     "kserve": _kserve,
 }
-_OF_ALL = (_NAME, _OUTPUT, _FORCE, _MEMORY, _CPUS, _GPUS, _BUNDLE)
-_OF_PODS = (_IMAGE, _NAMESPACE, _REPLICAS, _MAX_REPLICAS, _TARGET_PENDING, _KEDA, _PROMETHEUS, _STORE_CLAIM, _UID)
-# The flags that each writer uses.
-USED_FLAGS: dict[str, frozenset[str]] = {
-    target: frozenset(flag.name for flag in flags)
-    for target, flags in {
-        "systemd": _OF_ALL,
-        "compose": (*_OF_ALL, _IMAGE, _UID),
-        "dockerfile": (_NAME, _OUTPUT, _FORCE, _BASE, _PACKAGE, _APT),
-        "kubernetes": (*_OF_ALL, *_OF_PODS, _TARGET_QUEUE, _MONITOR, _POLICY, _ALLOW, _NO_SURGE, _MODELS_CLAIM),
-        "kserve": (*_OF_ALL, *_OF_PODS, _CLUSTER, _STORAGE_URI, _STANDARD, _CANARY),
-    }.items()
+_OF_FILES = ("name", "output", "force")
+_OF_SERVERS = (*_OF_FILES, "memory", "cpus", "gpus", "unpacked-bundle")
+_OF_PODS = (
+    *_OF_SERVERS,
+    *("image", "namespace", "replicas", "max-replicas", "target-pending", "keda", "prometheus-url"),
+    *("store-claim", "uid"),
+)
+# Names of the flags that each writer uses.
+USED_FLAGS = {
+    "systemd": _OF_SERVERS,
+    "compose": (*_OF_SERVERS, "image", "uid"),
+    "dockerfile": (*_OF_FILES, "base", "package", "apt"),
+    "kubernetes": (
+        *(*_OF_PODS, "target-queue-ms", "pod-monitor", "network-policy", "allow-namespace", "no-surge"),
+        "models-claim",
+    ),
+    "kserve": (*_OF_PODS, "cluster", "storage-uri", "standard", "canary-percent"),
 }
 # For flags of a target, the flag without which they have no effect.
-_NEEDED_FLAGS: dict[tuple[str, str], Flag] = {
-    ("compose", _BUNDLE.name): _IMAGE,
-    ("kubernetes", _TARGET_QUEUE.name): _MAX_REPLICAS,
-    ("kubernetes", _TARGET_PENDING.name): _MAX_REPLICAS,
-    ("kubernetes", _PROMETHEUS.name): _KEDA,
-    ("kserve", _TARGET_PENDING.name): _KEDA,
-    ("kserve", _PROMETHEUS.name): _KEDA,
+_NEEDED_FLAGS = {
+    ("compose", "unpacked-bundle"): "image",
+    **dict.fromkeys((("kubernetes", "target-queue-ms"), ("kubernetes", "target-pending")), "max-replicas"),
+    **{(target, "prometheus-url"): "keda" for target in ("kubernetes", "kserve")},
+    ("kserve", "target-pending"): "keda",
     # These are settings of an InferenceService.
-    **{("kserve", flag.name): _STORAGE_URI for flag in (_REPLICAS, _MAX_REPLICAS, _KEDA, _STANDARD, _CANARY)},
+    **{("kserve", name): "storage-uri" for name in ("replicas", "max-replicas", "keda", "standard", "canary-percent")},
 }
 
 
-def _server(line: CommandLine, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
+def _server(line: CommandLine, own: DeployOptions, flags: Sequence[tuple[Flag, str]]) -> DeployedServer:
     """It drains, unless the flags say otherwise: load balancers need time to notice that it is not ready any more.
 
     A bundle starts with its own flags. They determine the ports, so they count as options here, but the deployment does
     not repeat them.
     """
-    return _described(line, flags, drains=True)[1]
+    return _described(line, own, flags, drains=True)[1]
 
 
 def _described(
-    line: CommandLine, flags: Sequence[tuple[Flag, str]], *, drains: bool
+    line: CommandLine, own: DeployOptions, flags: Sequence[tuple[Flag, str]], *, drains: bool
 ) -> tuple[ServerOptions, DeployedServer]:
     bundled: Sequence[tuple[Flag, str]] = ()
-    if line.has(_BUNDLE):
-        folder = Path(line.last(_BUNDLE)).absolute()
-        bundled = split_arguments(read_manifest(folder).flags_in(folder), SERVER_FLAGS, _PROGRAM)[0]
-    if drains and not any(flag.name == _DRAIN.name for flag, _ in (*bundled, *flags)):
-        flags = [*flags, (_DRAIN, _DRAIN_SECONDS)]
+    if own.bundle is not None:
+        bundled = split_arguments(read_manifest(own.bundle).flags_in(own.bundle), SERVER_FLAGS, _PROGRAM)[0]
+    if drains and not any(flag.name == _DRAIN for flag, _ in (*bundled, *flags)):
+        flags = [*flags, (server_flag(_DRAIN), _DRAIN_SECONDS)]
     options = read_options([*bundled, *flags], environ=os.environ)
     if options.http.ui and options.http.ui_address == LOOPBACK and line.positional != ["systemd"]:
         print(
@@ -292,34 +302,35 @@ def _described(
             "--ui-password=FILE, or --ui-address=0.0.0.0 to serve it to every client",
             file=sys.stderr,
         )
-    return options, describe_server(line.last(_NAME), options, flags)
+    return options, describe_server(own.name, options, flags)
 
 
-def _pod(line: CommandLine) -> Pod:
-    if not line.last(_IMAGE):
+def _pod(own: DeployOptions) -> Pod:
+    if not own.image:
         raise DeploymentError(
             "cannot describe a pod: no image is named; add --image=IMAGE, such as one made by `naiad bundle --oci`"
         )
-    namespace = line.last(_NAMESPACE)
-    if namespace and not is_label(namespace):
+    if own.namespace and not is_label(own.namespace):
         raise DeploymentError(
-            f"cannot use --namespace={namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; the first "
-            "and last are not '-'"
+            f"cannot use --namespace={own.namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; the "
+            "first and last are not '-'"
         )
+    if own.uses_keda and not own.max_replicas:
+        raise DeploymentError("cannot use --keda: the largest number of pods is missing; add --max-replicas=N")
     pod = Pod(
-        image=line.last(_IMAGE),
-        namespace=namespace or None,
-        gpus=int(line.last(_GPUS)),
-        replicas=int(line.last(_REPLICAS)),
-        max_replicas=int(line.last(_MAX_REPLICAS)),
+        image=own.image,
+        namespace=own.namespace or None,
+        gpus=own.gpus,
+        replicas=own.replicas,
+        max_replicas=own.max_replicas,
         # Autoscalers need the metrics of the pods.
-        is_monitored=line.has(_MONITOR) or int(line.last(_MAX_REPLICAS)) > 0,
-        has_surge=not line.has(_NO_SURGE),
-        models_claim=line.last(_MODELS_CLAIM),
-        store_claim=line.last(_STORE_CLAIM),
-        uid=int(line.last(_UID)) if line.last(_UID) else None,
+        is_monitored=own.has_monitor or own.max_replicas > 0,
+        has_surge=not own.no_surge,
+        models_claim=own.models_claim,
+        store_claim=own.store_claim,
+        uid=own.uid,
     )
-    return replace(pod, cpus=line.last(_CPUS) or pod.cpus, memory=line.last(_MEMORY) or pod.memory)
+    return replace(pod, cpus=own.cpus or pod.cpus, memory=own.memory or pod.memory)
 
 
 def with_absolute_path(flag: str) -> str:
@@ -329,13 +340,13 @@ def with_absolute_path(flag: str) -> str:
     return f"{name}={Path(text).absolute()}" if is_path else flag
 
 
-def write_output(text: str, output: str, *, replace: bool) -> None:
-    """Write to a file, or to standard output if *output* is empty; *replace* allows that the file exists."""
-    if not output:
+def write_output(text: str, output: Path | None, *, replace: bool) -> None:
+    """Write to a file, or to standard output if *output* is None; *replace* allows that the file exists."""
+    if output is None:
         print(text, end="")
         return
     try:
-        with Path(output).open("w" if replace else "x", encoding="utf-8") as file:
+        with output.open("w" if replace else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         raise DeploymentError(f"cannot write {output}: it exists; choose another file, or add --force") from None

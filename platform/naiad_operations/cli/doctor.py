@@ -5,39 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 from naiad.cli.colors import Paint
-from naiad.cli.command_line import (
-    EXIT_INTERRUPTED,
-    CommandLine,
-    own_flags,
-    parse_command_line,
-    report_error,
-    server_flag,
-    usage,
-    with_help,
-)
-from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.command_line import CommandLine, run_command, server_flag
+from naiad.cli.json_output import json_option, print_json
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.server.command_line import read_options
-from naiad.config.server.flag import Flag, Kind, parse_value
-from naiad.core.errors import NaiadError, OptionError
+from naiad.config.server.flag import Kind
+from naiad.config.server.option_group import flags_of, own_option
+from naiad.core.errors import OptionError
 from naiad.core.quantities import counted
 from naiad.environments.progress import default_reporter
 from naiad_operations.doctor.examine import examine
 from naiad_operations.doctor.findings import Examination, Finding, MigrationState, Severity
 
 _PROGRAM = "naiad doctor MODEL_REPOSITORY"
-_GROUP = "Doctor (also takes all flags of the server; give those that the server will have)"
-_MODEL = Flag("model", "Examine this model; default: all models.", repeatable=True)
-_STRICT = Flag("strict", "Exit with 1 for warnings, too.", Kind.NOTHING)
-_NOTES = Flag("notes", "Print notes, too: missing things that the code can do without.", Kind.NOTHING)
-_PACKED = Flag("leave-packed", "Unpack no archives; skip the checks that need that.", Kind.NOTHING)
-_MIGRATION = Flag("from-triton", "Print a checklist for a repository that Triton has served.", Kind.NOTHING)
-_GPUS = Flag("assume-gpus", "Examine for a machine with so many GPUs; default: those of this one.", Kind.INTEGER, low=0)
-OWN_FLAGS = own_flags(_GROUP, _MODEL, JSON_FLAG, _STRICT, _NOTES, _PACKED, _MIGRATION, _GPUS)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
 _REPOSITORY = "model-repository"
 _SHOWN_MODELS = 5
 _COLORS = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
@@ -47,44 +30,57 @@ _MARKS = {MigrationState.READY: "[x]", MigrationState.ACTION: "[ ]", MigrationSt
 _HAS_ERRORS, _NOT_EXAMINED = 1, 2
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoctorOptions:
+    """The flags of `naiad doctor`."""
+
+    models: list[str] = own_option("model", "Examine this model; default: all models.", repeatable=True)
+    is_json: bool = json_option()
+    is_strict: bool = own_option("strict", "Exit with 1 for warnings, too.", Kind.NOTHING)
+    with_notes: bool = own_option(
+        "notes", "Print notes, too: missing things that the code can do without.", Kind.NOTHING
+    )
+    leaves_packed: bool = own_option(
+        "leave-packed", "Unpack no archives; skip the checks that need that.", Kind.NOTHING
+    )
+    with_migration: bool = own_option(
+        "from-triton", "Print a checklist for a repository that Triton has served.", Kind.NOTHING
+    )
+    assumed_gpus: int | None = own_option(
+        "assume-gpus", "Examine for a machine with so many GPUs; default: those of this one.", Kind.INTEGER, low=0
+    )
+
+
+OWN_FLAGS = flags_of("Doctor (also takes all flags of the server; give those that the server will have)", DoctorOptions)
+
+
 def doctor(arguments: Sequence[str]) -> int:
     """Examine a repository; returns the exit code: 0 without errors, 1 with errors, 2 if it cannot be examined."""
-    try:
-        line = parse_command_line(arguments, OWN_FLAGS, _PROGRAM)
-        if line.is_help_requested:
-            print(usage(_PROGRAM, _SHOWN_FLAGS), end="")
-            return 0
-        repositories = [(server_flag(_REPOSITORY), text) for text in line.positional]
-        if not repositories and not line.has_server_flag(_REPOSITORY):
-            raise OptionError(f"cannot examine: no model repository is named; use {_PROGRAM}")
-        options = read_options([*repositories, *line.server], environ=os.environ)
-        with open_log(replace(log_settings(options), info=False, warning=False, error=False)):
-            examination = examine(
-                options,
-                default_reporter(),
-                only=line.all(_MODEL),
-                can_unpack=not line.has(_PACKED),
-                assumed_gpus=_assumed_gpus(line),
-                on_waiting=_print_waiting,
-            )
-    except NaiadError as error:
-        report_error(error, _PROGRAM)
-        return _NOT_EXAMINED
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return EXIT_INTERRUPTED
-    if line.has(JSON_FLAG):
-        _print_json(examination, with_migration=line.has(_MIGRATION))
+    return run_command(arguments, DoctorOptions, OWN_FLAGS, _PROGRAM, "examine", _doctor, failure=_NOT_EXAMINED)
+
+
+def _doctor(line: CommandLine, own: DoctorOptions) -> int:
+    repositories = [(server_flag(_REPOSITORY), text) for text in line.positional]
+    if not repositories and not line.has_server_flag(_REPOSITORY):
+        raise OptionError(f"cannot examine: no model repository is named; use {_PROGRAM}")
+    options = read_options([*repositories, *line.server], environ=os.environ)
+    with open_log(replace(log_settings(options), info=False, warning=False, error=False)):
+        examination = examine(
+            options,
+            default_reporter(),
+            only=own.models,
+            can_unpack=not own.leaves_packed,
+            assumed_gpus=own.assumed_gpus,
+            on_waiting=_print_waiting,
+        )
+    if own.is_json:
+        _print_json(examination, with_migration=own.with_migration)
     else:
-        if line.has(_MIGRATION):
+        if own.with_migration:
             _print_migration(examination)
-        _print_plainly(examination, with_notes=line.has(_NOTES))
-    has_failed = examination.count(Severity.ERROR) or (line.has(_STRICT) and examination.count(Severity.WARNING))
+        _print_plainly(examination, with_notes=own.with_notes)
+    has_failed = examination.count(Severity.ERROR) or (own.is_strict and examination.count(Severity.WARNING))
     return _HAS_ERRORS if has_failed else 0
-
-
-def _assumed_gpus(line: CommandLine) -> int | None:
-    return int(parse_value(_GPUS, line.last(_GPUS))) if line.has(_GPUS) else None
 
 
 def _print_json(examination: Examination, *, with_migration: bool) -> None:

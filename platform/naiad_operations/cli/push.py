@@ -8,16 +8,19 @@ import shutil
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
-from naiad.cli.command_line import CommandLine, own_flags, run_command, server_flag, with_help
-from naiad.cli.json_output import JSON_FLAG, print_json
+from naiad.cli.command_line import CommandLine, run_command, server_flag
+from naiad.cli.json_output import json_option, print_json
 from naiad.cli.serve import with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.flag import Flag, UsageError
+from naiad.config.server.flag import UsageError
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.core.errors import BundleError
 from naiad.core.quantities import size_text
 from naiad.environments.archives.manifest import host_platform
@@ -33,29 +36,41 @@ from naiad_operations.bundle.sending import Transfer, send_image
 
 _log = logging.getLogger("naiad.bundle")
 _PROGRAM = "naiad push oci://REGISTRY/NAME:TAG MODEL_REPOSITORY"
-_GROUP = "Push (also takes all flags of the server; give those that name backends and environments)"
-_KEY = Flag("key", "Private key to sign with (`naiad env keygen`).", repeatable=True)
-_BASE = Flag("base", "OCI image layout to put the layers on; KServe's modelcars need a shell.")
-OWN_FLAGS = own_flags(_GROUP, _KEY, _BASE, JSON_FLAG)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushOptions:
+    """The flags of `naiad push`."""
+
+    keys: tuple[Path, ...] = own_option(
+        "key", "Private key to sign with (`naiad env keygen`).", repeatable=True, read=FlagValues.paths
+    )
+    base: Path | None = own_option(
+        "base", "OCI image layout to put the layers on; KServe's modelcars need a shell.", read=FlagValues.path
+    )
+    is_json: bool = json_option()
+
+
+OWN_FLAGS = flags_of(
+    "Push (also takes all flags of the server; give those that name backends and environments)", PushOptions
+)
 
 
 def push(arguments: Sequence[str]) -> int:
     """Send a repository to a registry; returns the exit code."""
-    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "push", _push)
+    return run_command(arguments, PushOptions, OWN_FLAGS, _PROGRAM, "push", _push)
 
 
 @steps_shown()
-def _push(line: CommandLine) -> int:
+def _push(line: CommandLine, own: PushOptions) -> int:
     if len(line.positional) != 2:  # noqa: PLR2004 - the reference and the repository
         raise UsageError(f"cannot push: give a reference and a model repository: {_PROGRAM}")
     target, repository = line.positional
     reference = parse_reference(target)
     if reference.digest:
         raise BundleError(f"cannot push to {reference}: a digest is the result of a push; name a tag")
-    base = Path(line.last(_BASE)) if line.has(_BASE) else None
-    if base is not None:
-        check_base(base, host_platform())
+    if own.base is not None:
+        check_base(own.base, host_platform())
     options = read_options([(server_flag("model-repository"), repository), *line.server], environ=os.environ)
     options = with_default_build(options, EnvBuild.ALLOWED)
     reporter = default_reporter()
@@ -63,18 +78,17 @@ def _push(line: CommandLine) -> int:
     store = open_store(options.environments.store.expanduser().absolute())
     client = open_registry(reference)
     folder = store / "artifacts" / "records"
-    keys = [Path(text) for text in line.all(_KEY)]
     transfers: list[tuple[str, int, Transfer]] = []
 
     def report(name: str, size: int, transfer: Transfer) -> None:
         transfers.append((name, size, transfer))
-        if not line.has(JSON_FLAG):
+        if not own.is_json:
             print(f"{name}: {size_text(size)}, {transfer.value}")
 
     def send(records: PushRecords) -> tuple[str, Sequence[str]]:
         with _scratch_folder(store / "artifacts" / "pushes") as scratch:
             image = write_repository(
-                options, scratch, reporter, reference=reference, keys=keys, base=base, records=records
+                options, scratch, reporter, reference=reference, keys=own.keys, base=own.base, records=records
             )
             return send_image(client, image, store, reporter, report), image.notes
 
@@ -84,7 +98,7 @@ def _push(line: CommandLine) -> int:
         _log.warning("%s; everything is packed again", error)
         transfers.clear()
         digest, notes = send(PushRecords(folder, is_read=False))
-    if line.has(JSON_FLAG):
+    if own.is_json:
         blobs = [{"name": name, "size": size, "transfer": transfer.value} for name, size, transfer in transfers]
         pushed = str(reference.pinned(digest))
         print_json({"reference": pushed, "digest": digest, "blobs": blobs, "notes": notes})

@@ -5,32 +5,25 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from naiad.cli.command_line import CommandLine, own_flags, run_command, with_help, wrong_arguments
+from naiad.cli.command_line import CommandLine, run_command, wrong_arguments
 from naiad.cli.http_reading import HttpStatusError, ServerAddress
-from naiad.cli.json_output import JSON_FLAG, print_json
-from naiad.cli.run_input import read_request
+from naiad.cli.json_output import json_option, print_json
 from naiad.config.model.text import parse_mapping, parse_text
-from naiad.config.server.flag import Flag, Kind, format_flag, parse_value
+from naiad.config.server.flag import Kind, format_flag
+from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.option_group import flags_of, own_option
 from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.command import parse_numbers
 from naiad_operations.bench.http_target import HttpTarget
 from naiad_operations.bench.load import run_load
-from naiad_operations.bench.requests import (
-    BATCH,
-    INPUT,
-    SHAPE,
-    BenchModel,
-    generated_request,
-    model_of_config,
-    parse_shapes,
-)
+from naiad_operations.bench.requests import BenchModel, RequestSource, model_of_config, request_option
 from naiad_operations.supervised_server import SupervisedServer
 from naiad_operations.tune.configuration import candidate_of, check_tunable, with_candidate, with_candidate_text
 from naiad_operations.tune.objective import Limit, Measured, measured_of, parse_objective
@@ -38,19 +31,7 @@ from naiad_operations.tune.report import as_csv, as_markdown, as_svg, candidate_
 from naiad_operations.tune.search import Candidate, Space, best_load, score, search
 
 _PROGRAM = "naiad tune MODEL"
-_GROUP = "Tune (also takes all flags of the server; the model is served with them)"
-_OBJECTIVE = Flag("objective", "Limits of latency, such as p95<20ms; the highest rate within them is sought.")
-_OUTPUT = Flag("output", "Folder to write; default: tune-MODEL.")
-_FORCE = Flag("force", "Write into a folder that exists.", Kind.NOTHING)
-_CONCURRENCY = Flag("concurrency", "Requests in flight, one load for each number.", default="1,2,4,8,16,32,64")
-_SECONDS = Flag("seconds", "Length of each load.", Kind.NUMBER, "2", low=0.1)
-_INSTANCES = Flag("instances", "Largest number of instances; default: twice the processors.", Kind.INTEGER, low=1)
-_TRIALS = Flag("trials", "Number of configurations to try at most.", Kind.INTEGER, "30", low=1)
-OWN_FLAGS = own_flags(
-    _GROUP, *(_OBJECTIVE, _OUTPUT, _FORCE, _CONCURRENCY, _SECONDS, _INSTANCES, _TRIALS, INPUT, SHAPE, BATCH, JSON_FLAG)
-)
-_SHOWN_FLAGS = with_help(OWN_FLAGS, _GROUP)
-
+_REPOSITORY = "model-repository"
 _INSTANCE_STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _DELAYS_US = (0, 100, 500, 1_000, 2_000, 5_000, 10_000)
 _WARM_UP_SECONDS = 0.5
@@ -65,18 +46,39 @@ _OWN_SERVER_FLAGS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TunePlan:
+class TuneOptions:
+    """The flags of `naiad tune`."""
+
+    limits: tuple[Limit, ...] = own_option(
+        "objective",
+        "Limits of latency, such as p95<20ms; the highest rate within them is sought.",
+        read=lambda values, name: parse_objective(values.text(name)),
+    )
+    output: Path | None = own_option("output", "Folder to write; default: tune-MODEL.", read=FlagValues.path)
+    replaces: bool = own_option("force", "Write into a folder that exists.", Kind.NOTHING)
+    concurrencies: tuple[int, ...] = own_option(
+        "concurrency",
+        "Requests in flight, one load for each number.",
+        default="1,2,4,8,16,32,64",
+        read=lambda values, name: tuple(sorted(parse_numbers(values, name))),
+    )
+    seconds: float = own_option("seconds", "Length of each load.", Kind.NUMBER, "2", low=0.1)
+    instances: int | None = own_option(
+        "instances", "Largest number of instances; default: twice the processors.", Kind.INTEGER, low=1
+    )
+    trials: int = own_option("trials", "Number of configurations to try at most.", Kind.INTEGER, "30", low=1)
+    source: RequestSource = request_option()
+    is_json: bool = json_option()
+
+
+OWN_FLAGS = flags_of("Tune (also takes all flags of the server; the model is served with them)", TuneOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TunedModel:
     name: str
     repository: Path
-    flags: tuple[str, ...]
-    limits: tuple[Limit, ...]
-    folder: Path
-    concurrencies: tuple[int, ...]
-    seconds: float
-    instances: int
-    trials: int
-    make_request: Callable[[BenchModel], InferRequest]
-    is_json: bool
+    folder: Path  # what is written
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,38 +92,47 @@ class _Trials:
 
 def tune(arguments: Sequence[str]) -> int:
     """Find a configuration; returns the exit code: 1 if none keeps the limits."""
-    return run_command(arguments, OWN_FLAGS, _SHOWN_FLAGS, _PROGRAM, "tune", _tune)
+    return run_command(arguments, TuneOptions, OWN_FLAGS, _PROGRAM, "tune", _tune)
 
 
-def _tune(line: CommandLine) -> int:
-    plan = _plan(line)
+def _tune(line: CommandLine, own: TuneOptions) -> int:
+    repositories = _repositories(line)
+    path = Path(line.positional[0])
+    tuned = _TunedModel(
+        name=path.name, repository=Path(repositories[-1]), folder=own.output or Path(f"tune-{path.name}")
+    )
     try:
-        plan.folder.mkdir(parents=True, exist_ok=line.has(_FORCE))
+        tuned.folder.mkdir(parents=True, exist_ok=own.replaces)
     except FileExistsError:
-        raise OptionError(f"--output={plan.folder}: it exists; name another folder, or add --force") from None
-    log = plan.folder / "server.log"
+        raise OptionError(f"--output={tuned.folder}: it exists; name another folder, or add --force") from None
+    log = tuned.folder / "server.log"
+    flags = [format_flag(flag, text) for flag, text in line.server if (flag.same_as or flag.name) != _REPOSITORY]
+    flags += [f"--{_REPOSITORY}={each}" for each in dict.fromkeys(repositories)]
+    flags += ["--model-control-mode=explicit", f"--load-model={tuned.name}", "--http-address=127.0.0.1"]
+    flags += ["--http-port=0", "--allow-grpc=false", "--allow-metrics=false", f"--log-file={log}"]
     try:
-        server = SupervisedServer([*plan.flags, f"--log-file={log}"])
+        server = SupervisedServer(flags)
     except NaiadError:
-        raise NaiadError(f"cannot tune model '{plan.name}': it is not served: {_last_error(log)}") from None
+        raise NaiadError(f"cannot tune model '{tuned.name}': it is not served: {_last_error(log)}") from None
     try:
         address = ServerAddress(f"http://127.0.0.1:{server.ports['http']}", seconds=_LOAD_SECONDS)
-        config = address.get(f"/v2/models/{quote(plan.name, safe='')}/config")
+        config = address.get(f"/v2/models/{quote(tuned.name, safe='')}/config")
         check_tunable(config)
-        trials = _search(address, config, plan)
+        trials = _search(address, config, own)
     finally:
         server.stop(_STOP_SECONDS)
-    _write(trials, config, plan)
-    load = best_load(trials.loads[trials.best], plan.limits)
-    _print_end(trials, load, plan)
+    _write(trials, config, tuned, own)
+    load = best_load(trials.loads[trials.best], own.limits)
+    _print_end(trials, load, tuned, own)
     return 0 if load is not None else 1
 
 
-def _plan(line: CommandLine) -> _TunePlan:
+def _repositories(line: CommandLine) -> list[str]:
+    """The repositories of the server; the last one has the model."""
     if len(line.positional) != 1:
         raise wrong_arguments(_PROGRAM, "one model", line.positional)
     path = Path(line.positional[0])
-    repositories = [text for flag, text in line.server if (flag.same_as or flag.name) == "model-repository"]
+    repositories = [text for flag, text in line.server if (flag.same_as or flag.name) == _REPOSITORY]
     if len(path.parts) > 1:
         repositories.append(str(path.parent))
     if not repositories:
@@ -132,38 +143,7 @@ def _plan(line: CommandLine) -> _TunePlan:
     own = next((flag.name for flag, _ in line.server if flag.name in _OWN_SERVER_FLAGS), None)
     if own is not None:
         raise OptionError(f"--{own}: this command sets it for the server that it starts; leave it out")
-    flags = [format_flag(flag, text) for flag, text in line.server if (flag.same_as or flag.name) != "model-repository"]
-    concurrencies = parse_numbers(_CONCURRENCY, line.last(_CONCURRENCY))
-    shapes, batch = parse_shapes(line.all(SHAPE)), int(parse_value(BATCH, line.last(BATCH)))
-    inputs = line.all(INPUT)
-    if inputs and (shapes or batch != 1):
-        raise OptionError("--shape and --batch are for generated requests; leave them out, or leave --input out")
-
-    def make_request(model: BenchModel) -> InferRequest:
-        return read_request(inputs, model.metadata) if inputs else generated_request(model, batch, shapes)[0]
-
-    return _TunePlan(
-        name=path.name,
-        repository=Path(repositories[-1]),
-        flags=(
-            *flags,
-            *(f"--model-repository={each}" for each in dict.fromkeys(repositories)),
-            "--model-control-mode=explicit",
-            f"--load-model={path.name}",
-            "--http-address=127.0.0.1",
-            "--http-port=0",
-            "--allow-grpc=false",
-            "--allow-metrics=false",
-        ),
-        limits=parse_objective(line.last(_OBJECTIVE)),
-        folder=Path(line.last(_OUTPUT) or f"tune-{path.name}"),
-        concurrencies=tuple(sorted(concurrencies)),
-        seconds=float(parse_value(_SECONDS, line.last(_SECONDS))),
-        instances=int(parse_value(_INSTANCES, line.last(_INSTANCES))) if line.has(_INSTANCES) else 2 * _processors(),
-        trials=int(parse_value(_TRIALS, line.last(_TRIALS))),
-        make_request=make_request,
-        is_json=line.has(JSON_FLAG),
-    )
+    return repositories
 
 
 def _processors() -> int:
@@ -179,28 +159,28 @@ def _last_error(log: Path) -> str:
 # -- the search -------------------------------------------------------------------------------------------------------
 
 
-def _space(config: Mapping[str, Any], plan: _TunePlan) -> Space:
+def _space(config: Mapping[str, Any], plan: TuneOptions) -> Space:
     largest = int(config.get("max_batch_size", 0))
     has_batches = largest > 1 and "sequence_batching" not in config
     powers = [size for size in (2**power for power in range(1, 20)) if size < largest]
     shortest = min((limit.milliseconds for limit in plan.limits), default=float("inf"))
     return Space(
-        instances=[number for number in _INSTANCE_STEPS if number <= plan.instances],
+        instances=[number for number in _INSTANCE_STEPS if number <= (plan.instances or 2 * _processors())],
         batches=[0, *powers, largest] if has_batches else [],
         # A request that waits for as long as it may take keeps no limit.
         delays_us=[delay for delay in _DELAYS_US if delay < shortest * 1000],
     )
 
 
-def _search(address: ServerAddress, config: Mapping[str, Any], plan: _TunePlan) -> _Trials:
+def _search(address: ServerAddress, config: Mapping[str, Any], plan: TuneOptions) -> _Trials:
     start = candidate_of(config)
     steps = search(start, _space(config, plan), plan.trials)
     model = model_of_config(config, "")
-    request = plan.make_request(model)
+    request, _ = plan.source.request(model)
     loads: dict[Candidate, list[Measured]] = {}
     if not plan.is_json:
         objective = ", ".join(map(str, plan.limits)) or "the highest rate"
-        print(f"{plan.name}: {objective}; {plan.seconds:g} s for each load, up to {plan.trials} configurations\n")
+        print(f"{config['name']}: {objective}; {plan.seconds:g} s for each load, up to {plan.trials} configurations\n")
     candidate = next(steps)
     while True:
         loads[candidate] = _try(address, config, candidate, plan, model, request)
@@ -216,20 +196,20 @@ def _try(
     address: ServerAddress,
     config: Mapping[str, Any],
     candidate: Candidate,
-    plan: _TunePlan,
+    plan: TuneOptions,
     model: BenchModel,
     request: InferRequest,
 ) -> list[Measured]:
     """Load the model with the settings of a candidate, and measure it; no loads if it does not load."""
     text = json.dumps({"parameters": {"config": json.dumps(with_candidate(config, candidate))}})
     try:
-        address.text(f"/v2/repository/models/{quote(plan.name, safe='')}/load", text.encode())
+        address.text(f"/v2/repository/models/{quote(config['name'], safe='')}/load", text.encode())
     except HttpStatusError as error:
         return [Measured(concurrency=0, rate=0.0, milliseconds={}, errors=1, first_error=error.detail)]
     return asyncio.run(_measure(HttpTarget(address, model, request, ""), plan))
 
 
-async def _measure(target: HttpTarget, plan: _TunePlan) -> list[Measured]:
+async def _measure(target: HttpTarget, plan: TuneOptions) -> list[Measured]:
     try:
         await run_load(target, plan.concurrencies[0], _WARM_UP_SECONDS, timeout=_REQUEST_SECONDS)
         loads: list[Measured] = []
@@ -255,8 +235,8 @@ def _is_enough(loads: Sequence[Measured], limits: Sequence[Limit]) -> bool:
 # -- what is written --------------------------------------------------------------------------------------------------
 
 
-def _write(trials: _Trials, config: Mapping[str, Any], plan: _TunePlan) -> None:
-    file = plan.repository / plan.name / "config.pbtxt"
+def _write(trials: _Trials, config: Mapping[str, Any], tuned: _TunedModel, plan: TuneOptions) -> None:
+    file = tuned.repository / tuned.name / "config.pbtxt"
     message = parse_text(file.read_text(encoding="utf-8"), file) if file.is_file() else parse_mapping(config, file)
     conditions = (
         f"Each load took {plan.seconds:g} s.",
@@ -266,11 +246,11 @@ def _write(trials: _Trials, config: Mapping[str, Any], plan: _TunePlan) -> None:
     texts = {
         "config.pbtxt": with_candidate_text(message, trials.best),
         "measurements.csv": as_csv(trials.loads),
-        "report.md": as_markdown(plan.name, trials.loads, plan.limits, trials.start, trials.best, conditions),
-        "report.svg": as_svg(plan.name, trials.loads, plan.limits, trials.start, trials.best),
+        "report.md": as_markdown(tuned.name, trials.loads, plan.limits, trials.start, trials.best, conditions),
+        "report.svg": as_svg(tuned.name, trials.loads, plan.limits, trials.start, trials.best),
     }
     for name, text in texts.items():
-        (plan.folder / name).write_text(text, encoding="utf-8")
+        (tuned.folder / name).write_text(text, encoding="utf-8")
 
 
 def _row(candidate: Candidate, loads: Sequence[Measured], limits: Sequence[Limit]) -> str:
@@ -283,23 +263,23 @@ def _row(candidate: Candidate, loads: Sequence[Measured], limits: Sequence[Limit
     return f"{text} {f'failed: {failed.first_error}' if failed is not None else 'over the limit'}"
 
 
-def _print_end(trials: _Trials, load: Measured | None, plan: _TunePlan) -> None:
+def _print_end(trials: _Trials, load: Measured | None, tuned: _TunedModel, plan: TuneOptions) -> None:
     if plan.is_json:
         print_json(
             {
-                "model": plan.name,
+                "model": tuned.name,
                 "objective": [str(limit) for limit in plan.limits],
                 "before": trials.start._asdict(),
                 "best": trials.best._asdict(),
                 "requests_per_second": None if load is None else load.rate,
                 "concurrency": None if load is None else load.concurrency,
                 "configurations": len(trials.loads),
-                "folder": plan.folder,
+                "folder": tuned.folder,
             }
         )
         return
     print(f"\nbest: {candidate_text(trials.best)}" + (" (no configuration keeps the limits)" if load is None else ""))
-    print(f"wrote {plan.folder}: config.pbtxt, report.md, report.svg, measurements.csv, server.log")
+    print(f"wrote {tuned.folder}: config.pbtxt, report.md, report.svg, measurements.csv, server.log")
     if trials.best != trials.start and load is not None:
-        target = plan.repository / plan.name / "config.pbtxt"
-        print(f"next (comments of the file are not kept):\n    cp {plan.folder / 'config.pbtxt'} {target}")
+        target = tuned.repository / tuned.name / "config.pbtxt"
+        print(f"next (comments of the file are not kept):\n    cp {tuned.folder / 'config.pbtxt'} {target}")

@@ -539,6 +539,17 @@ def test_flags_without_effect_are_rejected(refused, target, flags, message):
     assert message in refused(target, "--model-repository=/m", *image, *flags, code=2)
 
 
+@pytest.mark.parametrize(
+    ("flag", "said"),
+    [
+        ("--gpus=abc", "naiad deploy: --gpus=abc: not an integer\ngive an integer of at least 0\n"),
+        ("--replicas=-3", "naiad deploy: --replicas=-3: out of range\ngive a number of at least 0\n"),
+    ],
+)
+def test_a_wrong_number_is_rejected(refused, flag, said):
+    assert refused("kubernetes", "--model-repository=/m", "--image=i", flag, code=2) == said
+
+
 def test_each_flag_is_of_a_target():
     assert {flag.name for flag in OWN_FLAGS} == frozenset().union(*USED_FLAGS.values())
 

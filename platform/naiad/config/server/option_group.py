@@ -41,8 +41,8 @@ def option(
     Args:
         read: Returns the field's value from the values of all flags and this flag's name; by default the flag's value.
     """
-    reader = read or _READERS.get(kind, FlagValues.last)
     flag = Flag(name, help, kind, default, **more)
+    reader = read or (FlagValues.texts if flag.repeatable else _READERS.get(kind, FlagValues.last))
     return field(metadata={_FLAGS: (flag,), _READ: lambda values: reader(values, name)})
 
 
