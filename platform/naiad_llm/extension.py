@@ -56,10 +56,23 @@ class _Extension:
         }
 
     def adapter_names(self, version: Path) -> Sequence[str]:
-        return adapter_names(version)
+        """Names of a version's adapters, in the order of the file; empty for none. Reads files: call it on a thread."""
+        settings, adapters = (_read_object(version / name) for name in (_SETTINGS, _ADAPTERS))
+        return tuple(adapters) if str(settings.get("enable_lora")).lower() == "true" else ()
 
     def context_length(self, version: Path) -> int:
-        return context_length(version)
+        """The number of tokens of prompt and output together; 0 if the files do not tell. Reads files."""
+        settings = _read_object(version / _SETTINGS)
+        given = settings.get(_LENGTH)
+        if isinstance(given, int) and not isinstance(given, bool):
+            return given
+        model = settings.get("model")
+        if not isinstance(model, str) or given is not None:
+            return 0
+        if model.lower().endswith(_LLAMA_SUFFIX):
+            return _LLAMA_LENGTH
+        trained = _read_object(version / model / "config.json").get("max_position_embeddings")
+        return trained if isinstance(trained, int) else 0
 
 
 EXTENSION = _Extension()
@@ -70,27 +83,6 @@ EXTENSION = _Extension()
 _SETTINGS, _ADAPTERS = "model.json", "multi_lora.json"
 _LENGTH = "max_model_len"
 _LLAMA_SUFFIX, _LLAMA_LENGTH = ".gguf", 4096  # models of the engine xllamacpp, and their default of `max_model_len`
-
-
-def adapter_names(version: Path) -> tuple[str, ...]:
-    """Names of a version's adapters, in the order of the file; empty for none. Reads files: call it on a thread."""
-    settings, adapters = (_read_object(version / name) for name in (_SETTINGS, _ADAPTERS))
-    return tuple(adapters) if str(settings.get("enable_lora")).lower() == "true" else ()
-
-
-def context_length(version: Path) -> int:
-    """The number of tokens of prompt and output together; 0 if the files do not tell. Reads files."""
-    settings = _read_object(version / _SETTINGS)
-    given = settings.get(_LENGTH)
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given
-    model = settings.get("model")
-    if not isinstance(model, str) or given is not None:
-        return 0
-    if model.lower().endswith(_LLAMA_SUFFIX):
-        return _LLAMA_LENGTH
-    trained = _read_object(version / model / "config.json").get("max_position_embeddings")
-    return trained if isinstance(trained, int) else 0
 
 
 def _read_object(file: Path) -> dict[str, Any]:

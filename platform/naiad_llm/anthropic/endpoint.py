@@ -7,7 +7,6 @@ from datetime import datetime, timezone
 from typing import Any
 
 from naiad.frontends.http1.messages import HttpExchange, json_response
-from naiad.frontends.http1.server_sent_events import SentCount
 from naiad.protocol.inference import Buffer
 from naiad_llm.anthropic.errors import error_response
 from naiad_llm.anthropic.form import MessagesForm
@@ -24,18 +23,14 @@ COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
 VERSION_HEADER = b"anthropic-version"  # sent by all clients of this API, also to the list of models
 
 
-class CountWriter:
+class CountWriter(ResponseWriter):
     """Responds with the number of tokens of the prompt."""
 
     def __init__(self, exchange: HttpExchange) -> None:
         self._exchange = exchange
-        self.collected = 0  # stays 0: the text does not matter
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         return []
-
-    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events
-        sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the text does not matter
         if usage.prompt is None:
@@ -45,9 +40,6 @@ class CountWriter:
 
     def fail(self, error: ApiError) -> None:
         self._exchange.respond(error_response(error))
-
-    def abandon(self) -> None:
-        """Nothing is collected."""
 
 
 def _begin(exchange: HttpExchange, request: TextRequest) -> tuple[TextRequest, ResponseWriter]:

@@ -11,16 +11,12 @@ from math import prod
 from typing import Any
 
 from naiad.core.errors import InvalidRequestError
+from naiad.frontends.api_page.model_operations import element_schema
 from naiad.frontends.kserve_http.json_tensors import from_tensor, pack_strings, to_bytes
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import InputTensor, OutputTensor
 from naiad.protocol.metadata import TensorMetadata
 
-_INTEGERS = {
-    f"{sign}INT{bits}": (0 if sign else -(1 << (bits - 1)), (1 << bits) - 1 if sign else (1 << (bits - 1)) - 1)
-    for sign in ("", "U")
-    for bits in (8, 16, 32, 64)
-}
 _SAFE = 1 << 53  # bounds of larger integers are left out: clients read numbers of schemas as double-precision ones
 
 
@@ -31,7 +27,11 @@ def item_shape(tensor: TensorMetadata, *, is_batched: bool) -> tuple[int, ...]:
 
 def schema(tensor: TensorMetadata, shape: Sequence[int]) -> dict[str, Any]:
     """The JSON schema of a tensor's value."""
-    element = _element_schema(tensor.datatype)
+    element = {
+        member: value
+        for member, value in element_schema(BY_NAME[tensor.datatype]).items()
+        if not isinstance(value, int) or abs(value) <= _SAFE
+    }
     if _is_single(shape):
         return element
     for size in reversed(shape):
@@ -39,18 +39,6 @@ def schema(tensor: TensorMetadata, shape: Sequence[int]) -> dict[str, Any]:
         if size != -1:
             element.update(minItems=size, maxItems=size)
     return element
-
-
-def _element_schema(datatype: str) -> dict[str, Any]:
-    if datatype == "BOOL":
-        return {"type": "boolean"}
-    if datatype == "BYTES":
-        return {"type": "string"}
-    if datatype not in _INTEGERS:
-        return {"type": "number"}
-    low, high = _INTEGERS[datatype]
-    bounds = {"minimum": low} if low >= -_SAFE else {}
-    return {"type": "integer", **bounds, **({"maximum": high} if high <= _SAFE else {})}
 
 
 def _is_single(shape: Sequence[int]) -> bool:

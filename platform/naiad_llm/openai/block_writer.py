@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from naiad.frontends.http1.messages import HttpExchange, response
-from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, named_event
+from naiad.frontends.http1.server_sent_events import EventWriter, named_event
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai.answer_blocks import Answer, BlockAssembler, BlockEvent
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.json_parts import dump_parts
 from naiad_llm.openai.requests import TextRequest
-from naiad_llm.openai.text_response import Choice, Usage
+from naiad_llm.openai.text_response import Choice, ResponseWriter, StreamWriter, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 _OK = 200
-_JOINED = 1 << 16  # bytes of events below which they are joined
 
 Events = Sequence[dict[str, Any]]  # events of a stream; the member `type` of each is also its name
 
@@ -43,7 +42,7 @@ class AnswerForm(Protocol):
         """The response for an error before the first event."""
 
 
-class BlockDocumentWriter:
+class BlockDocumentWriter(ResponseWriter):
     """Collects the answer and writes one document."""
 
     def __init__(self, exchange: HttpExchange, request: TextRequest, form: AnswerForm) -> None:
@@ -51,18 +50,11 @@ class BlockDocumentWriter:
         self._form = form
         self._blocks = BlockAssembler(request.top_logprobs)
 
-    @property
-    def collected(self) -> int:
-        return self._blocks.size
-
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         for _, delta in deltas:
             self._blocks.add(delta)
+        self.collected = self._blocks.size
         return []
-
-    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
-        """Report the response as sent: the client's reading speed does not matter before the end."""
-        sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
         if not self._exchange.is_connected:
@@ -76,11 +68,12 @@ class BlockDocumentWriter:
         self._exchange.respond(self._form.error_response(error))
 
     def abandon(self) -> None:
+        super().abandon()
         self._blocks = BlockAssembler()
 
 
-class BlockStreamWriter:
-    """Writes each change of the answer as events, as fast as the client reads."""
+class BlockStreamWriter(StreamWriter):
+    """Writes each change of the answer as events. It also collects the answer: the last events repeat it."""
 
     def __init__(self, exchange: HttpExchange, request: TextRequest, form: AnswerForm) -> None:
         self._exchange = exchange
@@ -89,28 +82,13 @@ class BlockStreamWriter:
         self._events = EventWriter(exchange)
         self._has_begun = False
         self._is_abandoned = False
-        self._uncounted = SentCount()  # of events that belong to no response of the model
-
-    @property
-    def collected(self) -> int:
-        """Bytes of the answer so far: the last events repeat it."""
-        return self._blocks.size
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:
         events = self._begin(usage)
         for _, delta in deltas:
             events += self._changes(self._blocks.add(delta))
+        self.collected = self._blocks.size
         return events
-
-    def send(self, events: list[Buffer], sent: SentCount) -> None:
-        """Queue the events; the response counts as sent once they are written."""
-        if not self._events.has_begun:
-            self._events.begin(_OK)
-        if sum(map(len, events)) < _JOINED:
-            self._events.add(b"".join(events), sent)
-        else:
-            self._events.add_long(events, sent)
-        self._events.write()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the blocks have all of it
         if self._is_abandoned:
@@ -127,6 +105,7 @@ class BlockStreamWriter:
             self._exchange.respond(self._form.error_response(error))
 
     def abandon(self) -> None:
+        super().abandon()
         self._is_abandoned = True
         self._blocks = BlockAssembler()
 
@@ -139,14 +118,8 @@ class BlockStreamWriter:
     def _changes(self, events: Sequence[BlockEvent]) -> list[Buffer]:
         return [part for event in events for part in _encoded(self._form.change(event))]
 
-    def _end(self, events: list[Buffer]) -> None:
-        self._events.end()
-        self.send(events, self._uncounted)
 
-
-def block_writer(
-    exchange: HttpExchange, request: TextRequest, form: AnswerForm
-) -> BlockDocumentWriter | BlockStreamWriter:
+def block_writer(exchange: HttpExchange, request: TextRequest, form: AnswerForm) -> ResponseWriter:
     """The writer of the response to *request* in *form*."""
     return (BlockStreamWriter if request.stream else BlockDocumentWriter)(exchange, request, form)
 

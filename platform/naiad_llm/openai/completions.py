@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from naiad.frontends.http1.messages import HttpExchange, response
-from naiad.frontends.http1.server_sent_events import EventWriter, SentCount, event
+from naiad.frontends.http1.server_sent_events import EventWriter, event
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai import logprobs
 from naiad_llm.openai.answer_blocks import REASONING_NAMES
@@ -21,7 +21,7 @@ from naiad_llm.openai.custom_tools import CustomCalls
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.json_parts import JsonText, dump_parts
 from naiad_llm.openai.requests import TextRequest
-from naiad_llm.openai.text_response import Choice, ResponseWriter, Usage
+from naiad_llm.openai.text_response import Choice, ResponseWriter, StreamWriter, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 _OK = 200
@@ -36,22 +36,17 @@ def completion_writer(exchange: HttpExchange, request: TextRequest) -> ResponseW
     return (EventStreamWriter if request.stream else DocumentWriter)(exchange, request)
 
 
-class DocumentWriter:
+class DocumentWriter(ResponseWriter):
     """Collects all output and writes one JSON document."""
 
     def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
         self._exchange = exchange
         self._documents = DocumentBuilder(request)
-        self.collected = 0
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         for choice, delta in deltas:
             self.collected += self._documents.collect(choice, delta)
         return []
-
-    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
-        """Report the response as sent: the client's reading speed does not matter before the end."""
-        sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
         self._exchange.respond(response(_OK, dump_parts(self._documents.document(choices, usage))))
@@ -59,13 +54,9 @@ class DocumentWriter:
     def fail(self, error: ApiError) -> None:
         self._exchange.respond(error.response())
 
-    def abandon(self) -> None:
-        """Nothing is counted any more; the choices have the output."""
-        self.collected = 0
 
-
-class EventStreamWriter:
-    """Writes each delta as an event, as fast as the client reads."""
+class EventStreamWriter(StreamWriter):
+    """Writes each delta as an event."""
 
     def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
         self._exchange = exchange
@@ -73,18 +64,9 @@ class EventStreamWriter:
         self._documents = DocumentBuilder(request)
         self._custom = CustomCalls(request.custom_tools)
         self._events = EventWriter(exchange)
-        self._uncounted = SentCount()  # of events that belong to no response of the model
-        self.collected = 0  # stays 0: each delta is sent
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         return [_event(chunk) for choice, delta in deltas for chunk in self._chunks(choice, delta)]
-
-    def send(self, events: list[Buffer], sent: SentCount) -> None:
-        """Queue the events; the response counts as sent once they are written."""
-        if not self._events.has_begun:
-            self._events.begin(_OK)
-        self._events.add(b"".join(events), sent)
-        self._events.write()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
         """Send the missing finish reasons, the usage if requested, and `[DONE]`."""
@@ -94,16 +76,13 @@ class EventStreamWriter:
                 chunks += self._chunks(choice, ChoiceDelta(choice.index, "", "stop"))
         if self._request.include_usage:
             chunks.append(self._documents.usage_chunk(usage))
-        self._end([_event(chunk) for chunk in chunks])
+        self._end([*map(_event, chunks), _DONE])
 
     def fail(self, error: ApiError) -> None:
         if self._events.has_begun:
-            self._end([_event(error.document())])
+            self._end([_event(error.document()), _DONE])
         else:
             self._exchange.respond(error.response())
-
-    def abandon(self) -> None:
-        """Nothing is collected."""
 
     def _chunks(self, choice: Choice, delta: ChoiceDelta) -> list[dict[str, Any]]:
         if choice.finish_reason is not None:
@@ -129,10 +108,6 @@ class EventStreamWriter:
         if self._request.is_chat:
             return [self._documents.role_chunk(choice)]
         return [self._documents.echo_chunk(choice)] if choice.prompt else []
-
-    def _end(self, events: list[Buffer]) -> None:
-        self._events.end()
-        self.send([*events, _DONE], self._uncounted)
 
 
 def _event(document: dict[str, Any]) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from naiad.frontends.collected import CollectedBytes
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
-from naiad.frontends.http1.server_sent_events import SentCount
+from naiad.frontends.http1.server_sent_events import EventWriter, SentCount
 from naiad.frontends.request_budget import RequestBudget
 from naiad.protocol.inference import Buffer, InferResponse, SubmittedRequest
 from naiad_llm.openai.errors import SERVER_ERROR, UNAVAILABLE, ApiError, to_api_error
@@ -27,6 +27,9 @@ from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.vllm_tensors import ChoiceDelta, read_output
 
 logger = logging.getLogger("naiad.openai")
+
+_OK = 200
+_JOINED = 1 << 16  # bytes of events below which they are joined
 
 
 @dataclass(slots=True)
@@ -79,17 +82,19 @@ class Choice:
 
 
 class ResponseWriter(Protocol):
-    """Writes one response to the client."""
+    """Writes one response to the client: its end, unless it is a `StreamWriter`."""
 
-    @property
-    def collected(self) -> int:
-        """Bytes of output that are held until the end."""
+    collected: int = 0  # bytes of output that are held until the end
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:
         """Apply new output to its choices; return the events to send for it, in parts."""
 
-    def send(self, events: list[Buffer], sent: SentCount) -> None:
-        """Send what `add` returned for one response of the model, and report that response as sent."""
+    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
+        """Send what `add` returned for one response of the model, and report that response as sent.
+
+        The client's reading speed does not matter before the end.
+        """
+        sent.add()
 
     def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
         """Complete the response."""
@@ -99,6 +104,27 @@ class ResponseWriter(Protocol):
 
     def abandon(self) -> None:
         """Free what was collected: the client has left. `finish` or `fail` follows."""
+        self.collected = 0
+
+
+class StreamWriter(ResponseWriter, Protocol):
+    """Writes a response as a stream of events, as fast as the client reads."""
+
+    _events: EventWriter
+
+    def send(self, events: list[Buffer], sent: SentCount) -> None:
+        """Queue the events; the response counts as sent once they are written."""
+        if not self._events.has_begun:
+            self._events.begin(_OK)
+        if sum(map(len, events)) < _JOINED:
+            self._events.add(b"".join(events), sent)
+        else:
+            self._events.add_long(events, sent)
+        self._events.write()
+
+    def _end(self, events: list[Buffer]) -> None:
+        self._events.end()
+        self.send(events, SentCount())  # of events that belong to no response of the model
 
 
 class TextResponse:

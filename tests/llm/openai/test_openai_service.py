@@ -11,7 +11,7 @@ import pytest
 from support.server import ServerProcess, free_ports
 
 from naiad.core.errors import OptionError
-from naiad_llm.extension import context_length
+from naiad_llm.extension import EXTENSION
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.template import ChatTemplate
 
@@ -246,7 +246,7 @@ def test_the_length_of_the_context_is_read_from_the_models_files(tmp_path, setti
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "config.json").write_text('{"max_position_embeddings": 2048}')
     (tmp_path / "model.json").write_text(json.dumps(settings))
-    assert context_length(tmp_path) == length
+    assert EXTENSION.context_length(tmp_path) == length
 
 
 def test_adapters_are_listed_with_their_models(tmp_path):

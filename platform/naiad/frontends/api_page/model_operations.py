@@ -12,7 +12,7 @@ from naiad.protocol.metadata import ModelMetadata, TensorMetadata
 
 TAG = "loaded models"
 _MOST_ELEMENTS = 64  # elements of all inputs together in an example; the page makes longer ones on demand
-_FLOATS = frozenset({Datatype.FP32, Datatype.FP64})
+_FLOATS = frozenset({Datatype.FP16, Datatype.BF16, Datatype.FP32, Datatype.FP64})
 _BINARY = frozenset({Datatype.FP16, Datatype.BF16})  # without a form in JSON (KServe v2's extension for binary tensors)
 _STRING = {"type": "string"}
 _PARAMETERS = {"$ref": "#/components/schemas/Parameters"}
@@ -138,7 +138,7 @@ def _tensor(tensor: TensorMetadata, *, is_input: bool) -> dict[str, Any]:
     properties["shape"] = shape
     datatype = BY_NAME[tensor.datatype]
     if datatype not in _BINARY:
-        element = _element(datatype)
+        element = element_schema(datatype)
         items = {"anyOf": [element, {"type": "array", "items": {}}]} if is_input else element
         properties["data"] = {
             "type": "array",
@@ -195,7 +195,7 @@ def _generate(metadata: ModelMetadata, max_batch_size: int, *, is_stream: bool) 
 def _flat(tensor: TensorMetadata, *, is_needed: bool) -> dict[str, Any]:
     """A tensor as a value of flat JSON: its only element, or all in a list."""
     datatype = BY_NAME[tensor.datatype]
-    element = {} if datatype in _BINARY else _element(datatype)
+    element = {} if datatype in _BINARY else element_schema(datatype)
     return {
         "description": f"{tensor.datatype} {list(tensor.shape)}" + ("" if is_needed else ", optional"),
         "anyOf": [element, {"type": "array", "items": element}],
@@ -205,7 +205,8 @@ def _flat(tensor: TensorMetadata, *, is_needed: bool) -> dict[str, Any]:
 # -- elements ---------------------------------------------------------------------------------------------------------
 
 
-def _element(datatype: Datatype) -> dict[str, Any]:
+def element_schema(datatype: Datatype) -> dict[str, Any]:
+    """The JSON schema of one element of a tensor."""
     if datatype is Datatype.BOOL:
         return {"type": "boolean"}
     if datatype is Datatype.BYTES:
@@ -226,7 +227,7 @@ def _is_short(tensors: Sequence[TensorMetadata]) -> bool:
 
 
 def _samples(tensor: TensorMetadata) -> list[Any]:
-    return [_SAMPLES[_element(BY_NAME[tensor.datatype])["type"]]] * prod(_sample_shape(tensor))
+    return [_SAMPLES[element_schema(BY_NAME[tensor.datatype])["type"]]] * prod(_sample_shape(tensor))
 
 
 def _example(tensor: TensorMetadata) -> dict[str, Any]:
