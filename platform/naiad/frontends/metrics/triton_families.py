@@ -24,102 +24,45 @@ from naiad.frontends.metrics.families import (
 from naiad.protocol.metadata import CacheStatistics, ModelStatistics, SummaryValue
 from naiad.protocol.model_metrics import MetricKind, ModelMetricFamily
 
-_Value: TypeAlias = Callable[[ModelStatistics], int]
-_Gauge: TypeAlias = Callable[[ModelStatistics], float]
+_Value: TypeAlias = Callable[[ModelStatistics], float]
 
-_COUNT_FAMILIES: tuple[tuple[str, str, _Value], ...] = (
-    (
-        "nv_inference_count",
-        "Number of inferences performed (does not include cached requests)",
-        lambda model: model.inference_count,
+_HELP = {
+    "nv_inference_request_success": "Number of successful inference requests, all batch sizes",
+    "nv_inference_request_failure": "Number of failed inference requests, all batch sizes",
+    "nv_inference_count": "Number of inferences performed (does not include cached requests)",
+    "nv_inference_exec_count": "Number of model executions performed (does not include cached requests)",
+    "nv_cache_num_hits_per_model": "Number of cache hits per model",
+    "nv_cache_num_misses_per_model": "Number of cache misses per model",
+    "nv_cache_hit_duration_per_model": "Total cache hit duration per model, in microseconds",
+    "nv_cache_miss_duration_per_model": "Total cache miss (insert+lookup) duration per model, in microseconds",
+    "nv_inference_pending_request_count": "Instantaneous number of pending requests awaiting execution per-model.",
+    "nv_model_load_duration_secs": "Model load time in seconds",
+    "naiad_error_responses_total": (
+        "Number of requests whose response was an error of the model; they count as successful"
     ),
-    (
-        "nv_inference_exec_count",
-        "Number of model executions performed (does not include cached requests)",
-        lambda model: model.execution_count,
-    ),
-)
-_DURATION_FAMILIES: tuple[tuple[str, str, _Value], ...] = (
-    (
-        "nv_inference_request_duration_us",
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-        lambda model: model.success.ns // 1000,
-    ),
-    (
-        "nv_inference_queue_duration_us",
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        lambda model: model.queue.ns // 1000,
-    ),
-    (
-        "nv_inference_compute_input_duration_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-        lambda model: model.compute_input.ns // 1000,
-    ),
-    (
-        "nv_inference_compute_infer_duration_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        lambda model: model.compute_infer.ns // 1000,
-    ),
-    (
-        "nv_inference_compute_output_duration_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        lambda model: model.compute_output.ns // 1000,
-    ),
-)
+}
 
-_GAUGE_FAMILIES: tuple[tuple[str, str, _Gauge], ...] = (
-    (
-        "nv_inference_pending_request_count",
-        "Instantaneous number of pending requests awaiting execution per-model.",
-        lambda model: model.pending_count,
-    ),
-    ("nv_model_load_duration_secs", "Model load time in seconds", lambda model: model.load_seconds),
-)
-
-_CACHE_FAMILIES: tuple[tuple[str, str, _Value], ...] = (
-    ("nv_cache_num_hits_per_model", "Number of cache hits per model", lambda model: model.cache_hit.count),
-    ("nv_cache_num_misses_per_model", "Number of cache misses per model", lambda model: model.cache_miss.count),
-    (
-        "nv_cache_hit_duration_per_model",
-        "Total cache hit duration per model, in microseconds",
-        lambda model: model.cache_hit.ns // 1000,
-    ),
-    (
-        "nv_cache_miss_duration_per_model",
-        "Total cache miss (insert+lookup) duration per model, in microseconds",
-        lambda model: model.cache_miss.ns // 1000,
-    ),
-)
-
+# The parts of a request with `nv_inference_<part>_duration_us` and `nv_inference_<part>_summary_us`: the field of the
+# statistics, and the words of their texts.
+_PARTS = {
+    "request": ("success", "Summary of", "inference request", "includes"),
+    "queue": ("queue", "Summary of", "inference queuing", "includes"),
+    "compute_input": ("compute_input", "Cumulative", "compute input", "does not include"),
+    "compute_infer": ("compute_infer", "Cumulative", "compute inference", "does not include"),
+    "compute_output": ("compute_output", "Cumulative", "inference compute output", "does not include"),
+}
 _SUMMARIES = {
-    "request": (
-        "nv_inference_request_summary_us",
-        "Summary of inference request duration in microseconds (includes cached requests)",
-    ),
-    "queue": (
-        "nv_inference_queue_summary_us",
-        "Summary of inference queuing duration in microseconds (includes cached requests)",
-    ),
-    "compute_input": (
-        "nv_inference_compute_input_summary_us",
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-    ),
-    "compute_infer": (
-        "nv_inference_compute_infer_summary_us",
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-    ),
-    "compute_output": (
-        "nv_inference_compute_output_summary_us",
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-    ),
-    "cache_hit": (
-        "nv_cache_hit_summary_per_model",
-        "Summary of cache hit counts/durations per model, in microseconds.",
-    ),
-    "cache_miss": (
-        "nv_cache_miss_summary_per_model",
-        "Summary of cache miss counts/durations per model, in microseconds.",
-    ),
+    **{
+        part: (f"nv_inference_{part}_summary_us", f"{kind} {what} duration in microseconds ({whether} cached requests)")
+        for part, (_, kind, what, whether) in _PARTS.items()
+    },
+    **{
+        f"cache_{what}": (
+            f"nv_cache_{what}_summary_per_model",
+            f"Summary of cache {what} counts/durations per model, in microseconds.",
+        )
+        for what in ("hit", "miss")
+    },
 }
 
 _FAILURE_REASONS = ("OTHER", "BACKEND", "CANCELED", "REJECTED")
@@ -129,27 +72,29 @@ def model_families(statistics: Sequence[ModelStatistics], *, with_durations: boo
     """The metrics of each model version, sums of durations and the cache's counters only *with_durations*."""
     cached = [model for model in statistics if model.is_cached]
     durations = [
-        *(_counter(name, text, statistics, value) for name, text, value in _DURATION_FAMILIES),
-        *(_counter(name, text, cached, value) for name, text, value in _CACHE_FAMILIES),
+        counter(
+            f"nv_inference_{part}_duration_us",
+            f"Cumulative {what} duration in microseconds ({whether} cached requests)",
+            _samples(statistics, _microseconds(field)),
+        )
+        for part, (field, _, what, whether) in _PARTS.items()
+    ]
+    durations += [
+        _counter("nv_cache_num_hits_per_model", cached, lambda model: model.cache_hit.count),
+        _counter("nv_cache_num_misses_per_model", cached, lambda model: model.cache_miss.count),
+        _counter("nv_cache_hit_duration_per_model", cached, _microseconds("cache_hit")),
+        _counter("nv_cache_miss_duration_per_model", cached, _microseconds("cache_miss")),
     ]
     return [
-        _counter(
-            "nv_inference_request_success",
-            "Number of successful inference requests, all batch sizes",
-            statistics,
-            lambda model: model.success.count,
-        ),
+        _counter("nv_inference_request_success", statistics, lambda model: model.success.count),
         _failures(statistics),
-        *(_counter(name, text, statistics, value) for name, text, value in _COUNT_FAMILIES),
+        _counter("nv_inference_count", statistics, lambda model: model.inference_count),
+        _counter("nv_inference_exec_count", statistics, lambda model: model.execution_count),
         *(durations if with_durations else ()),
-        *(gauge(name, text, _samples(statistics, value)) for name, text, value in _GAUGE_FAMILIES),
+        _gauge("nv_inference_pending_request_count", statistics, lambda model: model.pending_count),
+        _gauge("nv_model_load_duration_secs", statistics, lambda model: model.load_seconds),
         *_latency_families(statistics),
-        _counter(
-            "naiad_error_responses_total",
-            "Number of requests whose response was an error of the model; they count as successful",
-            statistics,
-            lambda model: model.error_responses,
-        ),
+        _counter("naiad_error_responses_total", statistics, lambda model: model.error_responses),
     ]
 
 
@@ -173,12 +118,20 @@ def system_families() -> list[Family]:
     ]
 
 
-def _counter(name: str, text: str, statistics: Iterable[ModelStatistics], value: _Value) -> Family:
-    return counter(name, text, _samples(statistics, value))
+def _counter(name: str, statistics: Iterable[ModelStatistics], value: _Value) -> Family:
+    return counter(name, _HELP[name], _samples(statistics, value))
 
 
-def _samples(statistics: Iterable[ModelStatistics], value: _Gauge) -> list[Sample]:
+def _gauge(name: str, statistics: Iterable[ModelStatistics], value: _Value) -> Family:
+    return gauge(name, _HELP[name], _samples(statistics, value))
+
+
+def _samples(statistics: Iterable[ModelStatistics], value: _Value) -> list[Sample]:
     return [Sample(model_labels(model), value(model)) for model in statistics]
+
+
+def _microseconds(field: str) -> _Value:
+    return lambda model: getattr(model, field).ns // 1000
 
 
 def _failures(statistics: Iterable[ModelStatistics]) -> Family:
@@ -191,7 +144,7 @@ def _failures(statistics: Iterable[ModelStatistics]) -> Family:
         for model in statistics
         for reason in _FAILURE_REASONS
     ]
-    return counter("nv_inference_request_failure", "Number of failed inference requests, all batch sizes", samples)
+    return counter("nv_inference_request_failure", _HELP["nv_inference_request_failure"], samples)
 
 
 def _latency_families(statistics: Sequence[ModelStatistics]) -> Iterator[Family]:
