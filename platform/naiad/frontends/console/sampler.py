@@ -9,11 +9,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from math import nan
 from pathlib import Path
 from typing import Protocol
 
+from naiad.engine.facade import EngineFacade
 from naiad.frontends.console.history import STEP_SECONDS, History
 from naiad.frontends.console.troubles import (
     RecentTroubles,
@@ -44,14 +45,21 @@ class ProcessUse:
     cpu_seconds: float
 
 
-class SampledEngine(Protocol):
-    """What the sampler reads of the engine."""
+class ConsoleEngine(EngineFacade, Protocol):
+    """The engine as the console uses it: also with what clients cannot ask for."""
 
-    def statistics(self) -> Iterable[ModelStatistics]:
-        """Statistics of all models."""
+    @property
+    def is_draining(self) -> bool:
+        """Whether the server still serves, while clients should connect to other servers."""
 
-    def instances(self) -> Iterable[InstanceStatus]:
-        """All instances."""
+    def instances(self) -> list[InstanceStatus]:
+        """All instances with the state of their guests."""
+
+    def demand_states(self) -> Mapping[str, str]:
+        """The state of each model that is loaded on demand, by its key: dormant, loading, loaded, failed."""
+
+    def call_counts(self) -> Mapping[tuple[str, str], int]:
+        """How many calls models made to models, by the names of both."""
 
 
 @dataclass(slots=True)
@@ -66,13 +74,16 @@ class _Counts:
     latencies: Counter[int] = field(default_factory=Counter)
     first_latencies: Counter[int] = field(default_factory=Counter)
 
+    def __add__(self, other: _Counts) -> _Counts:
+        return _Counts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
 
 class Sampler:
     """Adds a sample to a history every few seconds."""
 
     def __init__(
         self,
-        engine: SampledEngine,
+        engine: ConsoleEngine,
         metrics: Iterable[ModelMetricFamily],  # the metrics of models; each iteration gives the current ones
         history: History,
         roles: Callable[[], Mapping[int, str]],  # the processes of the server other than guests, with what each does
@@ -117,7 +128,7 @@ class Sampler:
         changes = {key: _change(each, self._before.get(key)) for key, each in counts.items()}
         self._before = counts
         figures = {key: _figures(change, seconds) for key, change in changes.items()}
-        figures[""] = _figures(_sum_of(changes.values()), seconds)
+        figures[""] = _figures(sum(changes.values(), _Counts()), seconds)
         memory: Counter[str] = Counter()
         cpu: dict[str, float] = {}
         for instance in instances:
@@ -164,27 +175,16 @@ def _counts_of(statistics: Iterable[ModelStatistics], metrics: Iterable[ModelMet
                 tokens[name] = tokens.get(name, 0.0) + metric.value
     counts: dict[str, _Counts] = {}
     for each in statistics:
-        sums = counts.setdefault(model_key(each.namespace, each.name), _Counts(tokens=tokens.get(each.name, 0.0)))
-        sums.success += each.success.count - each.error_responses
-        sums.failed += failed_count(each) + rejected_count(each)
-        sums.waiting += each.pending_count
-        sums.running += each.running_count
-        sums.latencies.update(each.latencies)
-        sums.first_latencies.update(each.first_latencies)
+        key = model_key(each.namespace, each.name)
+        counts[key] = counts.get(key, _Counts(tokens=tokens.get(each.name, 0.0))) + _Counts(
+            success=each.success.count - each.error_responses,
+            failed=failed_count(each) + rejected_count(each),
+            waiting=each.pending_count,
+            running=each.running_count,
+            latencies=Counter(each.latencies),
+            first_latencies=Counter(each.first_latencies),
+        )
     return counts
-
-
-def _sum_of(counts: Iterable[_Counts]) -> _Counts:
-    whole = _Counts()
-    for each in counts:
-        whole.success += each.success
-        whole.failed += each.failed
-        whole.waiting += each.waiting
-        whole.running += each.running
-        whole.tokens += each.tokens
-        whole.latencies.update(each.latencies)
-        whole.first_latencies.update(each.first_latencies)
-    return whole
 
 
 def _change(now: _Counts, before: _Counts | None) -> _Counts:

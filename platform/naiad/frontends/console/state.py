@@ -12,9 +12,8 @@ from typing import Any, Protocol
 
 from naiad.core.errors import InvalidRequestError, NaiadError
 from naiad.core.logs import LogLine
-from naiad.engine.facade import EngineFacade
 from naiad.frontends.console.history import History
-from naiad.frontends.console.sampler import Sampler
+from naiad.frontends.console.sampler import ConsoleEngine, Sampler
 from naiad.frontends.console.troubles import RECENT_SECONDS, Troubles
 from naiad.protocol.metadata import IndexEntry, InstanceStatus, ModelMetadata, ModelStatistics, TensorMetadata
 from naiad.protocol.model_metrics import ModelMetricFamily
@@ -25,23 +24,6 @@ from naiad.protocol.text_models import can_embed, can_generate_text
 _REASON_CHARACTERS = 300
 _REASON_END = 100
 _SUGGESTION = "; did you mean "
-
-
-class ConsoleEngine(EngineFacade, Protocol):
-    """The engine as the console uses it: also with what clients cannot ask for."""
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether the server still serves, while clients should connect to other servers."""
-
-    def instances(self) -> list[InstanceStatus]:
-        """All instances with the state of their guests."""
-
-    def demand_states(self) -> Mapping[str, str]:
-        """The state of each model that is loaded on demand, by its key: dormant, loading, loaded, failed."""
-
-    def call_counts(self) -> Mapping[tuple[str, str], int]:
-        """How many calls models made to models, by the names of both."""
 
 
 class ServerFacts(Protocol):

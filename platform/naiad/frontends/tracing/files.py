@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -222,8 +222,7 @@ class _WriterThread:
     """Runs calls one after the other on a thread, which starts with the first call and does not keep the process."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()  # None is the last one
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._progress = 0
@@ -234,22 +233,17 @@ class _WriterThread:
         return self._thread is not None
 
     def put(self, call: Callable[[], None]) -> None:
-        with self._changed:
-            self._calls.append(call)
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="naiad-traces", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError:  # no more threads are allowed: the next call may start one
-                    return
+        self._calls.put(call)
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="naiad-traces", daemon=True)
+            with contextlib.suppress(RuntimeError):  # no more threads are allowed: the next call may start one
+                thread.start()
                 self._thread = thread
-            self._changed.notify_all()
 
     def close(self) -> bool:
         """Run the calls that are left; False if the last of them makes no progress, or takes too long."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
+        self._is_closing = True
+        self._calls.put(None)
         thread = self._thread
         if thread is None:
             return True
@@ -276,13 +270,7 @@ class _WriterThread:
             time.sleep(_PAUSE_SECONDS)
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._calls:
-                    if self._is_closing:
-                        return
-                    self._changed.wait()
-                call = self._calls.popleft()
+        while (call := self._calls.get()) is not None:
             call()
             self.on_progress()
             del call  # it refers to traces

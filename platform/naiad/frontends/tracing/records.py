@@ -146,10 +146,8 @@ class JsonRecorder:
         self.record(name, when)
 
     def record_compute(self, times: ComputeTimes) -> None:
-        self.record("COMPUTE_START", times.start)
-        self.record("COMPUTE_INPUT_END", times.input_end)
-        self.record("COMPUTE_OUTPUT_START", times.output_start)
-        self.record("COMPUTE_END", times.end)
+        for name, when in times.events():
+            self.record(name, when)
 
     def begin(self) -> None:
         """Record the start of the request, and its inputs at the level TENSORS."""

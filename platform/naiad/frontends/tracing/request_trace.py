@@ -8,6 +8,7 @@ store: JSON records for files (`records`), or spans of OpenTelemetry (`spans`).
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from naiad.core.errors import NaiadError
@@ -22,6 +23,11 @@ class ComputeTimes(NamedTuple):
     input_end: int  # the guest began to execute
     output_start: int  # the guest finished executing
     end: int  # the host received the response
+
+    def events(self) -> Iterator[tuple[str, int]]:
+        """The times by the names of their events, in order."""
+        names = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END")
+        return zip(names, self, strict=True)
 
 
 class TraceRecorder(Protocol):

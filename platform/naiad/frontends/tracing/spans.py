@@ -165,10 +165,8 @@ class SpanRecorder:
     def record_compute(self, times: ComputeTimes) -> None:
         offset = self._root.offset
         span, _ = self._root.exporter.start_span("compute", self._context, times.start + offset)
-        span.add_event("COMPUTE_START", timestamp=times.start + offset)
-        span.add_event("COMPUTE_INPUT_END", timestamp=times.input_end + offset)
-        span.add_event("COMPUTE_OUTPUT_START", timestamp=times.output_start + offset)
-        span.add_event("COMPUTE_END", timestamp=times.end + offset)
+        for name, when in times.events():
+            span.add_event(name, timestamp=when + offset)
         span.end(times.end + offset)
 
     def begin(self) -> None:
