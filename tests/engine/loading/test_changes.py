@@ -17,9 +17,10 @@ from fakes.clock import turns
 from naiad_stub.load_spec import NativeCode
 
 from naiad.config.model.environment_source import EnvironmentSource
+from naiad.config.server.metrics_options import MetricsConfig
 from naiad.core import blocking
 from naiad.core.errors import Code, ModelError, NaiadError
-from naiad.engine.loading import unchanged
+from naiad.engine.loading import instance_change, loader, unchanged
 from naiad.engine.response_cache import ResponseCache
 from naiad.engine.serving.dormant import DormantVersion
 from naiad.models.repository.layout import ModelFiles
@@ -27,6 +28,7 @@ from naiad.models.repository.repositories import LocalRepository, Repositories
 from naiad.models.resolution.native_library import NativeLibrary
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START
 
+SCALED = parameter("min_instances", 1) + parameter("max_instances", 3) + parameter("scale_idle_seconds", 10)
 SEQUENTIAL = UNNAMED + "sequence_batching { direct {} max_sequence_idle_microseconds: 60000000 }\n"
 
 
@@ -365,6 +367,37 @@ def test_a_resolution_that_fails_keeps_its_steps_for_explanations(host):
     host.run(check)
 
 
+def test_what_a_version_counts_is_as_the_settings_say(host, monkeypatch):
+    async def check() -> None:
+        host.add("m")
+        await host.load()
+        served = host.version()
+        is_measured = host.engine._settings.counts_latencies
+        assert (served.totals.latencies is None, served.totals.durations is None) == (not is_measured,) * 2
+        assert served.totals.namespace == ""
+        waiting: list[None] = []
+        calls = host.engine._order._loads._services.calls
+        monkeypatch.setattr(calls, "on_call_waiting", lambda: waiting.append(None))
+        host.add("m", more=parameter("x", "y"))
+        await host.load()
+        give_up(host.version())
+        assert waiting == [None], "a call may wait for an instance that there is no more"
+
+    host.run(check)
+    host.run(check, metrics=MetricsConfig(summaries=True), counts_latencies=True)
+
+
+def test_a_version_of_a_namespace_counts_for_that(host):
+    folder = host.add("m").parent
+    repositories = Repositories([LocalRepository(folder)], is_namespaced=True)
+
+    async def check() -> None:
+        await host.load()
+        assert host.version().totals.namespace == str(folder)
+
+    host.run(check, repositories=repositories)
+
+
 # -- ensembles
 
 
@@ -443,6 +476,17 @@ def test_a_model_on_demand_is_described_without_its_guests_and_counts_through_it
 
     host.run(check, is_demand=True, is_explicit=False)
     assert [server.is_running for server in host.fork_servers] == [False]
+
+
+@pytest.mark.parametrize("code", [CODE, COMPLETING])
+def test_a_model_on_demand_whose_configuration_is_invalid_is_not_served_if_a_load_cannot_complete_it(host, code):
+    host.add("m", UNNAMED.replace("dims: 2", "dims: 0", 1), code=code)
+
+    async def check() -> None:
+        is_invalid = code == CODE
+        assert host.index()[0].startswith("m 1 UNAVAILABLE: " if is_invalid else "m 1 READY: ")
+
+    host.run(check, is_demand=True, is_explicit=False)
 
 
 @pytest.mark.parametrize(
@@ -610,6 +654,13 @@ def test_a_change_of_instances_alone_starts_and_ends_only_those(host, caplog):
             await host.load()
         assert [guest.spec.name for guest in host.guests] == ["m_0_0", "m_0_1", "m_0_2"]
         assert said(caplog)[-1].startswith("successfully loaded 'm' in 0.00 s")
+        for message in ("is loaded and has not changed since", "version 1: all stay", "has not changed since"):
+            with caplog.at_level(logging.INFO):
+                await host.load()
+            assert any(each.endswith(message) for each in said(caplog))
+            host.add("m", more=instances(3) + "# a comment")
+            os.utime(host.folder / "models/m/config.pbtxt", (1, 1))
+        assert len(host.guests) == 3
         host.add("m", more=instances(1))
         await host.load()
         await asyncio.sleep(1)
@@ -629,6 +680,72 @@ def test_a_change_of_instances_alone_starts_and_ends_only_those(host, caplog):
         give_up(before)
         await host.load()
         assert host.version() is not before
+
+    host.run(check)
+
+
+@pytest.mark.parametrize(
+    ("more", "now", "expected"),
+    [
+        ("", "1/3", {}),
+        ("", "1/3", {"MKL_NUM_THREADS": "7"}),
+        (SCALED, "1/3", {}),
+    ],
+    ids=["by default", "with a variable of the environment", "that follow the load"],
+)
+def test_instances_that_are_added_share_the_processors_with_the_others(host, monkeypatch, more, now, expected):
+    for module in (loader, instance_change):
+        monkeypatch.setattr(module, "threads_each", lambda number: f"1/{number}")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1/2")  # the user's, who may have chosen what is usual
+    host.environment = {"environ": lambda own: {**own, **expected}}
+    host.add("m", more=more or instances(2))
+
+    async def check() -> None:
+        await host.load()
+        if more:
+            for _ in range(4):
+                host.ask()
+            await asyncio.sleep(1)
+        else:
+            host.add("m", more=instances(3))
+            await host.load()
+        spec = host.guests[-1].spec
+        expected.setdefault("MKL_NUM_THREADS", now)
+        assert {name: spec.environ[name] for name in (*expected, "OMP_NUM_THREADS", "NUMEXPR_NUM_THREADS")} == {
+            **expected,
+            "OMP_NUM_THREADS": "1/2",
+            "NUMEXPR_NUM_THREADS": now,
+        }
+        assert (spec.name, spec.load.instance_name) == (host.version().instances[-1].name,) * 2
+        (group,) = json.loads(spec.load.model_config)["instance_group"]
+        assert group["count"] == len(host.version().instances)
+
+    host.run(check)
+
+
+@pytest.mark.parametrize(
+    ("now", "started"),
+    [
+        (instances(2).replace("KIND_CPU", "KIND_MODEL"), 2),
+        (instances(2, "rate_limiter { priority: 2 }"), 2),
+        (instances(2, 'name: "m_0"'), 0),
+        (instances(2) + "version_policy { latest { num_versions: 3 } }", 0),
+    ],
+    ids=["another kind", "something else of the group", "the name that it had", "the versions"],
+)
+def test_instances_are_started_again_if_more_than_their_number_changes(host, now, started):
+    host.add("m", more=instances(2))
+
+    async def check() -> None:
+        await host.load()
+        before = host.version()
+        host.add("m", more=now)
+        await host.load()
+        assert host.version() is before
+        assert len(host.guests) == 2 + started
+        kind = "MODEL" if "KIND_MODEL" in now else "CPU"
+        assert [guest.spec.load.instance_kind for guest in host.guests[2:]] == [kind] * started
+        assert before.config.message.version_policy.latest.num_versions == (3 if "latest" in now else 1)
 
     host.run(check)
 
@@ -688,9 +805,6 @@ def test_the_instances_of_a_native_model_are_loaded_again_together(host):
     host.run(check)
 
 
-SCALED = parameter("min_instances", 1) + parameter("max_instances", 3) + parameter("scale_idle_seconds", 10)
-
-
 def test_the_number_of_instances_follows_the_load(host, caplog):
     host.add("m", more=SCALED)
 
@@ -726,6 +840,31 @@ def test_the_number_of_instances_follows_the_load(host, caplog):
     host.run(check)
 
 
+def test_instances_that_are_in_use_and_versions_that_were_replaced_are_not_scaled(host):
+    host.add("m", more=parameter("max_instances", 4))
+
+    async def check() -> None:
+        await host.load()
+        scale, served = host.engine._order.scale, host.version()
+        await scale("m", served, 4)
+        assert len(served.instances) == len(host.guests) == 4
+        for _ in range(2):
+            host.ask()
+        await scale("m", served, 1)
+        assert len(served.instances) == 2
+        await scale("m", served, 2)
+        assert len(host.guests) == 4
+        for guest in host.guests[:2]:
+            guest.answer()
+        host.add("m", more=parameter("max_instances", 4) + parameter("x", "y"))
+        await host.load()
+        await asyncio.sleep(1)
+        await scale("m", served, 3)
+        assert len(host.guests) == 5
+
+    host.run(check)
+
+
 def test_instances_that_cannot_be_added_are_tried_again_later(host, caplog):
     host.add("m", more=SCALED)
 
@@ -745,6 +884,22 @@ def test_instances_that_cannot_be_added_are_tried_again_later(host, caplog):
         await asyncio.sleep(11)
         assert len(host.version().instances) > 1
         assert next(iter(host.engine._scaling._versions.values())).state.failures == 0
+
+    host.run(check)
+
+
+def test_nothing_is_scaled_after_the_stop(host):
+    host.add("m", more=SCALED)
+
+    async def check() -> None:
+        await host.load()
+        await host.engine._scaling.stop()
+        host.add("m", more=SCALED + parameter("x", "y"))
+        await host.load()
+        for _ in range(4):
+            host.ask()
+        await asyncio.sleep(2)
+        assert len(host.version().instances) == 1
 
     host.run(check)
 

@@ -440,6 +440,29 @@ def test_a_guest_that_cannot_be_stopped_does_not_keep_others_from_its_place(cloc
     run(clock, monkeypatch, check, memory=100 * MB)
 
 
+@pytest.mark.parametrize("grows", [False, True])
+def test_room_for_the_next_loads_is_kept_where_models_are_small(clock, monkeypatch, grows):
+    async def check(world: World) -> None:
+        world.add("a", "b", size=10 * MB)
+        for key in "ab":  # so that their sizes are known
+            world.ask(key)
+            await asyncio.sleep(0.1)
+            world.put_to_sleep(key)
+        world.slept.clear()
+        world.pin("pinned", (800 if grows else 900) * MB)
+        for key in "ab":
+            assert world.slept == []
+            world.ask(key)
+            await asyncio.sleep(0.1)
+        if grows:
+            assert world.slept == []
+            world.sizes["pinned"] = 900 * MB
+            await asyncio.sleep(1)
+        assert world.slept == ["a"]
+
+    run(clock, monkeypatch, check, memory=1000 * MB)
+
+
 @pytest.mark.parametrize("is_urgent", [False, True])
 def test_a_load_within_the_limit_is_none_beyond_it(clock, monkeypatch, caplog, is_urgent):
     async def check(world: World) -> None:

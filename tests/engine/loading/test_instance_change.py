@@ -60,7 +60,7 @@ def loaded(before: ModelConfig, processes: int) -> Any:
 def is_in_place(before: str, now: str, processes: int) -> bool:
     """Whether a change leaves the version's other instances as they are; else it is loaded again."""
     old, new = config(PLAIN, before), config(PLAIN, now)
-    found = changed_instances(loaded(old, processes), old.message, new.message)
+    found = changed_instances(loaded(old, processes), new.message)
     assert found is None or found.message.instance_group == new.message.instance_group
     return found is not None
 
@@ -83,4 +83,22 @@ def test_a_model_with_an_instance_that_was_given_up_in_another_process_is_loaded
     old = config(PLAIN, group(3))
     version = loaded(old, 3)
     version.replicas.statuses = lambda: [SimpleNamespace(state="given up")]
-    assert changed_instances(version, old.message, old.message) is None
+    assert changed_instances(version, old.message) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda version: setattr(version, "reason", "it failed"),
+        lambda version: setattr(version.instances[1], "reason", "it was given up"),
+        lambda version: setattr(version, "resolution", None),
+        lambda version: setattr(version.resolution, "library", object()),
+    ],
+    ids=["the version failed", "an instance was given up", "without a resolution", "a native backend"],
+)
+def test_a_version_that_may_not_change_in_place_is_loaded_again(change) -> None:
+    old = config(PLAIN, group(2))
+    version = loaded(old, 1)
+    assert changed_instances(version, old.message) is not None
+    change(version)
+    assert changed_instances(version, old.message) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from fakes.clock import Clock, turns
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.core.errors import Code, InvalidRequestError, NaiadError
+from naiad.core.errors import Code, InvalidRequestError, NaiadError, NotReadyError
 from naiad.engine.loading.load_order import LoadOrder
 from naiad.engine.loading.model_loads import LoadOutcome, ModelLoads
 from naiad.engine.loading.model_source import ModelSource
@@ -296,6 +297,16 @@ def test_the_name_of_a_model_means_the_one_of_its_own_namespace_or_the_only_one(
     assert set(world.changes()) == {"+one::a", "+two::b", "+one::e"}
 
 
+def test_a_model_that_names_others_no_more_is_not_loaded_after_them(world):
+    world.add("a")
+    for text in (after("a"), ensemble("a"), ""):
+        run(world.order.load([world.add("m", text or 'backend: "python"')]))
+        assert (world.after.get("m"), world.needs.get("m")) == (
+            frozenset("a") if text == after("a") else None,
+            frozenset("a") if text == ensemble("a") else None,
+        )
+
+
 # -- ensembles of loaded models
 
 
@@ -484,6 +495,31 @@ async def test_changes_of_one_model_wait_for_each_other(world):
     await asyncio.gather(loading, unloading)
     assert world.changes() == ["-m"]
     assert not world.order.is_changing("m")
+
+
+async def test_changes_in_progress_end_with_the_server_and_no_other_begins(world, caplog):
+    world.gate = asyncio.Event()
+    sources = {name: world.add(name) for name in "nm"}
+    loading = [asyncio.ensure_future(world.order.load([source])) for source in sources.values()]
+    while len(world.done) < 2:
+        await asyncio.sleep(0.001)
+    with caplog.at_level(logging.INFO):
+        await world.order.end_loads()
+    assert [each.getMessage() for each in caplog.records] == ["Ending the loads and unloads in progress: 'm', 'n'"]
+    assert not any(map(world.order.is_changing, sources))
+    world.changes()
+    for change in (
+        *loading,
+        world.order.load([sources["m"]]),
+        world.order.unload("m", with_members=False),
+    ):
+        with pytest.raises(NotReadyError, match="Server exiting"):
+            await change
+    assert world.changes() == []
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        await world.order.end_loads()
+    assert caplog.records == []
 
 
 def test_waking_and_scaling_count_as_changes(world):

@@ -29,6 +29,7 @@ from naiad.core.errors import (
     InvalidRequestError,
     ModelError,
     NaiadError,
+    NotReadyError,
 )
 from naiad.engine.loading import loader
 from naiad.engine.loading.instance_change import threads_each
@@ -243,6 +244,54 @@ def test_a_load_is_tried_again_as_often_as_the_server_says(host, caplog):
     host.run(host.fail, load_retries=1)
     said = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert said == ["loading 'm' failed (attempt 1): one", "failed to load 'm' version 1: Internal: two", "line 1"]
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_a_load_can_be_ended_between_its_steps_and_before_each_version(host, monkeypatch, steps):
+    """Three steps, and a version each; what it has prepared is started."""
+    host.add("m", more="version_policy { all {} }", versions=(1, 2))
+    left = [None] * steps
+
+    def check_cancelled() -> None:
+        if not left:
+            raise NotReadyError("it was ended")
+        left.pop()
+
+    monkeypatch.setattr(blocking, "check_cancelled", check_cancelled)
+
+    async def check() -> None:
+        if steps == 5:
+            await host.load()
+        else:
+            assert "it was ended" in (await host.fail()).message
+        prepared = max(0, steps - 3)
+        assert len(host.prepared) == len(host.guests) == prepared
+        assert [each.split(":")[0] for each in host.index() if "READY" in each] == [
+            f"m {number} READY" for number in range(1, prepared + 1)
+        ]
+
+    host.run(check)
+
+
+def test_an_unload_ends_the_load_in_progress_if_that_waits_for_something(host, monkeypatch):
+    ended: list[blocking.LendableSlot] = []
+
+    def end_when_lent(slot: blocking.LendableSlot) -> None:
+        ended.append(slot)
+
+    monkeypatch.setattr(blocking.LendableSlot, "end_when_lent", end_when_lent)
+    host.add("m")
+
+    async def check() -> None:
+        loading = asyncio.ensure_future(host.load())
+        await turns(3)
+        await host.engine.unload("other")
+        assert ended == []
+        await host.engine.unload("m")
+        assert len(ended) == 1
+        await loading
+
+    host.run(check)
 
 
 # -- how guests are started
@@ -463,6 +512,45 @@ def test_a_model_under_the_servers_own_interpreter_says_so(host):
         False,
     )
     assert found["code.imports_from_cwd"] is loader.imports_from_working_directory()
+
+
+def test_a_notice_about_a_file_of_several_models_is_logged_once(host, monkeypatch, caplog):
+    found = loader.resolve
+    monkeypatch.setattr(
+        loader, "resolve", lambda *given, **more: dataclasses.replace(found(*given, **more), notices=("an odd file",))
+    )
+
+    async def check() -> None:
+        for name in ("m", "n"):
+            host.add(name)
+            await host.load(name)
+
+    with caplog.at_level(logging.INFO):
+        host.run(check)
+    assert [each.getMessage() for each in caplog.records].count("an odd file") == 1
+
+
+def test_an_activated_environment_that_does_not_reach_a_model_is_reported_once(host, caplog):
+    class Activated:
+        def warning_about(self, model: str, python: Path) -> str:
+            return "" if model == "a" else f"{model} runs with {python}"
+
+    chosen = parameter("EXECUTION_ENV_PATH", host.folder)
+    native = dataclasses.replace(NATIVE, may_complete=False)
+
+    async def check() -> None:
+        for name, more, library in (
+            ("c", chosen, None),
+            ("d", "", native),
+            ("a", "", None),
+            *((each, "", None) for each in "mn"),
+        ):
+            host.library = library
+            host.add(name, more=more)
+            await host.load(name)
+
+    host.run(check, activated=Activated())
+    assert [each.getMessage() for each in caplog.records] == ["m runs with /env/bin/python"]
 
 
 # -- what is seen of a load

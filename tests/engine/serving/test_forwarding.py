@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from engine.submitting import submit
+from fakes.guests import launch_spec
 from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
@@ -37,6 +38,7 @@ class Guest:
     """A worker that executes nothing; the test ends its batches."""
 
     free_since = 0
+    spec = launch_spec()
 
     def __init__(self) -> None:
         self.batches: dict[int, ExecutingBatch] = {}
@@ -155,6 +157,16 @@ def test_requests_are_counted_like_all_others(version):
     # The one that had its layout checked was executed, too, and has failed.
     assert (found.inference_count, found.execution_count, found.success.count, found.fail.count) == (1, 2, 1, 1)
     assert found.success.ns > 100
+
+
+def test_a_request_that_cannot_be_forwarded_takes_the_long_way(version, caplog):
+    layout = version.check_layout()
+    forward, version.guest.forward = version.guest.forward, lambda *_: 1 // 0
+    assert version.forward(7, layout) is None
+    assert "cannot forward a request to 'm_0_0'" in caplog.text
+    assert len(version.in_flight) == 0
+    version.guest.forward = forward
+    assert version.forward(8, layout), "the guest is idle still"
 
 
 def test_a_request_without_a_free_guest_is_queued_and_not_forwarded(version):

@@ -26,9 +26,12 @@ def threads_each(instances: int) -> str:
     return str(max(1, usable_processors() // instances))
 
 
-def changed_instances(loaded: ModelVersion, before: pb.ModelConfig, now: pb.ModelConfig) -> ModelConfig | None:
-    """The configuration of *loaded* with the instances of *now*; None if the version has to be loaded again."""
-    if not are_instances_alone(before, now) or not may_change(loaded):
+def changed_instances(loaded: ModelVersion, now: pb.ModelConfig) -> ModelConfig | None:
+    """The configuration of *loaded* with the instances of *now*; None if the version has to be loaded again.
+
+    *now* differs from what *loaded* was loaded from in its instances alone.
+    """
+    if not may_change(loaded):  # an instance may have been given up since the load began
         return None
     message = pb.ModelConfig()
     message.CopyFrom(loaded.config.message)

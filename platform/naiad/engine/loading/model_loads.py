@@ -479,8 +479,8 @@ class ModelLoads:
 
         If one cannot be started, the instances stay as they were.
         """
-        before, files = self._origins[loaded.number], origin.source.files
-        changed = changed_instances(loaded, before.message, origin.message)
+        files = origin.source.files
+        changed = changed_instances(loaded, origin.message)
         if changed is None:
             return False
         if changed.message == loaded.config.message:
