@@ -16,58 +16,41 @@ from packaging.version import InvalidVersion, Version
 
 from naiad.environments.elf import required_versions
 from naiad.environments.ready_environment import ReadyEnvironment
-from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.findings import Finding, error_finding
 
 # Runtime libraries of compilers, and the conda packages that install them in an environment.
 _RUNTIMES = {"libstdc++.so.6": "libstdcxx-ng", "libgcc_s.so.1": "libgcc-ng", "libgomp.so.1": "libgomp"}
 
-_SYSTEM_FOLDERS = tuple(
-    Path(folder)
-    for folder in (
-        f"/lib/{platform.machine()}-linux-gnu",
-        f"/usr/lib/{platform.machine()}-linux-gnu",
-        "/lib64",
-        "/usr/lib64",
-        "/lib",
-        "/usr/lib",
-    )
-)
+_MULTIARCH = f"{platform.machine()}-linux-gnu"
+_SYSTEM_FOLDERS = (f"/lib/{_MULTIARCH}", f"/usr/lib/{_MULTIARCH}", "/lib64", "/usr/lib64", "/lib", "/usr/lib")
 _GLIBC = "GLIBC_"
 
 
 def examine_binaries(environment: ReadyEnvironment) -> list[Finding]:
     """Findings about symbol versions that compiled modules of an environment require and this machine lacks."""
-    return list(_examine(_compiled_in(environment.prefix), environment.prefix))
+    files = (file for library in environment.prefix.glob("lib/python3*") for file in library.rglob("*.so*"))
+    compiled = (file for file in files if file.is_file() and not file.is_symlink())
+    return list(examine_files(compiled, environment.prefix))
 
 
 def examine_own_modules(folder: Path, environment: ReadyEnvironment) -> Iterator[Finding]:
     """Findings about compiled modules beside a model's code: their symbol versions and their Python version."""
     files = sorted(folder.glob("*.so"))
-    yield from _examine(files, environment.prefix)
+    yield from examine_files(files, environment.prefix)
     for file in files:
         parts = file.name.split(".")
         tag = parts[1] if len(parts) > 2 else ""  # noqa: PLR2004 - the name is module.tag.so
         if tag.startswith("cpython-") and environment.abi and tag != environment.abi:
-            yield Finding(
-                severity=Severity.ERROR,
-                code="compiled-for-another-python",
-                message=f"{file.name} is compiled for {tag} and cannot be imported by {environment.abi}",
-                advice="compile it with the Python of the model's environment",
-                where=str(file),
+            yield error_finding(
+                "compiled-for-another-python",
+                f"{file.name} is compiled for {tag} and cannot be imported by {environment.abi}",
+                "compile it with the Python of the model's environment",
+                str(file),
             )
 
 
-def examine_file(file: Path, environment: ReadyEnvironment) -> Iterator[Finding]:
-    """Findings about symbol versions that one compiled file requires."""
-    yield from _examine([file], environment.prefix)
-
-
-def _compiled_in(prefix: Path) -> Iterator[Path]:
-    for library in prefix.glob("lib/python3*"):
-        yield from (file for file in library.rglob("*.so*") if file.is_file() and not file.is_symlink())
-
-
-def _examine(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:
+def examine_files(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:
+    """Findings about symbol versions that compiled files require and this machine, with this environment, lacks."""
     missing: defaultdict[tuple[str, str], list[Path]] = defaultdict(list)
     for file in files:
         for library, version in required_versions(file):
@@ -81,12 +64,11 @@ def _examine(files: Iterable[Path], prefix: Path) -> Iterator[Finding]:
     for library, (version, requiring) in sorted(newest.items()):
         others = len(requiring) - 1
         more = f" and {others} other file{'s' if others > 1 else ''} need" if others else " needs"
-        yield Finding(
-            severity=Severity.ERROR,
-            code="missing-symbols",
-            message=f"{requiring[0].name}{more} {version}, which {_provider(library, prefix)} does not have",
-            advice=_advice(library),
-            where=str(requiring[0]),
+        yield error_finding(
+            "missing-symbols",
+            f"{requiring[0].name}{more} {version}, which {_provider(library, prefix)} does not have",
+            _advice(library),
+            str(requiring[0]),
         )
 
 
@@ -108,7 +90,7 @@ def _glibc_has(version: str) -> bool:
 
 
 def _find(library: str, prefix: Path) -> Path | None:
-    folders = (prefix / "lib", *_SYSTEM_FOLDERS)
+    folders = (prefix / "lib", *map(Path, _SYSTEM_FOLDERS))
     return next((folder / library for folder in folders if (folder / library).is_file()), None)
 
 

@@ -23,7 +23,7 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.numpy_types import NUMPY_TYPES
 from naiad.sources.interpreters.distributions import folder_with_module, package_of, server_search_path
 from naiad.sources.interpreters.versions import version_text
-from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.findings import Finding, Severity, error_finding, warning_finding
 from naiad_operations.doctor.in_environment import run_in_environment
 
 # Modules that the guest provides; the environment need not have them.
@@ -68,25 +68,23 @@ def examine_code(
     }
     result = run_in_environment(environment, "_code_script.py", request)
     for problem in result["problems"]:
-        yield Finding(
-            severity=Severity.ERROR,
-            code=problem["code"],
-            message=f"Python {version_text(environment.version)}: {problem['message']}"
+        yield error_finding(
+            problem["code"],
+            f"Python {version_text(environment.version)}: {problem['message']}"
             if problem["code"] == "syntax"
             else problem["message"],
-            advice=_ADVICE[problem["code"]],
-            where=_where(problem),
+            _ADVICE[problem["code"]],
+            _where(problem),
         )
     if config is not None:
         yield from _examine_tensors(result["tensors"], config)
     for missing in result["missing"]:
         yield _missing_import(missing, environment)
     for name in result["absent"]:
-        yield Finding(
-            severity=Severity.WARNING,
-            code="prewarm",
-            message=f"{PREWARM} names {name}, which is not in {environment}, so its instances are not prewarmed",
-            advice=f"correct the name, or add {package_of(name) or 'its package'} to the environment",
+        yield warning_finding(
+            "prewarm",
+            f"{PREWARM} names {name}, which is not in {environment}, so its instances are not prewarmed",
+            f"correct the name, or add {package_of(name) or 'its package'} to the environment",
         )
 
 
@@ -105,25 +103,23 @@ def _examine_tensors(tensors: Iterable[dict[str, Any]], config: ModelConfig) -> 
             found.add((what, name))
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.55)
             consequence = "so that it never gets one" if is_input else "so that clients do not get it"
-            yield Finding(
-                severity=Severity.WARNING,
-                code="unknown-tensor",
-                message=f"the code {'reads the input' if is_input else 'makes the output'} '{name}', which the "
+            yield warning_finding(
+                "unknown-tensor",
+                f"the code {'reads the input' if is_input else 'makes the output'} '{name}', which the "
                 f"configuration does not have, {consequence}; its {what} are {', '.join(names)}",
-                advice=f"{f'correct it to {near[0]}' if near else 'correct it'}, or declare it in config.pbtxt",
-                where=_where(tensor),
+                f"{f'correct it to {near[0]}' if near else 'correct it'}, or declare it in config.pbtxt",
+                _where(tensor),
             )
         elif (
             not is_input and sent is not None and wanted is not None and wanted is not Datatype.BF16 and sent != wanted
         ):
             found.add((what, name))
-            yield Finding(
-                severity=Severity.WARNING,
-                code="datatype",
-                message=f"the code makes the output '{name}' as {sent.config_name}, the configuration declares "
+            yield warning_finding(
+                "datatype",
+                f"the code makes the output '{name}' as {sent.config_name}, the configuration declares "
                 f"{wanted.config_name}",
-                advice="convert the array with astype, or correct data_type in config.pbtxt",
-                where=_where(tensor),
+                "convert the array with astype, or correct data_type in config.pbtxt",
+                _where(tensor),
             )
 
 
@@ -155,11 +151,11 @@ def _search_path(environment: ReadyEnvironment) -> Iterable[Path]:
 def _missing_import(missing: dict[str, Any], environment: ReadyEnvironment) -> Finding:
     name, kind = missing["name"], missing["kind"]
     return Finding(
-        severity=_SEVERITIES[kind],
-        code="missing-import" if _SEVERITIES[kind] is not Severity.NOTE else "optional-import",
-        message=_KINDS[kind].format(name=name, place=_place(missing, environment)),
-        advice=_advice(missing, environment),
-        where=_where(missing),
+        _SEVERITIES[kind],
+        "missing-import" if _SEVERITIES[kind] is not Severity.NOTE else "optional-import",
+        _KINDS[kind].format(name=name, place=_place(missing, environment)),
+        _advice(missing, environment),
+        _where(missing),
     )
 
 

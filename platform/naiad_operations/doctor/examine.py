@@ -24,7 +24,7 @@ from naiad.models.repository.layout import ModelFiles, RepositoryScan, models_na
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.resolve import resolution_settings
 from naiad_operations.doctor.ensembles import examine_ensembles
-from naiad_operations.doctor.findings import Examination, Finding, Severity
+from naiad_operations.doctor.findings import Examination, Finding, Severity, error_finding, warning_finding
 from naiad_operations.doctor.gpus import examine_gpus
 from naiad_operations.doctor.machine import (
     examine_interpreter,
@@ -117,12 +117,11 @@ def _examine_models(
     examination.migration = migration_items({key: models[key] for key in wanted})
     if not scan.models and not scan.duplicates:
         examination.findings.append(
-            Finding(
-                severity=Severity.WARNING,
-                code="no-models",
-                message="the repositories have no models",
-                advice="each directory in a repository is a model: <repository>/<model>/<version>/model.py",
-                where=", ".join(examination.repositories),
+            warning_finding(
+                "no-models",
+                "the repositories have no models",
+                "each directory in a repository is a model: <repository>/<model>/<version>/model.py",
+                ", ".join(examination.repositories),
             )
         )
     examination.findings += examine_memory(sum(models[key].guests for key in wanted), context.options.general.processes)
@@ -162,13 +161,12 @@ def _wanted(scan: RepositoryScan, only: Sequence[str]) -> list[str]:
 
 def _duplicates(scan: RepositoryScan, only: Sequence[str]) -> list[Finding]:
     return [
-        Finding(
-            severity=Severity.ERROR,
-            code="duplicate",
-            message="several repositories have this model, and the server loads none of them",
-            advice="keep one, rename one, or serve with --model-namespacing=true",
+        error_finding(
+            "duplicate",
+            "several repositories have this model, and the server loads none of them",
+            "keep one, rename one, or serve with --model-namespacing=true",
+            ", ".join(str(files.directory) for files in places),
             model=name,
-            where=", ".join(str(files.directory) for files in places),
         )
         for name, places in scan.duplicates.items()
         if not only or name in only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from functools import partial
 
 
 class Severity(enum.Enum):
@@ -14,7 +15,7 @@ class Severity(enum.Enum):
     NOTE = "note"  # the model works without something that its code can use
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One problem."""
 
@@ -22,9 +23,14 @@ class Finding:
     code: str  # the kind of problem; scripts may rely on these words (docs/reference/doctor.md)
     message: str
     advice: str
+    where: str = ""  # path of a file, with a line number if there is one; empty for none
     model: str = ""
     version: int | None = None
-    where: str = ""  # path of a file, with a line number if there is one; empty for none
+
+
+error_finding = partial(Finding, Severity.ERROR)
+warning_finding = partial(Finding, Severity.WARNING)
+note_finding = partial(Finding, Severity.NOTE)
 
 
 class MigrationState(enum.Enum):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.gpus import find_gpus
 from naiad.sources.interpreters.scripts import run_script
-from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.findings import Finding, Severity, note_finding, warning_finding
 
 _DRIVER = "libcuda.so.1"
 _MARK = "naiad-doctor:"
@@ -65,22 +65,18 @@ def examine_gpus(library: Path, surroundings: Surroundings | None = None) -> Ite
     except OSError:
         gpus = find_gpus()
         if gpus:
-            yield Finding(
-                severity=Severity.WARNING,
-                code="gpu-driver",
-                message=f"models cannot use the GPUs of this machine ({len(gpus)}): {_DRIVER} is missing",
-                advice="in a container, let NVIDIA_DRIVER_CAPABILITIES name compute (docker run --gpus all does)",
+            yield warning_finding(
+                "gpu-driver",
+                f"models cannot use the GPUs of this machine ({len(gpus)}): {_DRIVER} is missing",
+                "in a container, let NVIDIA_DRIVER_CAPABILITIES name compute (docker run --gpus all does)",
             )
         return
     request = {"library": str(library), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
     try:
         result = _run(request)
     except ExecutionEnvironmentError as error:
-        yield Finding(
-            severity=Severity.WARNING,
-            code="gpu-driver",
-            message=f"NVIDIA's driver cannot be examined: {error.message}",
-            advice="check that `nvidia-smi` works here",
+        yield warning_finding(
+            "gpu-driver", f"NVIDIA's driver cannot be examined: {error.message}", "check that `nvidia-smi` works here"
         )
         return
     yield from findings_of(result, found)
@@ -109,35 +105,32 @@ def findings_of(result: Mapping[str, Any], surroundings: Surroundings) -> Iterat
         message, _, advice = text.partition("; ")
         # A driver without a GPU is usual on machines that build images: only models on GPUs miss one.
         yield Finding(
-            severity=Severity.WARNING if find_gpus() else Severity.NOTE,
-            code="gpu-driver",
-            message=f"models cannot use a GPU: {message}",
-            advice=advice or "check that `nvidia-smi` works here and which devices CUDA_VISIBLE_DEVICES names",
+            Severity.WARNING if find_gpus() else Severity.NOTE,
+            "gpu-driver",
+            f"models cannot use a GPU: {message}",
+            advice or "check that `nvidia-smi` works here and which devices CUDA_VISIBLE_DEVICES names",
         )
         return
     yield _summary(result, surroundings)
     sharing = result.get("sharing")
     if sharing is not None and sharing["code"] == _OUT_OF_MEMORY:
-        yield Finding(
-            severity=Severity.NOTE,
-            code="gpu-sharing",
-            message=f"whether models can pass tensors in GPU memory to each other was not found out: {sharing['text']}",
-            advice="examine the machine while its first GPU has some hundred MiB left",
+        yield note_finding(
+            "gpu-sharing",
+            f"whether models can pass tensors in GPU memory to each other was not found out: {sharing['text']}",
+            "examine the machine while its first GPU has some hundred MiB left",
         )
     elif sharing is not None:
-        yield Finding(
-            severity=Severity.WARNING,
-            code="gpu-sharing",
-            message="tensors in GPU memory go through the CPU between models, and clients cannot register CUDA shared "
+        yield warning_finding(
+            "gpu-sharing",
+            "tensors in GPU memory go through the CPU between models, and clients cannot register CUDA shared "
             f"memory: {sharing['text'].partition(';')[0]}",
-            advice=_advice(surroundings),
+            _advice(surroundings),
         )
     if pinning := result.get("pinning"):
-        yield Finding(
-            severity=Severity.NOTE,
-            code="gpu-pinning",
-            message=f"copies of large tensors between GPU and CPU take three times as long: {pinning['text']}",
-            advice="allow locked memory: `ulimit -l unlimited`, in a container --ulimit memlock=-1",
+        yield note_finding(
+            "gpu-pinning",
+            f"copies of large tensors between GPU and CPU take three times as long: {pinning['text']}",
+            "allow locked memory: `ulimit -l unlimited`, in a container --ulimit memlock=-1",
         )
 
 
@@ -168,11 +161,10 @@ def _summary(result: Mapping[str, Any], surroundings: Surroundings) -> Finding:
         message += f"; tensors go through the CPU between the GPUs {', '.join(apart)}, which have no direct access"
     own = [{"ipc": "IPC", "pid": "process numbers", "user": "users"}[kind] for kind in surroundings.own]
     if not own:
-        return Finding(severity=Severity.NOTE, code="gpu", message=message, advice="nothing to do")
-    return Finding(
-        severity=Severity.NOTE,
-        code="gpu",
-        message=f"{message}; this container has its own {', '.join(own)}",
-        advice="clients outside of it can register CUDA shared memory with --ipc=host, and GPU memory of models is "
+        return note_finding("gpu", message, "nothing to do")
+    return note_finding(
+        "gpu",
+        f"{message}; this container has its own {', '.join(own)}",
+        "clients outside of it can register CUDA shared memory with --ipc=host, and GPU memory of models is "
         "counted with --pid=host",
     )

@@ -18,7 +18,7 @@ from naiad.core.listening import listen_failure
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.store.room import free_room, needed_room, unused_bytes
 from naiad.environments.store.store import Store
-from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.findings import Finding, error_finding, note_finding, warning_finding
 
 GUEST_BYTES = 40 << 20  # memory of a guest that has imported only numpy (measured: 30 to 45 MB)
 PROCESS_BYTES = 32 << 20  # memory of a further process of the server without connections (PSS, measured)
@@ -34,11 +34,10 @@ def examine_ports(options: ServerOptions) -> Iterator[Finding]:
         problem = _listen_error(address, port) if allowed and port and not shared else None
         if problem is not None:
             taken = problem.errno == errno.EADDRINUSE
-            yield Finding(
-                severity=Severity.ERROR,
-                code="port-taken" if taken else "address",
-                message=f"{name} cannot be served at {address}:{port}: {listen_failure(problem, port)}",
-                advice=f"choose another --{name}-port" + (" or stop the process that listens there" if taken else "")
+            yield error_finding(
+                "port-taken" if taken else "address",
+                f"{name} cannot be served at {address}:{port}: {listen_failure(problem, port)}",
+                f"choose another --{name}-port" + (" or stop the process that listens there" if taken else "")
                 if taken or problem.errno == errno.EACCES
                 else f"choose another --{name}-address",
             )
@@ -68,21 +67,19 @@ def examine_store(root: Path) -> Iterator[Finding]:
             pass
     except OSError as error:
         if root.is_dir() and os.access(root, os.R_OK | os.X_OK):
-            yield Finding(
-                severity=Severity.WARNING,
-                code="store",
-                message=f"the store of environments cannot be written: {error.strerror or error}; only the "
+            yield warning_finding(
+                "store",
+                f"the store of environments cannot be written: {error.strerror or error}; only the "
                 "environments that it has can be used",
-                advice="put others into it with `naiad env prefetch`, as a user who may write there",
-                where=str(root),
+                "put others into it with `naiad env prefetch`, as a user who may write there",
+                str(root),
             )
             return
-        yield Finding(
-            severity=Severity.ERROR,
-            code="store",
-            message=f"the store of environments cannot be written: {error.strerror or error}",
-            advice="name a writable directory with --env-store or NAIAD_STORE",
-            where=str(root),
+        yield error_finding(
+            "store",
+            f"the store of environments cannot be written: {error.strerror or error}",
+            "name a writable directory with --env-store or NAIAD_STORE",
+            str(root),
         )
 
 
@@ -99,12 +96,8 @@ def missing_room(archive: Path, root: Path, reporter: ProgressReporter, *, evict
         reason = f"has {needed.files} files, and the file system of {root} can store {free.files} more"
     else:
         return None
-    return Finding(
-        severity=Severity.ERROR,
-        code="disk",
-        message=f"unpacked, it {reason}",
-        advice="free disk space (`naiad env gc`), or name another --env-store",
-        where=str(archive),
+    return error_finding(
+        "disk", f"unpacked, it {reason}", "free disk space (`naiad env gc`), or name another --env-store", str(archive)
     )
 
 
@@ -114,11 +107,10 @@ def examine_temporary() -> Iterator[Finding]:
         with tempfile.TemporaryFile():
             pass
     except OSError as error:
-        yield Finding(
-            severity=Severity.WARNING,
-            code="temporary-folder",
-            message=f"temporary files cannot be written: {error.strerror or error}",
-            advice="free space in the folder of temporary files, or name a writable folder with TMPDIR",
+        yield warning_finding(
+            "temporary-folder",
+            f"temporary files cannot be written: {error.strerror or error}",
+            "free space in the folder of temporary files, or name a writable folder with TMPDIR",
         )
 
 
@@ -128,11 +120,10 @@ def examine_memory(guests: int, processes: int) -> Iterator[Finding]:
     needed, available = guests * GUEST_BYTES + others * PROCESS_BYTES, psutil.virtual_memory().available
     if needed > available:
         named = f"{guests} model processes" + (f" and {others} more of --processes" if others else "")
-        yield Finding(
-            severity=Severity.WARNING,
-            code="memory",
-            message=f"{named} take at least {_megabytes(needed)}, and {_megabytes(available)} are available",
-            advice="lower the counts of instance groups, or load fewer models (--model-control-mode=demand)",
+        yield warning_finding(
+            "memory",
+            f"{named} take at least {_megabytes(needed)}, and {_megabytes(available)} are available",
+            "lower the counts of instance groups, or load fewer models (--model-control-mode=demand)",
         )
 
 
@@ -143,13 +134,12 @@ def examine_interpreter() -> Iterator[Finding]:
     """
     arguments = sysconfig.get_config_var("CONFIG_ARGS")
     if arguments and "--enable-optimizations" not in arguments and sys.base_prefix != "/usr":
-        yield Finding(
-            severity=Severity.NOTE,
-            code="slow-python",
-            message="this Python was compiled without --enable-optimizations: a request takes 20 to 30 % more of a "
+        yield note_finding(
+            "slow-python",
+            "this Python was compiled without --enable-optimizations: a request takes 20 to 30 % more of a "
             "processor, in the server and in models that use the same Python",
-            advice="run naiad with a Python of the distribution, of conda or of `uv python install`",
-            where=os.path.realpath(sys.executable),
+            "run naiad with a Python of the distribution, of conda or of `uv python install`",
+            os.path.realpath(sys.executable),
         )
 
 

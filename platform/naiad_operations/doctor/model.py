@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -43,7 +43,7 @@ from naiad.models.resolution.preparation import check_interpreter, prepare_envir
 from naiad.models.resolution.resolve import ResolutionSettings, resolve
 from naiad_operations.doctor.binaries import examine_binaries, examine_own_modules
 from naiad_operations.doctor.code import examine_code
-from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.findings import Finding, Severity, error_finding, note_finding, warning_finding
 from naiad_operations.doctor.in_environment import run_in_environment
 from naiad_operations.doctor.machine import missing_room
 from naiad_operations.doctor.native_library import examine_native_library, initialize_model
@@ -107,26 +107,8 @@ class ExaminedModel:
         self, code: str, error: NaiadError, *, where: str = "", version: int | None = None, advice: str = ""
     ) -> None:
         self.findings.append(
-            Finding(
-                severity=Severity.ERROR,
-                code=code,
-                message=error.message,
-                advice=advice or _ADVICE[code],
-                model=self.files.key,
-                version=version,
-                where=where,
-            )
+            error_finding(code, error.message, advice or _ADVICE[code], where, model=self.files.key, version=version)
         )
-
-    def add_warning(self, code: str, message: str, advice: str, *, where: str, version: int) -> None:
-        finding = Finding(severity=Severity.WARNING, code=code, message=message, advice=advice, where=where)
-        self.add_findings([finding], version)
-
-    def has_errors_of(self, version: int) -> bool:
-        return any(each.version == version and each.severity is Severity.ERROR for each in self.findings)
-
-    def add_findings(self, findings: Iterator[Finding] | list[Finding], version: int) -> None:
-        self.findings += [replace(finding, model=self.files.key, version=version) for finding in findings]
 
 
 def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedModel:
@@ -154,7 +136,7 @@ def examine_model(files: ModelFiles, context: ExaminationContext) -> ExaminedMod
         return examined
     if not message.HasField("ensemble_scheduling"):
         for version in examined.versions:
-            _examine_version(examined, message, version, context)
+            _VersionExaminer(examined, message, version, context).examine()
     return examined
 
 
@@ -186,65 +168,178 @@ def _placeholders(files: ModelFiles, path: Path) -> Iterator[Finding]:
         return
     for number, line in enumerate(text.splitlines(), 1):
         for name in find_placeholders(line):
-            yield Finding(
-                severity=Severity.WARNING,
-                code="placeholder",
-                message=f"'{name}' is a placeholder of a template, which the model gets as it is",
-                advice="fill in the template",
+            yield warning_finding(
+                "placeholder",
+                f"'{name}' is a placeholder of a template, which the model gets as it is",
+                "fill in the template",
+                f"{path}:{number}",
                 model=files.key,
-                where=f"{path}:{number}",
             )
 
 
-def _examine_version(
-    examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext
-) -> None:
-    config = _freeze(examined, message, version, context)
-    most = len(instance_names(config)) if config.settings.scaling is None else config.settings.scaling.most
-    examined.guests_each = 0 if _is_on_demand(config, context) else most
-    try:
-        files, settings = examined.files, context.resolution
-        resolution = resolve(config, model_dir=files.directory, version=version, settings=settings, model_uri=files.uri)
-    except ResolutionError as error:
-        examined.add_error(
-            _undecided_subject(error), error, version=version, where=str(examined.files.directory / str(version))
+class _VersionExaminer:
+    """Adds the findings about one version of a model."""
+
+    def __init__(
+        self, examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext
+    ) -> None:
+        self._examined = examined
+        self._files = examined.files
+        self._message = message
+        self._version = version
+        self._context = context
+        self._path = config_path(examined.files, context.options.models.config_name)
+
+    def _add_error(self, code: str, error: NaiadError, where: object) -> None:
+        self._examined.add_error(code, error, where=str(where), version=self._version)
+
+    def _add_warning(self, code: str, message: str, advice: str, where: object) -> None:
+        self._add([warning_finding(code, message, advice, str(where))])
+
+    def _add(self, findings: Iterable[Finding]) -> None:
+        self._examined.findings += [
+            replace(finding, model=self._files.key, version=self._version) for finding in findings
+        ]
+
+    def examine(self) -> None:
+        config = self._freeze()
+        scaling = config.settings.scaling
+        most = len(instance_names(config)) if scaling is None else scaling.most
+        self._examined.guests_each = 0 if self._is_on_demand(config) else most
+        model_dir, settings = self._files.directory, self._context.resolution
+        try:
+            resolution = resolve(
+                config, model_dir=model_dir, version=self._version, settings=settings, model_uri=self._files.uri
+            )
+        except ResolutionError as error:
+            self._add_error(_undecided_subject(error), error, model_dir / str(self._version))
+            return
+        self._examined.resolution = resolution
+        for misspelt in misspelt_parameters(config):
+            advice = "correct the name, or rename the parameter if it is the model's own"
+            self._add_warning("parameter", misspelt, advice, self._path)
+        for path, what in find_unfetched(model_dir):
+            advice = "fetch it before the server starts; whether the model needs it shows only when it runs"
+            self._add_warning("unfetched", f"it is {what}", advice, path)
+        self._examine_configuration(config, resolution)
+        environment = self._prepare_environment(resolution)
+        if environment is None:
+            return
+        try:
+            self._add(_examine_environment(resolution, environment, self._context, config))
+            has_errors = any(
+                each.version == self._version and each.severity is Severity.ERROR for each in self._examined.findings
+            )
+            if resolution.library is not None and self._context.loads_libraries and not has_errors:
+                self._examine_initialization(resolution, environment)
+        except NaiadError as error:
+            self._add_error("python", error, environment.python)
+        finally:
+            if environment.lease is not None:
+                environment.lease.release()
+
+    def _freeze(self) -> ModelConfig:
+        """The frozen configuration; an invalid parameter of the server is a finding, and left out with the others."""
+        try:
+            return freeze(self._message)
+        except ParameterError as error:
+            self._add_error("config", error, place_of_parameter(self._path, error.parameter))
+            return freeze(without_own_parameters(self._message))
+
+    def _is_on_demand(self, config: ModelConfig) -> bool:
+        mode = self._context.options.models.control_mode
+        return or_default(config.settings.is_on_demand, mode is ModelControlMode.DEMAND)
+
+    def _examine_configuration(self, config: ModelConfig, resolution: Resolution) -> None:
+        """Add findings about the configuration as it was read.
+
+        A model that may complete it has another one once its code has run.
+        """
+        if config.settings.scaling is not None and resolution.library is not None:
+            error = reject_native_scaling(config.name)
+            self._add_error("config", error, place_of_parameter(self._path, error.parameter))
+        self._add(examine_parameters(config, resolution, str(self._path)))
+        may_complete = _may_complete(resolution, self._context)
+        is_incomplete = not (config.message.input and config.message.output)
+        if self._is_on_demand(config) and is_incomplete and may_complete:
+            note = note_finding(
+                "asked-at-start",
+                "it is loaded on demand and its code completes the configuration, so each start of the server runs "
+                "that code",
+                "write its inputs and outputs into config.pbtxt",
+                str(self._path),
+            )
+            self._add([note])
+        if not may_complete:
+            self._examine_completed(config)
+
+    def _examine_initialization(self, resolution: Resolution, environment: ReadyEnvironment) -> None:
+        """Add findings of a native library about the model, and about the configuration that it has completed."""
+        options = self._context.options
+        settings = LoadSettings(
+            resolution=self._context.resolution,
+            auto_complete=options.models.auto_complete,
+            start_timeout=options.backends.python.stub_timeout_seconds,
+            log_rate=options.guests.log_rate,
+            guest_env=options.guests.environ,
+            guest_user=options.guests.user,
         )
-        return
-    examined.resolution = resolution
-    for misspelt in misspelt_parameters(config):
-        where = str(config_path(examined.files, context.options.models.config_name))
-        advice = "correct the name, or rename the parameter if it is the model's own"
-        examined.add_warning("parameter", misspelt, advice, where=where, version=version)
-    for path, what in find_unfetched(files.directory):
-        advice = "fetch it before the server starts; whether the model needs it shows only when it runs"
-        examined.add_warning("unfetched", f"it is {what}", advice, where=str(path), version=version)
-    _examine_configuration(examined, config, resolution, version, context)
-    environment = _prepare_environment(examined, resolution, version, context)
-    if environment is None:
-        return
-    try:
-        examined.add_findings(_examine_environment(resolution, environment, context, config), version)
-        if resolution.library is not None and context.loads_libraries and not examined.has_errors_of(version):
-            _examine_initialization(examined, message, resolution, environment, version, context)
-    except NaiadError as error:
-        examined.add_error("python", error, version=version, where=str(environment.python))
-    finally:
-        if environment.lease is not None:
-            environment.lease.release()
+        loader = Loader(settings, self._context.environments)
+        completed = initialize_model(self._message, resolution, environment, loader)
+        if isinstance(completed, Finding):
+            self._add([completed])
+        elif _may_complete(resolution, self._context):
+            self._examine_completed(freeze(completed))
 
+    def _examine_completed(self, config: ModelConfig) -> None:
+        try:
+            validate(config.message, with_io=True)
+        except NaiadError as error:
+            self._add_error("config", error, self._path)
+            return
+        missing = explain_missing_tensors(self._files, config, self._context.options.models.config_name)
+        if missing:
+            advice = "name them in config.pbtxt, or define auto_complete_config"
+            self._add_warning("no-tensors", missing, advice, self._path)
+        if repeated := explain_repeated_tensors(config):
+            self._add_warning("repeated-tensors", repeated, "give each its own name", self._path)
+        for read in (read_labels, read_samples, read_states):
+            try:
+                read(config, self._files.directory)
+            except NaiadError as error:
+                self._add_error("files", error, self._path)
 
-def _freeze(examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext) -> ModelConfig:
-    """The frozen configuration; an invalid parameter of the server is a finding, and it is left out with the others."""
-    try:
-        return freeze(message)
-    except ParameterError as error:
-        where = place_of_parameter(config_path(examined.files, context.options.models.config_name), error.parameter)
-        examined.add_error("config", error, where=where, version=version)
-        return freeze(without_own_parameters(message))
-
-
-def _is_on_demand(config: ModelConfig, context: ExaminationContext) -> bool:
-    return or_default(config.settings.is_on_demand, context.options.models.control_mode is ModelControlMode.DEMAND)
+    def _prepare_environment(self, resolution: Resolution) -> ReadyEnvironment | None:
+        """The prepared environment; None if that fails, which adds a finding, or if it would need unpacking."""
+        context, named = self._context, resolution.environment
+        archive = _archive(named)
+        where = str(named or "")
+        try:
+            if archive is not None:
+                stored = context.options.environments
+                finding = missing_room(archive, stored.store, context.reporter, evicts=bool(stored.store_max_bytes))
+                if finding is not None:
+                    self._add([finding])
+                    return None
+            is_remote = isinstance(named, EnvironmentSource) and not named.is_interpreter
+            is_declared = isinstance(named, Path) and is_declaration(named)
+            if not context.can_unpack and (archive is not None or is_remote or is_declared):
+                return None
+            environment = prepare_environment(resolution, context.environments, self._files.key)
+            is_folder = environment.digest is None and not environment.is_host
+            if moved := explain_moved_scripts(environment.prefix) if is_folder else "":
+                message, _, advice = moved.partition("; ")
+                self._add_warning("scripts", message, advice, where)
+            return environment
+        except EnvironmentBusyError as error:
+            advice = "examine the model again when that has ended; most of its checks need the environment"
+            self._add_warning("environment-busy", error.message.partition("; ")[0], advice, where)
+        except NaiadError as error:
+            code = "python" if named is None else "environment"
+            # What to do depends on the cause, so that most of these errors end with it.
+            message, _, advice = error.message.partition("; ") if code == "environment" else (error.message, "", "")
+            self._add([error_finding(code, message, advice or _ADVICE[code], where)])
+        return None
 
 
 def _undecided_subject(error: ResolutionError) -> str:
@@ -252,135 +347,11 @@ def _undecided_subject(error: ResolutionError) -> str:
     return next((subject for subject in _ORDER if subject not in decided), _ORDER[-1])
 
 
-def _examine_configuration(
-    examined: ExaminedModel, config: ModelConfig, resolution: Resolution, version: int, context: ExaminationContext
-) -> None:
-    """Add findings about the configuration as it was read.
-
-    A model that may complete it has another one once its code has run.
-    """
-    path = str(config_path(examined.files, context.options.models.config_name))
-    if config.settings.scaling is not None and resolution.library is not None:
-        error = reject_native_scaling(config.name)
-        examined.add_error("config", error, where=place_of_parameter(Path(path), error.parameter), version=version)
-    examined.add_findings(examine_parameters(config, resolution, path), version)
-    if _is_on_demand(config, context):
-        examined.add_findings(_examine_demand(config, resolution, path, context), version)
-    if not _may_complete(resolution, context):
-        _examine_completed(examined, config, version, context)
-
-
-def _examine_initialization(
-    examined: ExaminedModel,
-    message: pb.ModelConfig,
-    resolution: Resolution,
-    environment: ReadyEnvironment,
-    version: int,
-    context: ExaminationContext,
-) -> None:
-    """Add findings of a native library about the model, and about the configuration that it has completed."""
-    options = context.options
-    settings = LoadSettings(
-        resolution=context.resolution,
-        auto_complete=options.models.auto_complete,
-        start_timeout=options.backends.python.stub_timeout_seconds,
-        log_rate=options.guests.log_rate,
-        guest_env=options.guests.environ,
-        guest_user=options.guests.user,
-    )
-    completed = initialize_model(message, resolution, environment, Loader(settings, context.environments))
-    if isinstance(completed, Finding):
-        examined.add_findings([completed], version)
-    elif _may_complete(resolution, context):
-        _examine_completed(examined, freeze(completed), version, context)
-
-
-def _examine_completed(examined: ExaminedModel, config: ModelConfig, version: int, context: ExaminationContext) -> None:
-    path = str(config_path(examined.files, context.options.models.config_name))
-    try:
-        validate(config.message, with_io=True)
-    except NaiadError as error:
-        examined.add_error("config", error, where=path, version=version)
-        return
-    missing = explain_missing_tensors(examined.files, config, context.options.models.config_name)
-    if missing:
-        advice = "name them in config.pbtxt, or define auto_complete_config"
-        examined.add_warning("no-tensors", missing, advice, where=path, version=version)
-    repeated = explain_repeated_tensors(config)
-    if repeated:
-        examined.add_warning("repeated-tensors", repeated, "give each its own name", where=path, version=version)
-    for read in (read_labels, read_samples, read_states):
-        try:
-            read(config, examined.files.directory)
-        except NaiadError as error:
-            examined.add_error("files", error, where=path, version=version)
-
-
-def _examine_demand(
-    config: ModelConfig, resolution: Resolution, path: str, context: ExaminationContext
-) -> Iterator[Finding]:
-    """What makes loading a model on demand dearer than it need be."""
-    is_incomplete = not (config.message.input and config.message.output)
-    if is_incomplete and _may_complete(resolution, context):
-        yield Finding(
-            severity=Severity.NOTE,
-            code="asked-at-start",
-            message="it is loaded on demand and its code completes the configuration, so each start of the server runs "
-            "that code",
-            advice="write its inputs and outputs into config.pbtxt",
-            where=path,
-        )
-
-
 def _may_complete(resolution: Resolution, context: ExaminationContext) -> bool:
     """Whether the model's code may change the configuration; a native backend also without being asked to."""
     if resolution.library is not None:
         return resolution.library.may_complete
     return context.options.models.auto_complete and may_auto_complete(resolution.model_file)
-
-
-def _prepare_environment(
-    examined: ExaminedModel, resolution: Resolution, version: int, context: ExaminationContext
-) -> ReadyEnvironment | None:
-    """The prepared environment; None if that fails, which adds a finding, or if it would need unpacking."""
-    archive = _archive(resolution.environment)
-    where = str(resolution.environment or "")
-    try:
-        if archive is not None:
-            stored = context.options.environments
-            finding = missing_room(archive, stored.store, context.reporter, evicts=bool(stored.store_max_bytes))
-            if finding is not None:
-                examined.add_findings([finding], version)
-                return None
-        named = resolution.environment
-        is_remote = isinstance(named, EnvironmentSource) and not named.is_interpreter
-        is_declared = isinstance(named, Path) and is_declaration(named)
-        if not context.can_unpack and (archive is not None or is_remote or is_declared):
-            return None
-        environment = prepare_environment(resolution, context.environments, examined.files.key)
-        is_folder = environment.digest is None and not environment.is_host
-        if moved := explain_moved_scripts(environment.prefix) if is_folder else "":
-            message, _, advice = moved.partition("; ")
-            examined.add_warning("scripts", message, advice, where=where, version=version)
-        return environment
-    except EnvironmentBusyError as error:
-        advice = "examine the model again when that has ended; most of its checks need the environment"
-        message = error.message.partition("; ")[0]
-        examined.add_warning("environment-busy", message, advice, where=where, version=version)
-        return None
-    except NaiadError as error:
-        code = "python" if resolution.environment is None else "environment"
-        # What to do depends on the cause, so that most of these errors end with it.
-        message, _, advice = error.message.partition("; ") if code == "environment" else (error.message, "", "")
-        finding = Finding(
-            severity=Severity.ERROR,
-            code=code,
-            message=message,
-            advice=advice or _ADVICE[code],
-            where=where,
-        )
-        examined.add_findings([finding], version)
-        return None
 
 
 def _archive(source: Path | EnvironmentSource | None) -> Path | None:
@@ -391,21 +362,12 @@ def _archive(source: Path | EnvironmentSource | None) -> Path | None:
 
 
 def _examine_environment(
-    resolution: Resolution,
-    environment: ReadyEnvironment,
-    context: ExaminationContext,
-    config: ModelConfig,
+    resolution: Resolution, environment: ReadyEnvironment, context: ExaminationContext, config: ModelConfig
 ) -> Iterator[Finding]:
     check_interpreter(resolution, environment.version)
     for problem in environment.activation.problems:
         message, _, advice = problem.rpartition(": ")
-        yield Finding(
-            severity=Severity.WARNING,
-            code="activation",
-            message=message,
-            advice=advice,
-            where=str(resolution.environment or environment.prefix),
-        )
+        yield warning_finding("activation", message, advice, str(resolution.environment or environment.prefix))
     if resolution.library is not None:
         yield from examine_native_library(resolution.library, environment)
         return
@@ -438,11 +400,7 @@ def examine_by_backend(
     request = {"folder": str(folder), "directory": str(resolution.version_dir), "parameters": dict(parameters)}
     for problem in run_in_environment(environment, "_backend_script.py", request)["problems"]:
         yield Finding(
-            severity=Severity(problem["severity"]),
-            code="model-files",
-            message=problem["message"],
-            advice=problem["advice"],
-            where=problem["where"],
+            Severity(problem["severity"]), "model-files", problem["message"], problem["advice"], problem["where"]
         )
 
 
@@ -453,7 +411,7 @@ _WITHOUT_EFFECT = {
         "ENABLE_WEIGHT_SHARING": (
             "each instance is a process with weights of its own",
             "use one instance with dynamic_batching where memory is short",
-        ),
+        )
     },
     "fil": dict.fromkeys(
         ("layout", "chunk_size", "transfer_threshold", "use_experimental_optimizations", "algo", "threads_per_tree"),
@@ -471,10 +429,4 @@ def examine_parameters(config: ModelConfig, resolution: Resolution, where: str) 
         return
     for name, (why, advice) in _WITHOUT_EFFECT.get(config.backend, {}).items():
         if config.parameters.get(name, "").strip().lower() not in _FALSE:
-            yield Finding(
-                severity=Severity.NOTE,
-                code="without-effect",
-                message=f"the parameter {name} has no effect: {why}",
-                advice=advice,
-                where=where,
-            )
+            yield note_finding("without-effect", f"the parameter {name} has no effect: {why}", advice, where)

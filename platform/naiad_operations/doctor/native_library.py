@@ -11,8 +11,8 @@ from naiad.engine.loading.loader import Loader
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.resolution.decision import Resolution
 from naiad.models.resolution.native_library import NativeLibrary
-from naiad_operations.doctor.binaries import examine_file
-from naiad_operations.doctor.findings import Finding, Severity
+from naiad_operations.doctor.binaries import examine_files
+from naiad_operations.doctor.findings import Finding, error_finding, warning_finding
 
 TIME_LIMIT = 60.0  # seconds that a library may take to initialize a model: some load weights then, which takes minutes
 
@@ -37,22 +37,19 @@ def initialize_model(
     try:
         return asyncio.run(complete())
     except NaiadError as error:
-        return Finding(
-            severity=Severity.ERROR,
-            code="native-library",
-            message=f"{path.name} does not initialize the model: {error.message}",
-            advice="correct what it names in the configuration or the model's files, or use another version of the "
-            "backend",
-            where=str(path),
+        return error_finding(
+            "native-library",
+            f"{path.name} does not initialize the model: {error.message}",
+            "correct what it names in the configuration or the model's files, or use another version of the backend",
+            str(path),
         )
     except asyncio.TimeoutError:
-        return Finding(
-            severity=Severity.WARNING,
-            code="native-library",
-            message=f"{path.name} had not initialized the model after {TIME_LIMIT:g} s and was ended, so that the "
+        return warning_finding(
+            "native-library",
+            f"{path.name} had not initialized the model after {TIME_LIMIT:g} s and was ended, so that the "
             "completed configuration was not examined",
-            advice="start a server with this model to see whether the library takes it",
-            where=str(path),
+            "start a server with this model to see whether the library takes it",
+            str(path),
         )
 
 
@@ -60,20 +57,18 @@ def examine_native_library(library: NativeLibrary, environment: ReadyEnvironment
     """Findings about a library: it is not a backend, needs libraries or symbol versions that are missing."""
     path = str(library.path)
     if library.problem:
-        yield Finding(
-            severity=Severity.ERROR,
-            code="native-library",
-            message=f"{library.path.name} {library.problem}",
-            advice="build the backend for this machine as a shared object, against the public headers of Triton",
-            where=path,
+        yield error_finding(
+            "native-library",
+            f"{library.path.name} {library.problem}",
+            "build the backend for this machine as a shared object, against the public headers of Triton",
+            path,
         )
         return
     for name in library.missing:
-        yield Finding(
-            severity=Severity.ERROR,
-            code="missing-library",
-            message=f"{library.path.name} needs {name}, which the loader does not find on this machine",
-            advice="install it, put its directory into LD_LIBRARY_PATH, or link the backend with -Wl,-rpath,'$ORIGIN'",
-            where=path,
+        yield error_finding(
+            "missing-library",
+            f"{library.path.name} needs {name}, which the loader does not find on this machine",
+            "install it, put its directory into LD_LIBRARY_PATH, or link the backend with -Wl,-rpath,'$ORIGIN'",
+            path,
         )
-    yield from examine_file(library.path, environment)
+    yield from examine_files([library.path], environment.prefix)

@@ -70,17 +70,18 @@ CONFIGURATIONS = {
 
 
 def codes_of_source():
-    """The codes in `naiad_operations.doctor`: values of `code=`, first arguments of `add_warning`, keys of advice."""
+    """The codes in `naiad_operations.doctor`: arguments of what makes findings, and keys of advice."""
+    makes = {"error_finding": 0, "warning_finding": 0, "note_finding": 0, "Finding": 1, "_add_warning": 0}
     found = set()
     for path in Path(naiad_operations.doctor.__file__).parent.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.keyword) and node.arg == "code":
-                found |= {each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)}
-            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_warning":
-                found.add(node.args[0].value)
+            if isinstance(node, ast.Call):
+                position = makes.get(getattr(node.func, "id", getattr(node.func, "attr", "")), len(node.args))
+                codes = [each for argument in node.args[position : position + 1] for each in ast.walk(argument)]
+                found |= {each.value for each in codes if isinstance(each, ast.Constant)}
             elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_ADVICE":
                 found |= {key.value for key in node.value.keys}
-    return {each for each in found if isinstance(each, str) and each != "code"}
+    return {each for each in found if each != "code"}
 
 
 def test_the_page_lists_the_codes_of_the_source():
