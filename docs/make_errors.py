@@ -58,6 +58,12 @@ Before that, three commands find most causes:
 """
 _FEWEST_WORDS = 3
 """Texts with fewer words of their own are made of other errors' messages."""
+_PARAMETER = "parameter ... of model '...' "
+_HELPERS = {
+    "parameter_error": ("ParameterError", 1, _PARAMETER),
+    "converted": ("ParameterError", 2, f"{_PARAMETER}is '...': give "),
+}
+"""Methods that make an error: its class, the position of the argument that ends its message, and what comes before."""
 
 
 class CatalogueError(Exception):
@@ -122,10 +128,14 @@ def _raised(
 ) -> Iterator[tuple[str, str]]:
     """Class and message of each exception of `naiad.core.errors` that is constructed with a text."""
     for node in nodes:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known and node.args:
-            text = _text(node.args[0])
+        if not isinstance(node, ast.Call):
+            continue
+        function = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        name, position, start = _HELPERS.get(function, (function, 0, ""))
+        if name in known and len(node.args) > position and (start or isinstance(node.func, ast.Name)):
+            text = start + _text(node.args[position])
             if len(re.findall(r"[A-Za-z']{2,}", text.replace("...", " "))) >= _FEWEST_WORDS:
-                yield node.func.id, text
+                yield name, text
 
 
 def _texts() -> Iterator[str]:

@@ -37,7 +37,7 @@ from naiad_stub.messages import (
 )
 from support.waiting import until_async
 
-from naiad.config.model.memory_limit import MemoryLimit
+from naiad.config.model.parameters import MemoryLimit
 from naiad.config.server.guest_user import GuestUser
 from naiad.core.errors import GuestExitedError, NaiadError, NotReadyError
 from naiad.guests import access, completion, forkserver, guest, launch, prewarm, readiness, sweeper

@@ -12,8 +12,7 @@ from naiad.cli.command_line import CommandLine, is_directory, run_command, serve
 from naiad.cli.json_output import json_option, print_json
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.model.model_config import ModelConfig
-from naiad.config.model.parameters import or_default
-from naiad.config.model.prewarm import modules_to_prewarm
+from naiad.config.model.parameters import modules_to_prewarm, or_default
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind
 from naiad.config.server.option_group import flags_of, own_option

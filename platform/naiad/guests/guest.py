@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from naiad_stub.wire import MEMORY_LIMIT_STATUS
 
-from naiad.config.model.memory_limit import MEMORY_LIMIT
+from naiad.config.model.parameters import MEMORY_LIMIT
 from naiad.core.errors import GuestExitedError
 from naiad.guests.launch import GuestSockets, LaunchedGuest, LaunchSpec
 from naiad.guests.memory.instance import InstanceMemory

@@ -23,7 +23,7 @@ from typing import IO, Protocol
 
 from naiad_stub.load_spec import LoadSpec
 
-from naiad.config.model.memory_limit import NO_MEMORY_LIMIT, MemoryLimit
+from naiad.config.model.parameters import NO_MEMORY_LIMIT, MemoryLimit
 from naiad.config.server.guest_user import GuestUser
 from naiad.core.child_processes import kill_group
 from naiad.core.errors import GuestExitedError, NaiadError

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.config.model.prewarm import PREWARM
+from naiad.config.model.parameters import PREWARM
 from naiad.engine.serving.compile_plan import input_names, output_names
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.resolution.decision import Resolution

@@ -12,8 +12,7 @@ from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.declared_environment import is_declaration
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.config.model.model_config import ModelConfig, freeze, freeze_version_policy, instance_names
-from naiad.config.model.parameters import or_default, place_of_parameter, without_own_parameters
-from naiad.config.model.prewarm import modules_to_prewarm
+from naiad.config.model.parameters import modules_to_prewarm, or_default, place_of_parameter, without_own_parameters
 from naiad.config.model.scaling import reject_native_scaling
 from naiad.config.model.text import find_placeholders
 from naiad.config.model.validate import validate

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 
-from naiad.config.model.memory_limit import MemoryLimit
 from naiad.config.model.model_config import freeze
 from naiad.config.model.parameters import (
     NO_PARAMETERS_GIVEN,
+    MemoryLimit,
     ModelParameters,
     or_default,
     parse_parameters,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from naiad.config.model.prewarm import modules_to_prewarm
+from naiad.config.model.parameters import modules_to_prewarm
 
 
 @pytest.mark.parametrize(

@@ -5,67 +5,139 @@ All other parameters are the model's, or are read where they decide (`models.res
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from naiad.config.model import model_config_pb2 as pb
-from naiad.config.model.memory_limit import MEMORY_LIMIT, NO_MEMORY_LIMIT, MemoryLimit, parse_memory_limit
-from naiad.config.model.prewarm import PREWARM, parse_prewarmed_modules
+from naiad.config.model.given_parameters import GivenParameters, T
 from naiad.config.model.scaling import MAX, MIN, SCALE_IDLE, SCALE_WAIT, ScalingPolicy, parse_scaling
-from naiad.core.errors import Code, ParameterError
+from naiad.core.errors import Code, OptionError, ParameterError
+from naiad.core.quantities import parse_size
 
-DEMAND = "demand"
-IDLE_SECONDS = "idle_seconds"
-HANG_SECONDS = "HANG_SECONDS"
-NATIVE_SHARED_MODEL = "native_shared_model"
-CPU_ONLY = "FORCE_CPU_ONLY_INPUT_TENSORS"
-ONE_PROCESS = "ONE_PROCESS"
-_OWN = (
-    DEMAND,
-    IDLE_SECONDS,
-    HANG_SECONDS,
-    MEMORY_LIMIT,
-    NATIVE_SHARED_MODEL,
-    PREWARM,
-    MIN,
-    MAX,
-    SCALE_WAIT,
-    SCALE_IDLE,
-    CPU_ONLY,
-    ONE_PROCESS,
-)
+MEMORY_LIMIT = "memory_limit"
+PREWARM = "PREWARM"
+_CPU_ONLY = "FORCE_CPU_ONLY_INPUT_TENSORS"
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 _DEMANDS = {**_FLAGS, "pinned": False}
+_LEAST_MEMORY = 16 << 20  # An interpreter with numpy has more. A smaller number is most likely one without its unit.
+_DEFAULT_MODULES = ("numpy",)  # Those of a model that does not name its own. The stub imports numpy in any case.
+_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
+_NAMES, _READ = "names", "read"
 
-T = TypeVar("T")
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """A limit, as it was written and in bytes; 0 for no limit."""
+
+    size: int
+    text: str
+
+    def __bool__(self) -> bool:
+        return self.size > 0
+
+
+NO_MEMORY_LIMIT = MemoryLimit(0, "")
+
+
+def _memory_limit(given: GivenParameters) -> MemoryLimit:
+    text = given.text(MEMORY_LIMIT)
+    if not text:
+        return NO_MEMORY_LIMIT
+    try:
+        size = parse_size(text)
+    except OptionError as error:
+        raise ParameterError(
+            f"parameter {MEMORY_LIMIT} of model '{given.message.name}': {error.message}", parameter=MEMORY_LIMIT
+        ) from None
+    if 0 < size < _LEAST_MEMORY:
+        raise given.parameter_error(MEMORY_LIMIT, f"is '{text}', too little for any guest; give a size such as 2GiB")
+    return MemoryLimit(size, text)
+
+
+def _prewarmed_modules(given: GivenParameters) -> tuple[str, ...] | None:
+    """The modules of `true`, `false`, or names with commas; empty for none, None if the server's option decides."""
+    text = given.text(PREWARM)
+    if not text:
+        return None
+    if text.lower() in {"true", "false"}:
+        return _DEFAULT_MODULES if text.lower() == "true" else ()
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if not _MODULE.fullmatch(name):
+            raise given.parameter_error(
+                PREWARM,
+                f"is '{text}', in which '{name}' is not a module's name: give \"true\", \"false\", or "
+                'modules of its environment separated by commas, such as "numpy,torch"',
+            )
+    return tuple(dict.fromkeys((*_DEFAULT_MODULES, *names)))
+
+
+def modules_to_prewarm(given: tuple[str, ...] | None, *, by_default: bool) -> tuple[str, ...]:
+    """The modules to import once for all instances; *by_default* (`--prewarm`) for models without the parameter."""
+    if given is not None:
+        return given
+    return _DEFAULT_MODULES if by_default else ()
+
+
+def _takes_device_inputs(given: GivenParameters) -> bool:
+    """Whether the model takes inputs in GPU memory. The text of the error is the reference's (PB src/python_be.cc)."""
+    message = given.message
+    value = message.parameters[_CPU_ONLY].string_value if _CPU_ONLY in message.parameters else "yes"
+    if value not in {"yes", "no"} and message.backend in {"", "python"}:  # the backends that read the parameter
+        raise ParameterError(
+            f"Incorrect value for {_CPU_ONLY}: {value}'; give 'yes' (inputs are on the CPU) or 'no' in lower case",
+            parameter=_CPU_ONLY,
+            code=Code.UNSUPPORTED,
+        )
+    return value == "no"
+
+
+def _read_by(read: Callable[[GivenParameters], object], *names: str, default: object = None) -> Any:
+    """A field that is read from the parameters with these names."""
+    return field(default=default, metadata={_READ: read, _NAMES: names})
+
+
+def _choice(name: str, values: dict[str, bool] = _FLAGS, wanted: str = "true or false") -> Any:
+    return _read_by(lambda given: given.choice(name, values, wanted), name)
+
+
+def _seconds(name: str, zero: str) -> Any:
+    return _read_by(lambda given: given.seconds(name, zero), name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParameters:
     """The server's own parameters of a model; None where the server's options decide."""
 
-    # `demand`: whether its first request loads it, and whether it may be unloaded afterwards.
-    is_on_demand: bool | None = None
-    # `idle_seconds`: a model on demand is unloaded after so long without requests; 0 for never.
-    idle_seconds: float | None = None
-    # `HANG_SECONDS`: if requests go without progress for so long, its guest is restarted; 0 for never.
-    hang_seconds: float | None = None
-    memory_limit: MemoryLimit = NO_MEMORY_LIMIT
-    # `native_shared_model`: whether the instances of a native model share one process.
-    is_native_shared: bool | None = None
-    # `PREWARM`: the modules that are imported once for all instances; empty for none.
-    prewarmed_modules: tuple[str, ...] | None = None
-    # `min_instances`, `max_instances` and what belongs to them; None if the number of instances is fixed.
-    scaling: ScalingPolicy | None = None
-    takes_device_inputs: bool = False  # `FORCE_CPU_ONLY_INPUT_TENSORS` is "no": it takes inputs in GPU memory
-    is_in_one_process: bool = False  # `ONE_PROCESS`: whether one process of the server has all its instances
+    # Whether its first request loads it, and whether it may be unloaded afterwards.
+    is_on_demand: bool | None = _choice(
+        "demand", _DEMANDS, "true (its first request loads it) or pinned (it is loaded at the start and stays)"
+    )
+    idle_seconds: float | None = _seconds("idle_seconds", "never")  # a model on demand without requests is unloaded
+    # If requests go without progress for so long, its guest is restarted.
+    hang_seconds: float | None = _seconds("HANG_SECONDS", "no limit")
+    memory_limit: MemoryLimit = _read_by(_memory_limit, MEMORY_LIMIT, default=NO_MEMORY_LIMIT)
+    is_native_shared: bool | None = _choice("native_shared_model")  # whether all instances share one process
+    # The modules that are imported once for all instances; empty for none.
+    prewarmed_modules: tuple[str, ...] | None = _read_by(_prewarmed_modules, PREWARM)
+    # None if the number of instances is fixed.
+    scaling: ScalingPolicy | None = _read_by(parse_scaling, MIN, MAX, SCALE_WAIT, SCALE_IDLE)
+    takes_device_inputs: bool = _read_by(_takes_device_inputs, _CPU_ONLY, default=False)
+    is_in_one_process: bool | None = _choice("ONE_PROCESS")  # whether one process of the server has all its instances
 
 
 NO_PARAMETERS_GIVEN = ModelParameters()
+
+
+def parse_parameters(message: pb.ModelConfig) -> ModelParameters:
+    """The server's own parameters in a configuration. An ensemble has none: no guest runs it."""
+    if message.HasField("ensemble_scheduling"):
+        return NO_PARAMETERS_GIVEN
+    given = GivenParameters(message)
+    return ModelParameters(**{each.name: each.metadata[_READ](given) for each in fields(ModelParameters)})
 
 
 def or_default(given: T | None, default: T) -> T:
@@ -73,48 +145,11 @@ def or_default(given: T | None, default: T) -> T:
     return default if given is None else given
 
 
-def parse_parameters(message: pb.ModelConfig) -> ModelParameters:
-    """The server's own parameters in a configuration. An ensemble has none: no guest runs it."""
-    if message.HasField("ensemble_scheduling"):
-        return NO_PARAMETERS_GIVEN
-    model = message.name
-    given = {name: parameter.string_value for name, parameter in message.parameters.items()}
-    return ModelParameters(
-        is_on_demand=_choice(
-            model,
-            DEMAND,
-            given,
-            _DEMANDS,
-            "true (its first request loads it) or pinned (it is loaded at the start and stays)",
-        ),
-        idle_seconds=_seconds(model, IDLE_SECONDS, given, zero="never"),
-        hang_seconds=_seconds(model, HANG_SECONDS, given, zero="no limit"),
-        memory_limit=parse_memory_limit(model, given.get(MEMORY_LIMIT, "")),
-        is_native_shared=_choice(model, NATIVE_SHARED_MODEL, given, _FLAGS, "true or false"),
-        prewarmed_modules=parse_prewarmed_modules(model, given.get(PREWARM, "")),
-        scaling=parse_scaling(message, given),
-        takes_device_inputs=_takes_device_inputs(message, given),
-        is_in_one_process=bool(_choice(model, ONE_PROCESS, given, _FLAGS, "true or false")),
-    )
-
-
-def _takes_device_inputs(message: pb.ModelConfig, given: Mapping[str, str]) -> bool:
-    """Whether the model takes inputs in GPU memory. The text of the error is the reference's (PB src/python_be.cc)."""
-    value = given.get(CPU_ONLY, "yes")
-    if value not in {"yes", "no"} and message.backend in {"", "python"}:  # the backends that read the parameter
-        raise ParameterError(
-            f"Incorrect value for {CPU_ONLY}: {value}'; give 'yes' (inputs are on the CPU) or 'no' in lower case",
-            parameter=CPU_ONLY,
-            code=Code.UNSUPPORTED,
-        )
-    return value == "no"
-
-
 def without_own_parameters(message: pb.ModelConfig) -> pb.ModelConfig:
     """A copy of a configuration without the parameters that `parse_parameters` may reject."""
     copy = pb.ModelConfig()
     copy.CopyFrom(message)
-    for name in _OWN:
+    for name in (name for each in fields(ModelParameters) for name in each.metadata[_NAMES]):
         if name in copy.parameters:
             del copy.parameters[name]
     return copy
@@ -129,29 +164,3 @@ def place_of_parameter(path: Path, name: str) -> str:
         return str(path)
     # Of a parameter that is given twice, the last value counts.
     return next((f"{path}:{number}" for number in range(len(lines), 0, -1) if key.search(lines[number - 1])), str(path))
-
-
-def _choice(model: str, name: str, given: Mapping[str, str], values: Mapping[str, bool], choices: str) -> bool | None:
-    text = given.get(name, "")
-    if not text.strip():
-        return None
-    value = values.get(text.strip().lower())
-    if value is None:
-        raise ParameterError(f"parameter {name} of model '{model}' is '{text}': give {choices}", parameter=name)
-    return value
-
-
-def _seconds(model: str, name: str, given: Mapping[str, str], *, zero: str) -> float | None:
-    text = given.get(name, "")
-    if not text.strip():
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise ParameterError(
-            f"parameter {name} of model '{model}' is '{text}': give a number of seconds, or 0 for {zero}",
-            parameter=name,
-        )
-    return seconds

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
+from naiad.config.model.given_parameters import GivenParameters
 from naiad.core.errors import ParameterError
 from naiad.protocol.numbers import decimal, integer
 
@@ -28,17 +28,12 @@ class ScalingPolicy:
     idle: float  # seconds; an instance that was not needed for so long is removed
 
 
-def parse_scaling(message: pb.ModelConfig, given: Mapping[str, str]) -> ScalingPolicy | None:
+def parse_scaling(given: GivenParameters) -> ScalingPolicy | None:
     """The policy that a model's parameters state; None if its number of instances is fixed."""
-    model = message.name
-    texts = {name: given.get(name, "").strip() for name in (MIN, MAX, SCALE_WAIT, SCALE_IDLE)}
-    if not texts[MAX]:
-        if named := [name for name in (MIN, SCALE_WAIT, SCALE_IDLE) if texts[name]]:
-            raise ParameterError(
-                f"parameter {named[0]} of model '{model}' has no effect without {MAX}: the number of its instances is "
-                "fixed",
-                parameter=named[0],
-            )
+    message, model = given.message, given.message.name
+    if not given.text(MAX):
+        if named := [name for name in (MIN, SCALE_WAIT, SCALE_IDLE) if given.text(name)]:
+            raise given.parameter_error(named[0], f"has no effect without {MAX}: the number of its instances is fixed")
         return None
     groups = message.instance_group
     if len(groups) > 1 or any(len(group.gpus) > 1 for group in groups):
@@ -54,15 +49,15 @@ def parse_scaling(message: pb.ModelConfig, given: Mapping[str, str]) -> ScalingP
             parameter=MAX,
         )
     count = groups[0].count if groups else 1
-    most = _number(model, MAX, texts[MAX])
-    least = _number(model, MIN, texts[MIN]) if texts[MIN] else min(count, most)
+    most = _instances(given, MAX, count)
+    least = _instances(given, MIN, min(count, most))
     if most < least:
-        raise ParameterError(f"parameter {MAX} of model '{model}' is {most}, less than {MIN}={least}", parameter=MAX)
+        raise given.parameter_error(MAX, f"is {most}, less than {MIN}={least}")
     return ScalingPolicy(
         least=least,
         most=most,
-        wait=_seconds(model, SCALE_WAIT, texts[SCALE_WAIT], _DEFAULT_WAIT_MS) / 1000,
-        idle=_seconds(model, SCALE_IDLE, texts[SCALE_IDLE], _DEFAULT_IDLE_SECONDS),
+        wait=_time(given, SCALE_WAIT, "milliseconds", _DEFAULT_WAIT_MS) / 1000,
+        idle=_time(given, SCALE_IDLE, "seconds", _DEFAULT_IDLE_SECONDS),
     )
 
 
@@ -83,23 +78,17 @@ def with_count(message: pb.ModelConfig, count: int) -> pb.ModelConfig:
     return copy
 
 
-def _number(model: str, name: str, text: str) -> int:
-    count = integer(text)
-    if count is None or not 1 <= count <= _MOST:
-        raise ParameterError(
-            f"parameter {name} of model '{model}' is '{text}': give a number of instances from 1 to {_MOST}",
-            parameter=name,
-        )
-    return count
+def _instances(given: GivenParameters, name: str, default: int) -> int:
+    def convert(text: str) -> int | None:
+        count = integer(text)
+        return count if count is not None and 1 <= count <= _MOST else None
+
+    return given.converted(name, convert, f"a number of instances from 1 to {_MOST}") or default
 
 
-def _seconds(model: str, name: str, text: str, default: float) -> float:
-    if not text:
-        return default
-    value = decimal(text)
-    if value is None or value <= 0:
-        unit = "milliseconds" if name == SCALE_WAIT else "seconds"
-        raise ParameterError(
-            f"parameter {name} of model '{model}' is '{text}': give a number of {unit} above 0", parameter=name
-        )
-    return value
+def _time(given: GivenParameters, name: str, unit: str, default: float) -> float:
+    def convert(text: str) -> float | None:
+        value = decimal(text)
+        return value if value is not None and value > 0 else None
+
+    return given.converted(name, convert, f"a number of {unit} above 0") or default

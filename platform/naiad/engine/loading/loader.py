@@ -22,8 +22,7 @@ from naiad_stub.load_spec import LoadSpec, ModelCode, NativeCode, PythonCode
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.auto_complete import merge_auto_completed
 from naiad.config.model.model_config import InstanceKind, InstancePlacement, ModelConfig, freeze, instance_names
-from naiad.config.model.parameters import or_default
-from naiad.config.model.prewarm import modules_to_prewarm
+from naiad.config.model.parameters import modules_to_prewarm, or_default
 from naiad.config.model.scaling import reject_native_scaling, with_count
 from naiad.config.model.text import decode_json
 from naiad.config.model.validate import validate
