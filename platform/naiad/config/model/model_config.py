@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -106,8 +107,7 @@ class ModelConfig:
 
 def freeze(message: pb.ModelConfig) -> ModelConfig:
     """Return the frozen values of a normalised and validated message, which is copied."""
-    copy = pb.ModelConfig()
-    copy.CopyFrom(message)
+    copy = deepcopy(message)
     return ModelConfig(
         name=copy.name,
         platform=copy.platform,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,7 @@ def or_default(given: T | None, default: T) -> T:
 
 def without_own_parameters(message: pb.ModelConfig) -> pb.ModelConfig:
     """A copy of a configuration without the parameters that `parse_parameters` may reject."""
-    copy = pb.ModelConfig()
-    copy.CopyFrom(message)
+    copy = deepcopy(message)
     for name in (name for each in fields(ModelParameters) for name in each.metadata[_NAMES]):
         if name in copy.parameters:
             del copy.parameters[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 from naiad.config.model import model_config_pb2 as pb
@@ -72,8 +73,7 @@ def reject_native_scaling(model: str) -> ParameterError:
 
 def with_count(message: pb.ModelConfig, count: int) -> pb.ModelConfig:
     """A copy of a model's configuration with *count* instances in its only group."""
-    copy = pb.ModelConfig()
-    copy.CopyFrom(message)
+    copy = deepcopy(message)
     copy.instance_group[0].count = count
     return copy
 

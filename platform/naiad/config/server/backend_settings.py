@@ -46,7 +46,6 @@ KNOWN_SETTINGS = (
 
 _DEFAULT_DIRECTORY = Path("/opt/tritonserver/backends")
 _FLAG = "backend-config"
-_MIB = 1 << 20
 
 
 def backend_directories(values: FlagValues, flag: str) -> tuple[Path, ...]:
@@ -83,10 +82,8 @@ def parse_backend_configs(values: FlagValues, flag: str) -> BackendConfigs:
 
 def parse_python_settings(values: FlagValues) -> PythonSettings:
     """The settings of backend `python`, checked."""
-    try:
-        return PythonSettings.parse(effective_settings(parse_backend_configs(values, _FLAG), "python"))
-    except OptionError as error:
-        raise values.invalid(_FLAG, error.message) from None
+    settings = effective_settings(parse_backend_configs(values, _FLAG), "python")
+    return values.parsed(_FLAG, lambda _: PythonSettings.parse(settings))
 
 
 def effective_settings(configs: BackendConfigs, backend: str) -> dict[str, str]:
@@ -96,54 +93,38 @@ def effective_settings(configs: BackendConfigs, backend: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonSettings:
-    """The settings of backend `python`. Only `stub_timeout_seconds` has an effect; the others are checked alone."""
+    """The settings of backend `python` that have an effect."""
 
-    shm_default_byte_size: int = _MIB  # in the reference, the initial size of an instance's segment
-    shm_growth_byte_size: int = _MIB  # in the reference, the step by which it grows
     stub_timeout_seconds: int = 30  # how long a guest may take to start without progress
-    thread_pool_size: int = 32  # in the reference, the most calls to other models that an instance may have open
-    shm_message_queue_size: int = 1000  # in the reference, the length of its message queues
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> PythonSettings:
         """Check the settings of `python`; texts are the reference's (PB src/python_be.cc)."""
         if settings.get("shm-region-prefix-name") == "":
             raise OptionError("shm-region-prefix-name must at least contain one character.")
-        default = cls()
-        return cls(
-            shm_default_byte_size=_at_least(
-                settings,
-                "shm-default-byte-size",
-                default.shm_default_byte_size,
-                _MIB,
-                # The text names 4 MiB and the bound is 1 MiB, as in the reference.
-                "shm-default-byte-size can't be smaller than 4 MiBs",
-            ),
-            shm_growth_byte_size=_positive(settings, "shm-growth-byte-size", default.shm_growth_byte_size),
-            stub_timeout_seconds=_positive(settings, "stub-timeout-seconds", default.stub_timeout_seconds),
-            thread_pool_size=_at_least(
-                settings, "thread-pool-size", default.thread_pool_size, 1, "thread-pool-size can't be less than 1."
-            ),
-            shm_message_queue_size=_number(settings, "shm_message_queue_size", default.shm_message_queue_size),
-        )
+        numbers = {key: _number(key, settings[key]) for key in _NUMBERS if key in settings}
+        for key, number in numbers.items():
+            lowest, text = _NUMBERS[key]
+            if lowest is not None and number < lowest:
+                raise OptionError(text.format(key=key))
+        return cls(stub_timeout_seconds=numbers.get("stub-timeout-seconds", cls().stub_timeout_seconds))
 
 
-def _positive(settings: Mapping[str, str], key: str, default: int) -> int:
-    return _at_least(settings, key, default, 1, f"{key} can't be smaller than or equal to zero.")
+_NOT_POSITIVE = "{key} can't be smaller than or equal to zero."
+# Numbers that are checked: the lowest and the text about a lower one.
+_NUMBERS: Mapping[str, tuple[int | None, str]] = {
+    # The text names 4 MiB and the bound is 1 MiB, as in the reference.
+    "shm-default-byte-size": (1 << 20, "{key} can't be smaller than 4 MiBs"),
+    "shm-growth-byte-size": (1, _NOT_POSITIVE),
+    "stub-timeout-seconds": (1, _NOT_POSITIVE),
+    "thread-pool-size": (1, "{key} can't be less than 1."),
+    "shm_message_queue_size": (None, ""),
+}
 
 
-def _at_least(settings: Mapping[str, str], key: str, default: int, lowest: int, text: str) -> int:
-    number = _number(settings, key, default)
-    if number < lowest:
-        raise OptionError(text)
-    return number
-
-
-def _number(settings: Mapping[str, str], key: str, default: int) -> int:
-    if key not in settings:
-        return default
-    number = leading_integer(settings[key])
+def _number(key: str, text: str) -> int:
+    number = leading_integer(text)
     # As the reference's std::stol: `12abc` is 12, and a text without leading digits is an error that names `stol`.
     if number is None:
-        raise OptionError(f"stol: --backend-config=python,{key}={settings[key]} is not a number")
+        raise OptionError(f"stol: --backend-config=python,{key}={text} is not a number")
     return number

@@ -20,23 +20,12 @@ from naiad.config.server.hardened import hardened_flags, hardened_warnings, hard
 from naiad.config.server.metrics_options import metrics_warnings
 from naiad.config.server.option_group import read_group
 from naiad.config.server.options import (
+    OPTION_GROUPS,
     SERVER_FLAGS,
     BackendOptions,
-    CacheOptions,
-    ConnectionOptions,
-    EnvironmentOptions,
-    GeneralOptions,
-    GrpcOptions,
-    GuestOptions,
-    HttpOptions,
-    LogOptions,
-    MetricsOptions,
     ModelControlMode,
     ModelOptions,
-    OpenAiOptions,
-    RateLimitOptions,
     ServerOptions,
-    TraceOptions,
 )
 from naiad.config.server.trace_options import trace_warnings
 from naiad.core.errors import OptionError
@@ -56,28 +45,13 @@ def read_options(given: Sequence[tuple[Flag, str]], *, environ: Mapping[str, str
         known = {flag.name: flag for flag in SERVER_FLAGS}
         values = FlagValues([*((known[name], text) for name, text in added), *given], SERVER_FLAGS, environ)
     _check_flags(values)
-    environments, backends = read_group(EnvironmentOptions, values), read_group(BackendOptions, values)
     options = ServerOptions(
-        general=read_group(GeneralOptions, values),
-        log=read_group(LogOptions, values),
-        models=read_group(ModelOptions, values),
-        http=read_group(HttpOptions, values),
-        grpc=read_group(GrpcOptions, values),
-        connections=read_group(ConnectionOptions, values),
-        openai=read_group(OpenAiOptions, values),
-        metrics=read_group(MetricsOptions, values),
-        cache=read_group(CacheOptions, values),
-        rate_limit=read_group(RateLimitOptions, values),
-        trace=read_group(TraceOptions, values),
-        backends=backends,
-        environments=environments,
-        guests=read_group(GuestOptions, values),
+        **{name: read_group(group, values) for name, (_, group) in OPTION_GROUPS.items()},
         hardening=hardening,
         command_line=command_line,
         notices=(*hardened_lines, *values.notices()),
-        warnings=tuple(_warnings(values, backends, environments)),
     )
-    options = replace(options, warnings=(*options.warnings, *_unguarded_warnings(options)))
+    options = replace(options, warnings=(*_warnings(values, options), *_unguarded_warnings(options)))
     _check_ports(options)
     _check_startup_models(options.models)
     if options.models.requires_signature and options.environments.trusted_keys is None:
@@ -152,7 +126,7 @@ def _check_startup_models(models: ModelOptions) -> None:
 # Warnings: flags that are valid and probably do not have the effect that the operator expects.
 
 
-def _warnings(values: FlagValues, backends: BackendOptions, environments: EnvironmentOptions) -> Iterator[str]:
+def _warnings(values: FlagValues, options: ServerOptions) -> Iterator[str]:
     yield from values.deprecations()
     yield from values.shortened()
     yield from trace_warnings(values)
@@ -161,12 +135,12 @@ def _warnings(values: FlagValues, backends: BackendOptions, environments: Enviro
     yield from _directory_warnings(values, "backend-directory", "no model will find its backend there")
     yield from _directory_warnings(values, "env-directory", "no model will find an environment there")
     yield from _trace_file_warnings(values)
-    yield from _backend_config_warnings(backends)
+    yield from _backend_config_warnings(options.backends)
     yield from _openai_warnings(values)
     yield from hardened_warnings(values)
     yield from console_warnings(values)
-    if environments.store_location.warning:
-        yield environments.store_location.warning
+    if options.environments.store_location.warning:
+        yield options.environments.store_location.warning
     if values.environ.get("AIP_MODE") == "PREDICTION":
         yield (
             "AIP_MODE=PREDICTION is set, but the API of Vertex AI is not implemented in this version of naiad: "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from naiad.config.server.flag import (
     Flag,
@@ -19,6 +20,7 @@ from naiad.config.server.flag import (
 )
 from naiad.core.errors import OptionError
 
+T = TypeVar("T")
 _URI = re.compile(r"(?!file:)[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _FILE_URI = "file://"
 
@@ -66,6 +68,13 @@ class FlagValues:
         return tuple(
             dict.fromkeys(text if _URI.match(text) else Path(text.removeprefix(_FILE_URI)) for text in self.texts(name))
         )
+
+    def parsed(self, name: str, parse: Callable[[str], T]) -> T:
+        """The parsed text of a flag; an OptionError of *parse* becomes the error about this flag."""
+        try:
+            return parse(self.text(name))
+        except OptionError as error:
+            raise self.invalid(name, error.message) from None
 
     def invalid(self, name: str, detail: str) -> UsageError:
         return invalid_value(self._flags[name], detail)

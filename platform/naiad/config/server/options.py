@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from naiad_stub.process_limits import usable_processors
 
@@ -45,7 +45,6 @@ from naiad.config.server.option_group import combined, flags_of, option, own_opt
 from naiad.config.server.store_location import StoreLocation, find_store, guest_directory
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
-from naiad.core.errors import OptionError
 from naiad.core.quantities import parse_size
 
 
@@ -182,10 +181,7 @@ def _size_or_any(values: FlagValues, name: str) -> int:
 
 
 def _size(values: FlagValues, name: str) -> int:
-    try:
-        return parse_size(values.text(name))
-    except OptionError as error:
-        raise values.invalid(name, error.message) from None
+    return values.parsed(name, parse_size)
 
 
 def _size_or_none(values: FlagValues, name: str) -> int | None:
@@ -751,22 +747,26 @@ _DEPRECATED = (
     Flag("trace-log-frequency", "Traces in a file.", _INT, deprecated="--trace-config"),
 )
 
-# All flags in the order of the usage.
+# The fields of `ServerOptions` that flags set, in the order of the usage: heading and class of each.
+OPTION_GROUPS: Mapping[str, tuple[str, type[Any]]] = {
+    "general": ("Server", GeneralOptions),
+    "log": ("Logging", LogOptions),
+    "models": ("Model repository", ModelOptions),
+    "http": ("HTTP", HttpOptions),
+    "grpc": ("gRPC", GrpcOptions),
+    "connections": ("What clients may take", ConnectionOptions),
+    "openai": ("OpenAI's API", OpenAiOptions),
+    "metrics": ("Metrics", MetricsOptions),
+    "cache": ("Response cache", CacheOptions),
+    "rate_limit": ("Rate limiter", RateLimitOptions),
+    "trace": ("Traces", TraceOptions),
+    "backends": ("Backends", BackendOptions),
+    "environments": ("Environments of models", EnvironmentOptions),
+    "guests": ("Processes of models", GuestOptions),
+}
+
 SERVER_FLAGS: tuple[Flag, ...] = (
-    *flags_of("Server", GeneralOptions),
-    *flags_of("Logging", LogOptions),
-    *flags_of("Model repository", ModelOptions),
-    *flags_of("HTTP", HttpOptions),
-    *flags_of("gRPC", GrpcOptions),
-    *flags_of("What clients may take", ConnectionOptions),
-    *flags_of("OpenAI's API", OpenAiOptions),
-    *flags_of("Metrics", MetricsOptions),
-    *flags_of("Response cache", CacheOptions),
-    *flags_of("Rate limiter", RateLimitOptions),
-    *flags_of("Traces", TraceOptions),
-    *flags_of("Backends", BackendOptions),
-    *flags_of("Environments of models", EnvironmentOptions),
-    *flags_of("Processes of models", GuestOptions),
+    *(flag for heading, group in OPTION_GROUPS.values() for flag in flags_of(heading, group)),
     *flags_of("Not in this version (refused where it would matter, else without effect)", _UNSUPPORTED),
     *flags_of("Deprecated", _DEPRECATED),
 )

@@ -106,13 +106,7 @@ def _open_telemetry(values: FlagValues, settings: Mapping[str, list[str]]) -> Op
             f"{_OTEL},bsp_max_export_batch_size={numbers['bsp_max_export_batch_size']} is more than "
             f"bsp_max_queue_size={numbers['bsp_max_queue_size']}: the queue never holds so many spans",
         )
-    return OpenTelemetryConfig(
-        url=texts["url"],
-        resource=texts["resource"],
-        bsp_max_queue_size=numbers["bsp_max_queue_size"],
-        bsp_schedule_delay=numbers["bsp_schedule_delay"],
-        bsp_max_export_batch_size=numbers["bsp_max_export_batch_size"],
-    )
+    return OpenTelemetryConfig(url=texts["url"], resource=texts["resource"], **numbers)
 
 
 def trace_warnings(values: FlagValues) -> tuple[str, ...]:

@@ -14,20 +14,12 @@ _ORIGIN = re.compile(r"file://|[a-z][a-z0-9+.-]*://[^/?#@*\s]+")
 
 def parse_allowed_hosts(values: FlagValues, flag: str) -> tuple[str, ...] | None:
     """The names of a flag, in lower case; None without the flag."""
-    if not values.has(flag):
-        return None
-    try:
-        return read_hosts(values.text(flag))
-    except OptionError as error:
-        raise values.invalid(flag, error.message) from None
+    return values.parsed(flag, read_hosts) if values.has(flag) else None
 
 
 def parse_allowed_origins(values: FlagValues, flag: str) -> tuple[str, ...]:
     """The origins of a flag, in lower case as browsers send them."""
-    try:
-        return read_origins(values.text(flag))
-    except OptionError as error:
-        raise values.invalid(flag, error.message) from None
+    return values.parsed(flag, read_origins)
 
 
 def read_hosts(text: str) -> tuple[str, ...]:
