@@ -320,6 +320,20 @@ async def test_released_outputs_are_sent_when_there_are_many_or_the_guest_waits_
     await worker.kill()
 
 
+async def test_released_outputs_go_along_with_results_once_they_are_many():
+    """A model that calls others for long gets no EXECUTE, and would touch new pages for the inputs of each call."""
+    played = await Played().start()
+    worker, memory = played.worker, played.worker.memory
+    memory.released.extend(range(15))
+    worker.send_result(5, None, True)
+    assert [call for call, _ in played.sent()] == [5]
+    memory.released.append(15)
+    worker.send_result(6, None, True)
+    released, (call, _) = played.sent()
+    assert (released, call) == (ReleaseOutputs([*range(16)]), 6)
+    await worker.kill()
+
+
 async def test_an_idle_guest_and_its_host_return_free_pages_in_slices_until_there_is_work():
     played = await Played().start()
     worker, left = played.worker, [True, True, False, True, True]

@@ -296,7 +296,7 @@ def _inline_frames(
         inputs = bytes(block)
     rest = inputs + _pack_request(key, request, layout[0], 0, interface, memory)
     head = wire.EXECUTE_FRAME.pack(wire.EXECUTE_HEAD.size + len(rest), wire.Kind.EXECUTE, 0, number, 1, -1 - size)
-    return _with_released(head + rest, memory)
+    return with_released(head + rest, memory)
 
 
 def _write_reserved(
@@ -318,10 +318,10 @@ def _write_reserved(
 
 def _execute_frames(number: int, count: int, block: int, rest: bytes, memory: InstanceMemory) -> bytes:
     size = wire.EXECUTE_HEAD.size + len(rest)
-    return _with_released(wire.EXECUTE_FRAME.pack(size, wire.Kind.EXECUTE, 0, number, count, block) + rest, memory)
+    return with_released(wire.EXECUTE_FRAME.pack(size, wire.Kind.EXECUTE, 0, number, count, block) + rest, memory)
 
 
-def _with_released(frames: bytes, memory: InstanceMemory) -> bytes:
+def with_released(frames: bytes, memory: InstanceMemory) -> bytes:
     """*frames* behind one that releases output blocks, if that is due."""
     # The guest can use a released block only after it was told, which costs a message. So small blocks wait until there
     # are several. A large one is released at once: the guest would otherwise touch new pages for its next output, and
@@ -458,7 +458,7 @@ def write_forwarded(
     rest = b"".join((inputs, head, request_id, described))
     size = wire.EXECUTE_HEAD.size + len(rest)
     frame = wire.EXECUTE_FRAME.pack(size, wire.Kind.EXECUTE, 0, number, 1, -1 - len(inputs))
-    return _with_released(frame + rest, memory)
+    return with_released(frame + rest, memory)
 
 
 def read_single(payload: bytes, interface: ModelInterface) -> SingleResponse | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from naiad.core.errors import NaiadError, OutOfMemoryError, ProtocolError, unexpected_error
 from naiad.guests.calls import error_result, result_block, write_result
-from naiad.guests.exchange import pack_released
+from naiad.guests.exchange import with_released
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.protocol.inference import InferResponse
 
@@ -82,9 +82,8 @@ class ResultQueue:
             block = result_block(data)
             if block >= 0:
                 self._kept[block] = None
-            if self._memory.has_large_released:  # a model in `execute` gets no EXECUTE that would bring them back
-                data = pack_released(self._memory) + data
-            self._send_frame(data)
+            # A model in `execute` gets no EXECUTE that would bring its blocks back.
+            self._send_frame(with_released(data, self._memory))
         return True
 
     def _fail(self, number: int, error: NaiadError) -> None:
