@@ -7,13 +7,13 @@ requests are sent when they are due, whether or not earlier ones have their resp
 from __future__ import annotations
 
 import asyncio
-import time
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
 
+from naiad.core import clock
 from naiad.core.errors import NaiadError
 
 _NS_PER_MS = 1e6
@@ -63,7 +63,7 @@ async def run_load(target: LoadTarget, concurrency: int, seconds: float, *, time
     """Send requests for some seconds; those in flight then are waited for *timeout* seconds, and count."""
     await target.open(concurrency)
     result = LoadResult(concurrency=concurrency)
-    started = time.monotonic_ns()
+    started = clock.monotonic_ns()
     deadline = started + int(seconds * _NS_PER_SECOND)
     workers = [asyncio.ensure_future(_work(target, number, started, deadline, result)) for number in range(concurrency)]
     try:
@@ -82,7 +82,7 @@ async def run_load(target: LoadTarget, concurrency: int, seconds: float, *, time
 
 
 async def _work(target: LoadTarget, number: int, first: int, deadline: int, result: LoadResult) -> None:
-    now = time.monotonic_ns()
+    now = clock.monotonic_ns()
     while now < deadline:
         started = now
         try:
@@ -90,9 +90,9 @@ async def _work(target: LoadTarget, number: int, first: int, deadline: int, resu
         except NaiadError as error:
             result.add_error(error.message)
             await asyncio.sleep(_PAUSE_SECONDS)
-            now = time.monotonic_ns()
+            now = clock.monotonic_ns()
         else:
-            now = time.monotonic_ns()
+            now = clock.monotonic_ns()
             result.latencies_ms.append((now - started) / _NS_PER_MS)
             if first_ns:
                 result.first_ms.append(first_ns / _NS_PER_MS)
@@ -114,7 +114,7 @@ async def run_paced_load(
     free = list(range(most))[::-1]
     await target.open(1)
     running: set[asyncio.Task[None]] = set()
-    first = time.monotonic_ns()
+    first = clock.monotonic_ns()
     total = max(int(rate * seconds), 1)
 
     async def send(worker: int, due: int) -> None:
@@ -123,7 +123,7 @@ async def run_paced_load(
         except NaiadError as error:
             result.add_error(error.message)
         else:
-            now = time.monotonic_ns()
+            now = clock.monotonic_ns()
             result.latencies_ms.append((now - due) / _NS_PER_MS)
             if first_ns:
                 result.first_ms.append(first_ns / _NS_PER_MS)
@@ -134,7 +134,7 @@ async def run_paced_load(
     try:
         for number in range(total):
             due = first + int(number / rate * _NS_PER_SECOND)
-            while (wait := due - time.monotonic_ns()) > 0:
+            while (wait := due - clock.monotonic_ns()) > 0:
                 await asyncio.sleep(wait / _NS_PER_SECOND)
             if not number % _YIELD_EVERY:
                 await asyncio.sleep(0)  # responses are read also where requests are late

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from array import array
 
 import numpy as np
 import pytest
+from fakes.clock import Clock
 
 from naiad.core.errors import ConfigError, NaiadError, OptionError
 from naiad_operations.bench.load import LoadResult, percentile, run_load, run_paced_load
@@ -47,7 +47,7 @@ class Counting:
         try:
             if number in self.hangs:
                 await asyncio.Event().wait()
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)
         finally:
             self.in_flight -= 1
         if number in self.fails:
@@ -55,26 +55,32 @@ class Counting:
         return 1_000_000
 
 
-def load(target, concurrency=3, seconds=0.05, timeout=5.0):
-    return asyncio.run(run_load(target, concurrency, seconds, timeout=timeout))
+@pytest.fixture
+def clock(monkeypatch):
+    return Clock().install(monkeypatch)
 
 
-def test_as_many_requests_are_in_flight_as_there_are_workers():
+@pytest.fixture
+def load(clock):
+    return lambda target, timeout=5.0: clock.run(run_load(target, 3, 0.05, timeout=timeout))
+
+
+@pytest.fixture
+def paced(clock):
+    """Forty requests within 0.2 s."""
+    return lambda target, timeout=5.0, **more: clock.run(run_paced_load(target, 200, 0.2, timeout=timeout, **more))
+
+
+def test_as_many_requests_are_in_flight_as_there_are_workers(load):
     target = Counting()
     result = load(target)
-    assert (target.workers, target.most, target.in_flight) == (3, 3, 0)
-    assert len(result.latencies_ms) == target.sent
-    assert result.errors == 0
-    assert result.seconds >= 0.05
-    assert result.requests_per_second == pytest.approx(target.sent / result.seconds)
+    assert (target.workers, target.most, target.in_flight, target.sent) == (3, 3, 0, 150)
+    assert (list(result.latencies_ms), result.errors) == ([1.0] * 150, 0)
+    assert (result.seconds, result.requests_per_second) == (0.05, 3000)
     assert set(result.first_ms) == {1.0}
 
 
-def paced(target, rate=200.0, seconds=0.2, timeout=5.0, **more):
-    return asyncio.run(run_paced_load(target, rate, seconds, timeout=timeout, **more))
-
-
-def test_requests_of_a_rate_are_sent_whether_or_not_earlier_ones_have_responses():
+def test_requests_of_a_rate_are_sent_whether_or_not_earlier_ones_have_responses(paced):
     class Slow(Counting):
         async def send(self, worker):
             self.sent += 1
@@ -89,23 +95,24 @@ def test_requests_of_a_rate_are_sent_whether_or_not_earlier_ones_have_responses(
     result = paced(target)
     assert (target.sent, target.most, result.concurrency, target.workers) == (40, 40, 40, 40)
     assert (len(result.latencies_ms), result.errors, result.rate) == (40, 0, 200)
-    assert max(result.latencies_ms) > 150  # the first one waited for the last, 195 ms later
-    assert result.seconds >= 0.2
+    assert max(result.latencies_ms) == pytest.approx(195, abs=2), "the first one waited for the last"
+    assert result.seconds == 0.2
 
 
-def test_latencies_of_a_rate_begin_when_requests_were_due():
+def test_latencies_of_a_rate_begin_when_requests_were_due(paced, clock):
     class Stopping(Counting):
         async def send(self, worker):
             self.sent += 1
             if self.sent == 1:
-                time.sleep(0.1)  # noqa: ASYNC251 - the load generator itself is late
+                clock.advance(0.1)  # the load generator itself is late
             return 0
 
-    result = paced(Stopping(), rate=100, seconds=0.2)
-    assert sum(latency > 20 for latency in result.latencies_ms) >= 5
+    latencies = list(paced(Stopping()).latencies_ms)
+    assert latencies[:20] == pytest.approx([100 - 5 * number for number in range(20)])
+    assert latencies[20:] == pytest.approx([0] * 20, abs=0.001)
 
 
-def test_requests_beyond_the_bound_are_not_sent_and_are_errors():
+def test_requests_beyond_the_bound_are_not_sent_and_are_errors(paced):
     target = Counting(hangs=range(1, 100))
     result = paced(target, most=3, timeout=0.05)
     assert target.sent == 3
@@ -113,7 +120,7 @@ def test_requests_beyond_the_bound_are_not_sent_and_are_errors():
     assert result.first_error == "not sent: 3 requests were in flight"
 
 
-def test_failures_of_a_rate_are_counted_and_its_first_responses_measured():
+def test_failures_of_a_rate_are_counted_and_its_first_responses_measured(paced):
     result = paced(Counting(fails=(2,)))
     assert (result.errors, result.first_error, len(result.latencies_ms)) == (1, "no luck 2", 39)
     assert set(result.first_ms) == {1.0}
@@ -138,20 +145,20 @@ def test_inputs_of_a_stream_are_flat_lists_of_elements():
         flat_json(generated_request(model_of_config(half, ""), 1, {})[0])
 
 
-def test_failed_requests_are_counted_with_their_first_message():
+def test_failed_requests_are_counted_with_their_first_message(load):
     target = Counting(fails=(2, 3))
     result = load(target)
     assert (result.errors, result.first_error) == (2, "no luck 2")
     assert len(result.latencies_ms) == target.sent - 2
 
 
-def test_requests_without_a_response_end_the_load_and_are_errors():
+def test_requests_without_a_response_end_the_load_and_are_errors(load):
     result = load(Counting(hangs=(1,)), timeout=0.05)
     assert (result.errors, result.first_error) == (1, "no response within 0.05 s")
-    assert result.latencies_ms  # of the other workers
+    assert len(result.latencies_ms) == 100, "of the other workers"
 
 
-def test_a_mistake_in_the_target_is_not_counted_but_raised():
+def test_a_mistake_in_the_target_is_not_counted_but_raised(load):
     class Broken(Counting):
         async def send(self, worker):
             raise ZeroDivisionError
