@@ -16,6 +16,8 @@ _STALE_LIMIT = (
     ("2 * {1}", "2 + {1}"),
     ("2 * {1}", "3 * {1}"),
 )
+_IN_FLIGHT = "platform/naiad/engine/serving/requests_in_flight.py"
+_DORMANT = "platform/naiad/engine/serving/dormant.py"
 _SLICED = "both ways make the same of it; the limit is where slices are worth their cost"
 _GUESSES = "it decides only which guess is tried next, and every guess is verified: the count is the same"
 
@@ -62,12 +64,34 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "loop.time() < deadline",
         "loop.time() <= deadline",
     ): "no loop's clock stands still at exactly that time",
+    (_IN_FLIGHT, "depth_for", "execution_ns >= _DEPTH_WINDOW_NS", "execution_ns > _DEPTH_WINDOW_NS"): (
+        "a window divided by itself is one, too"
+    ),
+    (_IN_FLIGHT, "depth_for", "execution_ns <= _MAX_DEPTH_PACE_NS", "execution_ns < _MAX_DEPTH_PACE_NS"): (
+        "the window divided by that is the largest depth, too"
+    ),
     (
-        "platform/naiad/engine/serving/requests_in_flight.py",
-        "depth_for",
-        "execution_ns >= _DEPTH_WINDOW_NS",
-        "execution_ns > _DEPTH_WINDOW_NS",
-    ): "a window divided by itself is one, too",
+        _IN_FLIGHT,
+        "RequestsInFlight.on_batch_done",
+        "pace <= _MAX_DEPTH_PACE_NS",
+        "pace < _MAX_DEPTH_PACE_NS",
+    ): "`depth_for` gives the same",
+    (
+        _IN_FLIGHT,
+        "RequestsInFlight.on_batch_done",
+        "depth > self.lanes",
+        "depth >= self.lanes",
+    ): "both are the same then",
+    (_IN_FLIGHT, "RequestsInFlight.on_batch_done", "took > pace", "took >= pace"): "both are the same then",
+    (
+        _DORMANT,
+        "DormantVersion.__init__",
+        "self._reason = ''",
+        "pass",
+    ): "it is read once a load has failed, which sets it",
+    (_DORMANT, "DormantVersion.__init__", "self._failed_until = 0.0", "self._failed_until = 1.0"): (
+        "the clock of a running system is past both"
+    ),
     ("stubs/naiad_stub/memo.py", "Memo.__init__", "super().__init__()", "pass"): "a dict's constructor adds nothing",
     ("stubs/naiad_stub/queries.py", "_PendingReply.__init__", "self.is_ok = False", "pass"): (
         "a reply sets it before anybody reads it"

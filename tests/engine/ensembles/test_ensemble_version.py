@@ -22,6 +22,7 @@ from naiad.core.errors import Code, InvalidRequestError, ModelError, NaiadError,
 from naiad.engine.ensembles.step import StepTensor
 from naiad.engine.ensembles.version import EnsembleVersion
 from naiad.engine.open_request import OpenRequest
+from naiad.engine.response_cache import ResponseCache
 from naiad.engine.scheduling.ensembles.graph import EnsembleGraph, EnsembleStep
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse
@@ -407,6 +408,34 @@ def test_the_times_of_the_steps_add_up(ensemble, a, b, monkeypatch):
     assert found.success == Duration(1, 20 * MS)
     assert found.execution_count == 1
     assert times == [start, start, start + 2 * MS, start + 8 * MS, start + 12 * MS]
+
+
+def test_a_response_that_was_kept_is_sent_again_without_the_members(a, b):
+    text = 'input { name: "IN" data_type: TYPE_FP32 dims: 2 } output { name: "OUT" data_type: TYPE_FP32 dims: 2 }'
+    ensemble = Ensemble(a, b, text=text + "response_cache { enable: true }")
+    ensemble.version.keep_responses(ResponseCache(1 << 20))
+    ensemble.ask()
+    a.respond()
+    b.respond(b"12345678")
+    _, replies = ensemble.ask()
+    ((response, final),) = replies.responses
+    assert final
+    assert bytes(response.outputs[0].data) == b"12345678"
+    assert len(a.submitted) == 1
+
+
+def test_the_end_of_each_request_is_reported(ensemble, a, b):
+    ended = []
+    execution = ensemble.version._execution
+    execution.on_end = lambda: ended.append(execution.in_flight)
+    ensemble.ask()
+    ensemble.ask()
+    a.respond(key=1)
+    assert ended == []
+    a.fail(ModelError("no"))
+    assert ended == [1]
+    b.respond()
+    assert ended == [1, 0]
 
 
 def test_a_failure_counts_since_the_request_was_queued(ensemble, a, monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from engine.submitting import submit
 
-from naiad.core.errors import InvalidRequestError, NotReadyError
+from naiad.core.errors import FatalRequestError, InvalidRequestError, NaiadError, NotReadyError
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.admission import Admission
 from naiad.engine.statistics.counters import Statistics
@@ -101,6 +101,85 @@ def test_a_request_that_does_not_fit_is_counted_as_refused():
 
     assert refusals_of(admits) == 1
     assert started.calls == []
+
+
+class Cache:
+    """Has a response to every request, or to none; *asked* are those that were looked for."""
+
+    def __init__(self, *, has_all: bool) -> None:
+        self.has_all = has_all
+        self.asked: list[InferRequest] = []
+
+    def respond(self, asked: InferRequest, sink: object) -> object:
+        self.asked.append(asked)
+        return None if self.has_all else ("keeps the response", sink)
+
+
+@pytest.mark.parametrize(
+    ("has_all", "device", "is_asked", "is_started"),
+    [(True, None, True, False), (False, None, True, True), (True, object(), False, True)],
+    ids=["a hit", "a miss", "in GPU memory"],
+)
+def test_a_request_is_started_unless_the_cache_has_its_response(has_all, device, is_asked, is_started):
+    admits, started = admission(plan(1))
+    assert not admits.looks_at_requests
+    admits.cache = cache = Cache(has_all=has_all)
+    assert admits.looks_at_requests
+    sink = object()
+    opened = submit(admits, request(device=device), sink)
+    assert len(cache.asked) == is_asked
+    assert [each for each, _ in started.calls] == [opened] * is_started
+    assert opened.is_ended is not is_started
+    if is_started:
+        assert opened.sink == (("keeps the response", sink) if is_asked else sink)
+
+
+class Guard:
+    """Refuses the id "fatal", and observes others, until what it remembers is old and forgotten."""
+
+    remembers = True
+    is_old = False
+
+    def __bool__(self) -> bool:
+        return self.remembers
+
+    def forget_old(self) -> None:
+        self.remembers = not self.is_old
+
+    def admit(self, asked: InferRequest, sink: object) -> object:
+        if asked.request_id == "fatal":
+            raise FatalRequestError("it ended 3 guests")
+        return ("observes", sink)
+
+
+def test_requests_that_ended_guests_are_refused_as_long_as_they_are_remembered():
+    admits, started = admission(plan(1))
+    admits.guard_with(guard := Guard())
+    for reason in ("its guests restart", ""):
+        admits.reason = reason
+        assert admits.looks_at_requests
+    with pytest.raises(FatalRequestError, match="it ended 3 guests"):
+        submit(admits, request(request_id="fatal"), "sink")
+    assert refusals_of(admits) == 1
+    assert submit(admits, request(), "sink").sink == ("observes", "sink")
+    guard.is_old = True
+    assert submit(admits, request(request_id="fatal"), "sink").sink == "sink"
+    assert not admits.looks_at_requests
+    admits.reason = "its guests restart"
+    admits.reason = ""
+    assert not admits.looks_at_requests
+    assert len(started.calls) == 2
+
+
+def test_a_request_that_fails_unexpectedly_gets_an_error_and_is_counted_as_refused(caplog):
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("odd")
+
+    admits = Admission(plan(1), fail, Statistics())
+    with pytest.raises(NaiadError, match="cannot submit the request to 'm': unexpected ZeroDivisionError: odd"):
+        submit(admits, request(), None)
+    assert refusals_of(admits) == 1
+    assert "cannot submit a request to 'm'" in caplog.text
 
 
 def test_a_request_for_another_process_is_checked_unless_its_form_is_known():

@@ -89,6 +89,7 @@ async def test_each_request_wakes_the_model_and_says_whether_another_model_waits
     await ask(served, needs_idle=True)
     assert wakes.calls == [False, True]
     assert served.pending_count == 2
+    assert served.is_finishing_requests() is True
 
 
 async def test_a_request_that_does_not_fit_the_model_wakes_nothing(clock):

@@ -159,6 +159,15 @@ def test_requests_are_counted_like_all_others(version):
     assert found.success.ns > 100
 
 
+def test_the_load_is_noted_when_a_forwarded_request_was_answered(version):
+    layout = version.check_layout()
+    noted = []
+    version.in_flight.observe_load(noted.append)
+    version.in_flight.typical = 1600
+    version.end(version.forward(7, layout).key, took=2000)
+    assert (noted, version.in_flight.typical) == ([0], 1700)
+
+
 def test_a_request_that_cannot_be_forwarded_takes_the_long_way(version, caplog):
     layout = version.check_layout()
     forward, version.guest.forward = version.guest.forward, lambda *_: 1 // 0

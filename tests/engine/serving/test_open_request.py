@@ -79,6 +79,10 @@ def test_a_forwarded_request_is_made_when_it_is_needed_and_once():
     assert made == [forwarded, 5]
     other = found.sink = object()
     assert found.sink is other
+    assert not OpenRequest(None, None, False, forwarded).is_ended
+    assert not found.is_ended
+    found.release()
+    assert found.is_ended
 
 
 # -- what its holders do with it ------------------------------------------------------------------------------------

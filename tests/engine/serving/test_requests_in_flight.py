@@ -22,6 +22,7 @@ from naiad.engine.serving.requests_in_flight import RequestsInFlight, depth_for
 from naiad.engine.serving.warmup import WarmUp
 from naiad.guests.exchange import ExecutingBatch, ExecutionReport, SingleResponse
 from naiad.protocol.datatypes import Datatype
+from naiad.protocol.device_bytes import DeviceBytes, DeviceUse, WrittenBytes
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferRequest, InferResponse, InputTensor
 from naiad.protocol.metadata import Duration, ModelStatistics
 from naiad.protocol.request_plan import CheckedLayout
@@ -370,6 +371,19 @@ def test_a_waiting_request_is_rejected_with_the_error_that_is_given(clock):
     assert (found.fail.count, found.failures["CANCELED"]) == (1, 0)
 
 
+def test_what_is_done_with_a_request_that_was_given_away_is_ignored_here(clock):
+    tracked = Tracked(guests=0)
+    key, answers = tracked.ask()
+    opened = tracked.opened[key]
+    tracked.in_flight.give_away(opened)
+    opened.cancel()
+    opened.reject_waiting(NaiadError("a deadlock"))
+    assert (opened.is_waiting, opened.waits(), opened.is_cancelled, opened.drops_responses) == (False, (), False, False)
+    assert (answers.responses, len(tracked.in_flight), tracked.in_flight.dispatcher.waiting_count) == ([], 0, 0)
+    tracked.in_flight.add_guest(guest := FakeGuest(owner=tracked.in_flight))
+    assert guest.executed == []
+
+
 # -- decoupled models -----------------------------------------------------------------------------------------------
 
 DECOUPLED = "model_transaction_policy { decoupled: true }"
@@ -424,6 +438,37 @@ def test_the_end_of_a_decoupled_request_without_a_response_is_passed_on_alone(cl
     assert answers.responses == []
     tracked.guest.respond(key)
     assert answers.responses == [(None, True)]
+
+
+PLACE = DeviceBytes(b"gpu", b"handle", 0, 8, None, None)
+
+
+@pytest.mark.parametrize(
+    ("use", "data", "found"),
+    [
+        (None, bytes(8), bytes(8)),
+        (None, PLACE, None),
+        (DeviceUse(keeps_outputs=True), PLACE, PLACE),
+        (DeviceUse(places={"OUT": PLACE}), bytes(8), None),
+        (DeviceUse(places={"OUT": PLACE}), WrittenBytes(8), PLACE),
+    ],
+    ids=["bytes", "unasked in GPU memory", "in GPU memory", "beside their place", "at their place"],
+)
+def test_outputs_are_passed_on_only_where_the_request_wants_them(clock, use, data, found):
+    tracked = Tracked()
+    key, answers = tracked.ask(device=use)
+    response = InferResponse("m", 1, outputs=output(data))
+    response.is_on_device = not isinstance(data, bytes)
+    tracked.guest.respond(key, response)
+    ((response, _),) = answers.responses
+    if found is None:
+        assert response.error.message == "output 'OUT' of model 'm' is not where its request wants it"
+        assert response.outputs == ()
+        assert tracked.statistics().failures["BACKEND"] == 1
+    else:
+        (tensor,) = response.outputs
+        place = tensor.data
+        assert (place == found) if isinstance(found, bytes) else (place.handle, len(place)) == (found.handle, 8)
 
 
 # -- from the guest -------------------------------------------------------------------------------------------------
@@ -924,6 +969,43 @@ async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_
     await turns()
     (other,) = [guest for guest in tracked.guests if guest is not running[0]]
     assert other.executed[-1] == [third]
+
+
+async def two_limited(limiter: SharedRateLimiter) -> tuple[Tracked, FakeGuest, FakeGuest]:
+    """Two requests: one guest executes the first, the other waits for the resource with the second."""
+    tracked = limited(limiter, PLAIN, guests=2)
+    tracked.ask()
+    tracked.ask()
+    running, waiting = sorted(tracked.guests, key=lambda guest: not guest.open)
+    assert (running.executed, waiting.executed) == ([[1]], [])
+    return tracked, running, waiting
+
+
+async def test_what_a_retired_guest_waits_with_goes_to_another_one(clock):
+    tracked, running, waiting = await two_limited(SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)]))
+    tracked.in_flight.retire_guest(waiting)
+    running.answer()
+    await turns()
+    assert (running.executed, waiting.executed) == ([[1], [2]], [])
+
+
+async def test_a_retired_guest_holds_its_resources_until_it_has_ended(clock):
+    tracked, running, waiting = await two_limited(SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)]))
+    tracked.in_flight.retire_guest(running)
+    await turns()
+    assert waiting.executed == []
+    tracked.in_flight.forget_guest(running)
+    await turns()
+    assert waiting.executed == [[2]]
+
+
+async def test_a_guest_that_is_added_needs_what_its_group_says_then(clock):
+    tracked, _, waiting = await two_limited(SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)]))
+    tracked.in_flight.follow_groups(config(PLAIN, LIMITED.replace("count: 2", "count: 3")))
+    tracked.in_flight.add_guest(added := FakeGuest(launch_spec("m_0_2"), tracked.in_flight))
+    tracked.ask()
+    await turns()
+    assert waiting.executed == added.executed == []
 
 
 async def test_a_request_that_is_cancelled_while_its_batch_of_slots_waits_for_a_resource_disturbs_no_other(clock):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.waiting import until_async
+from fakes.clock import Clock
 
 from naiad.core.errors import InvalidRequestError, NotReadyError
 from naiad.engine.open_request import OpenRequest
@@ -74,6 +74,8 @@ class Replicas:
         self.better: int | None = None
         self.serving: list[int] = []
         self.sent: list[tuple[int, OpenRequest]] = []
+        self.compared: list[tuple[int, int]] = []
+        self.loads: list[int] = []
         self.take_back: Callable[[OpenRequest], None] = lambda _: None
 
     def idle_process(self) -> int | None:
@@ -83,13 +85,14 @@ class Replicas:
         return self.serving.pop(0) if self.serving else None
 
     def least_loaded(self, in_flight: int, instances: int) -> int | None:
+        self.compared.append((in_flight, instances))
         return self.better
 
     def send(self, process: int, opened: OpenRequest) -> None:
         self.sent.append((process, opened))
 
     def note_load(self, in_flight: int) -> None:
-        pass
+        self.loads.append(in_flight)
 
 
 class Spread:
@@ -117,11 +120,11 @@ def run(test: Callable[[Spread], Any]) -> None:
     async def with_spread() -> None:
         spread = Spread()
         try:
-            await asyncio.wait_for(test(spread), 30)
+            await test(spread)
         finally:
             spread.spreading.close()
 
-    asyncio.run(with_spread())
+    Clock().run(with_spread())
 
 
 def test_a_request_stays_while_an_instance_is_idle() -> None:
@@ -139,6 +142,21 @@ def test_a_request_goes_where_there_is_less_to_do_and_a_call_to_an_idle_instance
         spread.replicas.better, spread.replicas.idle = 1, 2
         first, call = spread.submit("a"), spread.submit("b", needs_idle=True)
         assert spread.replicas.sent == [(1, first), (2, call)]
+
+    run(test)
+
+
+@pytest.mark.parametrize(("reason", "instances"), [("", 1), ("its guests restart", 0)])
+def test_a_request_is_compared_with_what_instances_here_have_to_do(reason: str, instances: int) -> None:
+    async def test(spread: Spread) -> None:
+        spread.admission.reason = reason
+        for number in range(2):
+            spread.submit("a")
+            assert spread.replicas.compared[number] == (number, instances)
+            assert spread.replicas.loads[number] == number + 1, "other processes are told"
+        spread.in_flight.is_idle, spread.replicas.better = True, 1
+        spread.submit("b")
+        assert len(spread.replicas.sent) == bool(reason), "an idle instance that cannot serve is none"
 
     run(test)
 
@@ -169,10 +187,18 @@ def test_calls_that_wait_move_in_order_when_an_instance_elsewhere_is_idle_and_re
         spread.submit("client's")
         calls = [spread.submit(name, needs_idle=True) for name in "ab"]
         assert spread.replicas.sent == []
+        await asyncio.sleep(0.041)  # 20 looks
         spread.replicas.idle = 2
-        await until_async(lambda: len(spread.replicas.sent) == 2)
+        await asyncio.sleep(0.002)
         assert spread.replicas.sent == [(2, call) for call in calls]
         assert [each.request.request_id for each in spread.in_flight.waiting] == ["client's"]
+        # The looks for the next one are counted anew.
+        spread.replicas.idle, spread.replicas.serving = None, [1]
+        spread.submit("c", needs_idle=True)
+        await asyncio.sleep(0.049)
+        assert len(spread.replicas.sent) == 2
+        await asyncio.sleep(0.002)
+        assert len(spread.replicas.sent) == 3
 
     run(test)
 
@@ -181,13 +207,19 @@ def test_a_call_that_waits_long_goes_to_processes_that_seem_to_be_busy_one_after
     async def test(spread: Spread) -> None:
         first, second = (spread.submit(name, needs_idle=True) for name in "ab")
         spread.replicas.serving = [1, 2]
-        await until_async(lambda: len(spread.replicas.sent) == 1)
+        await asyncio.sleep(0.049)
+        assert spread.replicas.sent == []
+        await asyncio.sleep(0.002)  # the 25th look
         assert spread.replicas.sent == [(1, first)], "one alone"
         spread.replicas.take_back(first)
-        await until_async(lambda: len(spread.replicas.sent) == 2)
+        await asyncio.sleep(0.048)
+        assert len(spread.replicas.sent) == 1
+        await asyncio.sleep(0.002)
         assert spread.replicas.sent[1] == (2, first)
         assert spread.in_flight.waiting == [second]
         assert list(spread.spreading._waiting._calls) == [first, second], "at its place"
+        await asyncio.sleep(0.1)
+        assert len(spread.replicas.sent) == 2, "no process serves"
 
     run(test)
 
@@ -202,7 +234,7 @@ def test_a_request_that_a_replica_does_not_take_waits_here() -> None:
         assert spread.in_flight.waiting == [opened]
         assert spread.admission.here[-1] == ("a", True), "it would be missing where deadlocks are looked for"
         spread.replicas.idle = 3
-        await until_async(lambda: len(spread.replicas.sent) == 2)
+        await asyncio.sleep(0.002)
         assert spread.replicas.sent[1] == (3, opened)
 
     run(test)
@@ -236,12 +268,15 @@ def test_a_request_that_comes_back_and_fails_unexpectedly_is_answered() -> None:
 
 def test_nothing_moves_once_the_version_ends() -> None:
     async def test(spread: Spread) -> None:
-        spread.submit("a")
+        moved, _ = spread.submit("m", needs_idle=True), spread.submit("a", needs_idle=True)
+        spread.in_flight.give_away(moved)
         spread.spreading.close()
         spread.replicas.idle = spread.replicas.better = 1
         spread.submit("b")
-        spread.replicas.take_back(spread.opened("c"))
+        for opened in (moved, spread.opened("c")):
+            spread.replicas.take_back(opened)
+        await asyncio.sleep(0.1)
         assert spread.replicas.sent == []
-        assert [each.request.request_id for each in spread.in_flight.waiting] == ["a", "b", "c"]
+        assert [each.request.request_id for each in spread.in_flight.waiting] == ["a", "b", "m", "c"]
 
     run(test)

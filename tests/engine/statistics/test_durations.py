@@ -84,11 +84,11 @@ def test_a_model_with_a_cache_has_summaries_of_hits_and_misses_and_none_of_whole
 def test_an_ensembles_parts_are_what_its_steps_took_though_they_took_it_side_by_side():
     statistics = Statistics()
     statistics.durations = Durations((1,), is_cached=False)
-    statistics.on_composed(2, 1_000, 2_000, 12_000, (3_000, 9_000, 5_000))
+    statistics.on_composed(2, 1_000, 12_000, (3_000, 9_000, 5_000))
     told = statistics.value("m", "1")
     assert {name: value.sum for name, value in told.summaries.items()} == {
         "request": 11,
-        "queue": 1,
+        "queue": 0,
         "compute_input": 3,
         "compute_infer": 9,
         "compute_output": 5,

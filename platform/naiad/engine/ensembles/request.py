@@ -74,13 +74,12 @@ class EnsembleRequest:
     __slots__ = (
         "_actions",
         "_batch_size",
-        "_begun",
+        "_began",
         "_is_first",
         "_is_working",
         "_machine",
         "_on_done",
         "_opened",
-        "_queued",
         "_responses",
         "_sink",
         "_step_requests",
@@ -107,7 +106,7 @@ class EnsembleRequest:
         self._sink = opened.sink
         self._batch_size = batch_size
         self._on_done = on_done
-        self._queued = self._begun = clock.monotonic_ns()
+        self._began = clock.monotonic_ns()
         self._machine: EnsembleProgress[StepTensor] = EnsembleProgress(
             submitter.graph, request.requested_outputs, error_prefix(request)
         )
@@ -122,7 +121,6 @@ class EnsembleRequest:
         return self._machine.is_ended
 
     def begin(self) -> None:
-        self._begun = clock.monotonic_ns()
         batch_size = self._batch_size if self._responses.is_batched else 0
         self._do(self._machine.start({tensor.name: input_tensor(tensor, batch_size) for tensor in self.request.inputs}))
 
@@ -223,7 +221,7 @@ class EnsembleRequest:
                 self._succeeded()
                 self._sink.send(None, True)
             case FailRequest(error):
-                self._responses.totals.on_failure(clock.monotonic_ns() - self._queued)
+                self._responses.totals.on_failure(clock.monotonic_ns() - self._began)
                 self._sink.send(self._responses.error(self.request, error), True)
 
     def _respond(self, outputs: Sequence[tuple[str, StepTensor]], *, final: bool) -> None:
@@ -231,7 +229,7 @@ class EnsembleRequest:
             self._succeeded()
         if self._is_first:
             self._is_first = False
-            self._responses.totals.on_first_response(clock.monotonic_ns() - self._queued)
+            self._responses.totals.on_first_response(clock.monotonic_ns() - self._began)
         response = self._responses.response(self.request, outputs)
         if self._opened.drops_responses:
             self._do(self._machine.on_responses_consumed(1))
@@ -240,8 +238,8 @@ class EnsembleRequest:
         self._sink.send(response, final)
 
     def _succeeded(self) -> None:
-        now, begun = clock.monotonic_ns(), self._begun
-        self._responses.totals.on_composed(self._batch_size, self._queued, begun, now, self._took)
+        began = self._began
+        self._responses.totals.on_composed(self._batch_size, began, clock.monotonic_ns(), self._took)
         if self.request.trace is not None:
-            started, ended = begun + self._took[0], begun + self._took[0] + self._took[1]
-            self.request.trace.on_composed(self._queued, begun, started, ended, ended + self._took[2])
+            started, ended = began + self._took[0], began + self._took[0] + self._took[1]
+            self.request.trace.on_composed(began, began, started, ended, ended + self._took[2])

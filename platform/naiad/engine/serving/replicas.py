@@ -219,8 +219,6 @@ class _WaitingCalls:
     def close(self) -> None:
         self._is_closed = True
         self._calls.clear()
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 class Spreading:

@@ -230,8 +230,8 @@ class Statistics:
     def on_error_response(self) -> None:
         self._errors += 1
 
-    def on_composed(self, batch_size: int, queued: int, begun: int, answered: int, computed: Sequence[int]) -> None:
-        """Count one request of an ensemble.
+    def on_composed(self, batch_size: int, begun: int, answered: int, computed: Sequence[int]) -> None:
+        """Count one request of an ensemble, which begins when it comes.
 
         Args:
             computed: Nanoseconds that its steps took for input, inference and output. Steps run in parallel, so these
@@ -242,7 +242,7 @@ class Statistics:
         ended = started + took_infer
         self.on_execution(batch_size, begun, started, ended, ended + took_output)
         self.last = answered
-        self._count(batch_size, answered - queued, begun - queued, took_input, took_infer, took_output)
+        self._count(batch_size, answered - begun, 0, took_input, took_infer, took_output)
 
     def on_cache_hit(self, ns: int) -> None:
         """Count a request answered from the response cache within *ns*: a success that no model computed."""
