@@ -2,7 +2,8 @@
 
 Sums and differences of two tensors, in JSON and in binary, of 16 numbers to 1 MiB, and over gRPC, beside the real
 Triton and a floor: the least program of two processes that answers them (`programs/floor.py`). In JSON also beside the
-servers of others, and with those a random forest of scikit-learn, one row for each request. Each server has an
+servers of others, and with those a random forest of scikit-learn and an ONNX file, one row for each request, in batches
+where the server forms them. Triton's backends for such files are not among its wheels. Each server has an
 environment of its own, which is built once in `.bench/others`, and the settings that its documentation recommends.
 Servers are started one at a time, by turns. CPU is that of all processes of a server.
 """
@@ -38,6 +39,7 @@ from bench.others.contestants import (
     LARGE,
     LONG_JSON,
     MIDDLE,
+    NETWORK,
     PROGRAMS,
     SUMS,
     Contestant,
@@ -51,7 +53,6 @@ from bench.servers import HOST, free_ports
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".bench" / "others"
-_STORE = FOLDER / "store"
 _START_SECONDS = 180.0
 _STOP_SECONDS = 20.0
 _WARM_UP_SECONDS = 2.0
@@ -59,6 +60,7 @@ _CLIENTS = (1, 16)
 _TITLES = {
     ADD_SUB: "Sums and differences of two lists of 16 numbers, in JSON",
     FOREST: "A random forest of 100 trees in scikit-learn, one row of 20 features for each request",
+    NETWORK: "An ONNX file of three layers, 20 to 256 to 256 to 4, one row for each request",
     BINARY: "The same sums with binary tensors of 16 numbers",
     LONG_JSON: "The same sums of two lists of 1,000 numbers, in JSON",
     MIDDLE: "The same sums with binary tensors, 64 KiB in each direction",
@@ -155,7 +157,7 @@ def _options() -> argparse.Namespace:
 def _environment(contestant: Contestant) -> Path:
     """The interpreter that a contestant runs with, in an environment with its packages.
 
-    naiad runs from this checkout; its backend for scikit-learn has an environment in a store of the benchmark's own.
+    naiad runs from this checkout; its backends have their environments in stores of the benchmark's own.
     """
     if not contestant.packages:
         return Path(sys.executable)
@@ -169,12 +171,21 @@ def _version(python: Path, distribution: str) -> str:
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _forest(contestant: Contestant, python: Path) -> Path:
-    """The file with the classifier, fitted with the scikit-learn that will read it."""
-    path = FOLDER / f"{contestant.environment}-forest{contestant.forest}"
+def _store(job: str) -> Path:
+    """The store of naiad's environments for a job: `declared_by` wants one with nothing else in it."""
+    return FOLDER / f"{job}-store"
+
+
+def _model(contestant: Contestant, job: str, python: Path) -> Path:
+    """The file with the model of a job: a forest, of the scikit-learn that will read it, or the ONNX file of all."""
+    if job in SUMS:
+        return Path()
+    path = FOLDER / (f"{contestant.environment}-forest{contestant.forest}" if job == FOREST else "network.onnx")
     if not path.exists():
-        if contestant.name == OURS:
-            python = declared_by("sklearn", _STORE)
+        if job == NETWORK:
+            python = with_packages(FOLDER / "onnx", ["onnx"])
+        elif contestant.name == OURS:
+            python = declared_by("sklearn", _store(job))
         subprocess.run([python, PROGRAMS / "fit.py", path, str(FEATURES)], check=True)
     return path
 
@@ -182,9 +193,9 @@ def _forest(contestant: Contestant, python: Path) -> Path:
 def _turn(contestant: Contestant, job: str, python: Path, seconds: float, results: Results) -> None:
     """Start a server, and measure the loads of a job with it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    forest = _forest(contestant, python) if job == FOREST else Path()
+    model = _model(contestant, job, python)
     with tempfile.TemporaryDirectory(prefix="naiad-bench-", ignore_cleanup_errors=True) as folder:
-        place = Place(python, forest, Path(folder), free_ports(1)[0])
+        place = Place(python, model, Path(folder), free_ports(1)[0])
         with _running(contestant, job, place) as process:
             request = contestant.request(job)
             _wait_for_answer(partial(grpc_load.ask if job == GRPC else _ask, place.port, request), request, process)
@@ -207,7 +218,8 @@ def _measure(job: str, port: int, request: Request, clients: int, seconds: float
 def _running(contestant: Contestant, job: str, place: Place) -> Iterator[subprocess.Popen[bytes]]:
     """A server; it is ended with all its processes."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "NAIAD_"))}
-    environ |= {"FOREST": str(place.forest), "NAIAD_STORE": str(_STORE), "BENTOML_DO_NOT_TRACK": "1"}
+    environ |= {"MODEL": "" if job in SUMS else str(place.model), "BENTOML_DO_NOT_TRACK": "1"}
+    environ["NAIAD_STORE"] = str(_store(job))
     log = FOLDER / f"{contestant.environment}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

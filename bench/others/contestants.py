@@ -6,7 +6,7 @@ import dataclasses
 import json
 import random
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 PROGRAMS = Path(__file__).parent / "programs"
 REFERENCE = Path(__file__).parents[2] / ".bench" / "reference"
 FLOOR = "floor"
-ADD_SUB, FOREST = "add_sub", "forest"
+ADD_SUB, FOREST, NETWORK = "add_sub", "forest", "network"
 BINARY, LONG_JSON, MIDDLE, LARGE, GRPC = "binary", "json-1000", "64KiB", "1MiB", "grpc"
-JOBS = (ADD_SUB, FOREST, BINARY, LONG_JSON, MIDDLE, LARGE, GRPC)
+JOBS = (ADD_SUB, FOREST, NETWORK, BINARY, LONG_JSON, MIDDLE, LARGE, GRPC)
 SUMS = {ADD_SUB: 16, BINARY: 16, LONG_JSON: 1000, MIDDLE: 1 << 13, LARGE: 1 << 17, GRPC: 16}
 """Jobs that are sums and differences: numbers in each of the two tensors."""
 IN_JSON = (ADD_SUB, LONG_JSON)
@@ -30,6 +30,8 @@ _JSON = {"Content-Type": "application/json"}
 _random = random.Random(0)
 _PAIR = [[round(_random.random(), 3) for _ in range(max(SUMS[job] for job in IN_JSON))] for _ in range(2)]
 _ROW = [round(_random.uniform(-3, 3), 3) for _ in range(FEATURES)]
+_TYPES = {FOREST: "FP64", NETWORK: "FP32"}
+_OUTPUTS = {FOREST: "predict_proba", NETWORK: "probabilities"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,13 +40,13 @@ class Place:
 
     Attributes:
         python: The interpreter of its environment.
-        forest: The file of the fitted classifier.
+        model: The file of the model of a job; empty for sums.
         folder: A folder of its own, empty at first.
         port: The port to listen at, on the loopback address.
     """
 
     python: Path
-    forest: Path
+    model: Path
     folder: Path
     port: int
 
@@ -71,7 +73,7 @@ class Contestant:
     settings: str
     command: Callable[[str, Place], Sequence[str]]
     request: Callable[[str], Request]
-    jobs: Sequence[str] = (ADD_SUB, FOREST)
+    jobs: Sequence[str] = (ADD_SUB, FOREST, NETWORK)
     forest: str = ".joblib"
     own_environment: str = ""
 
@@ -82,8 +84,10 @@ class Contestant:
 
 
 def _plain(job: str) -> Request:
-    body: Mapping[str, Any] = {"a": _PAIR[0][:16], "b": _PAIR[1][:16]} if job == ADD_SUB else {"rows": [_ROW]}
-    return Request(f"/{job}", json.dumps(body).encode(), _JSON)
+    path, body = "/rows", {"rows": [_ROW]}
+    if job == ADD_SUB:
+        path, body = "/add_sub", {"a": _PAIR[0][:16], "b": _PAIR[1][:16]}
+    return Request(path, json.dumps(body).encode(), _JSON)
 
 
 def _kserve(job: str) -> Request:
@@ -101,8 +105,8 @@ def _kserve(job: str) -> Request:
         job = ADD_SUB
     else:
         body = {
-            "inputs": [{"name": "X", "datatype": "FP64", "shape": [1, FEATURES], "data": _ROW}],
-            "outputs": [{"name": "predict_proba"}],
+            "inputs": [{"name": "X", "datatype": _TYPES[job], "shape": [1, FEATURES], "data": _ROW}],
+            "outputs": [{"name": _OUTPUTS[job]}],
         }
     return Request(f"/v2/models/{job}/infer", json.dumps(body).encode(), _JSON)
 
@@ -158,11 +162,12 @@ def _write_models(job: str, place: Place) -> None:
         (version / "model.py").write_text(_ADD_SUB_MODEL)
         config.write_text(_ADD_SUB_CONFIG)
     else:
-        (version / "model.skops").write_bytes(place.forest.read_bytes())
-        config.write_text(f'backend: "sklearn"\nmax_batch_size: {MOST_ROWS}\ndynamic_batching {{}}\n')
+        (version / f"model{place.model.suffix}").write_bytes(place.model.read_bytes())
+        backend = "sklearn" if job == FOREST else "onnxruntime"
+        config.write_text(f'backend: "{backend}"\nmax_batch_size: {MOST_ROWS}\ndynamic_batching {{}}\n')
 
 
-def _start_fastapi(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has both jobs
+def _start_fastapi(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has all jobs
     options = ["--host=127.0.0.1", f"--port={place.port}", "--no-access-log", "--log-level=warning"]
     return [str(place.python), "-m", "uvicorn", f"--app-dir={PROGRAMS}", "fastapi_app:app", *options]
 
@@ -171,7 +176,7 @@ def _start_litserve(job: str, place: Place) -> Sequence[str]:
     return [str(place.python), str(PROGRAMS / "litserve_app.py"), job, str(place.port)]
 
 
-def _start_bentoml(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has both jobs
+def _start_bentoml(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - one program has all jobs
     options = ["--host=127.0.0.1", f"--port={place.port}", f"--working-dir={PROGRAMS}"]
     return [str(place.python), "-m", "bentoml", "serve", "bentoml_service:Jobs", *options]
 
@@ -179,12 +184,12 @@ def _start_bentoml(job: str, place: Place) -> Sequence[str]:  # noqa: ARG001 - o
 def _start_mlserver(job: str, place: Place, workers: int) -> Sequence[str]:
     home = place.folder / job
     home.mkdir()
-    model: dict[str, Any] = {"name": job, "implementation": "mlserver_add_sub.AddSub"}
-    if job == ADD_SUB:
-        (home / "mlserver_add_sub.py").write_text((PROGRAMS / "mlserver_add_sub.py").read_text())
-    else:
-        model["implementation"] = "mlserver_sklearn.SKLearnModel"
-        model |= {"parameters": {"uri": str(place.forest)}, "max_batch_size": MOST_ROWS, "max_batch_time": 0.001}
+    model: dict[str, Any] = {"name": job, "implementation": "mlserver_jobs.AddSub"}
+    if job != ADD_SUB:
+        model["implementation"] = "mlserver_sklearn.SKLearnModel" if job == FOREST else "mlserver_jobs.Network"
+        model |= {"parameters": {"uri": str(place.model)}, "max_batch_size": MOST_ROWS, "max_batch_time": 0.001}
+    for name in ("mlserver_jobs.py", "predictors.py"):
+        (home / name).write_text((PROGRAMS / name).read_text())
     (home / "model-settings.json").write_text(json.dumps(model))
     settings: dict[str, Any] = {"host": "127.0.0.1", "parallel_workers": workers, "debug": False}
     settings |= {"http_port": place.port, "grpc_port": place.port + 1, "metrics_port": place.port + 2}
@@ -221,9 +226,9 @@ input { name: "INPUT1" data_type: TYPE_FP32 dims: -1 }
 output { name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }
 output { name: "OUTPUT1" data_type: TYPE_FP32 dims: -1 }
 """
-_SKLEARN = "scikit-learn"
+_LIBRARIES = ("scikit-learn", "onnxruntime")
 # Workers of MLServer 1.7.1 end at once with newer versions of uvloop.
-_MLSERVER = ("mlserver", "mlserver-sklearn", "uvloop<0.22")
+_MLSERVER = ("mlserver", "mlserver-sklearn", "onnxruntime", "uvloop<0.22")
 
 CONTESTANTS = (
     Contestant(
@@ -256,19 +261,22 @@ CONTESTANTS = (
     ),
     Contestant(
         "FastAPI",
-        ("fastapi", "uvicorn[standard]", _SKLEARN),
+        ("fastapi", "uvicorn[standard]", *_LIBRARIES),
         "fastapi",
         "uvicorn, one process: no isolation, no batches",
         _start_fastapi,
         _plain,
     ),
     Contestant(
-        "LitServe", ("litserve", _SKLEARN), "litserve", "one worker; batches of 32 within 1 ms", _start_litserve, _plain
+        "LitServe",
+        ("litserve", *_LIBRARIES),
+        "litserve",
+        "one worker; batches of 32 within 1 ms",
+        _start_litserve,
+        _plain,
     ),
-    Contestant(
-        "mosec", ("mosec", "joblib", _SKLEARN), "mosec", "one worker; batches of 32 within 1 ms", _start_mosec, _plain
-    ),
-    Contestant("BentoML", ("bentoml", _SKLEARN), "bentoml", "one worker; adaptive batches", _start_bentoml, _plain),
+    Contestant("mosec", ("mosec", *_LIBRARIES), "mosec", "one worker; batches of 32 within 1 ms", _start_mosec, _plain),
+    Contestant("BentoML", ("bentoml", *_LIBRARIES), "bentoml", "one worker; adaptive batches", _start_bentoml, _plain),
     Contestant(
         "MLServer",
         _MLSERVER,
@@ -288,6 +296,6 @@ CONTESTANTS = (
         own_environment="MLServer",
     ),
     Contestant(
-        "Ray Serve", ("ray[serve]", _SKLEARN), "ray", "one replica; batches of 32 within 1 ms", _start_ray, _plain
+        "Ray Serve", ("ray[serve]", *_LIBRARIES), "ray", "one replica; batches of 32 within 1 ms", _start_ray, _plain
     ),
 )

@@ -1,14 +1,14 @@
-"""FastAPI under uvicorn: both jobs in the server's own process. Joblib's file is named by FOREST."""
+"""FastAPI under uvicorn: all jobs in the server's own process."""
 
 import os
 
-import joblib
 import numpy as np
 from fastapi import FastAPI
+from predictors import load
 from pydantic import BaseModel
 
 app = FastAPI()
-forest = joblib.load(os.environ["FOREST"])
+predict = load() if os.environ["MODEL"] else None
 
 
 class Pair(BaseModel):
@@ -27,6 +27,6 @@ async def add_sub(pair: Pair) -> dict[str, list[float]]:
 
 
 # Not `async`: FastAPI runs it in a thread, as its documentation advises for work that blocks.
-@app.post("/forest")
+@app.post("/rows")
 def classify(given: Rows) -> dict[str, list[list[float]]]:
-    return {"probabilities": forest.predict_proba(np.asarray(given.rows, np.float32)).tolist()}
+    return {"probabilities": predict(given.rows).tolist()}

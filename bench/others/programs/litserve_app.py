@@ -1,11 +1,10 @@
-"""LitServe: `litserve_app.py JOB PORT`; the forest, named by FOREST, with its batches."""
+"""LitServe: `litserve_app.py JOB PORT`; a model of rows with its batches."""
 
-import os
 import sys
 
-import joblib
 import litserve
 import numpy as np
+from predictors import load
 
 
 class AddSub(litserve.LitAPI):
@@ -22,9 +21,9 @@ class AddSub(litserve.LitAPI):
         return {"sum": output[0].tolist(), "difference": output[1].tolist()}
 
 
-class Forest(litserve.LitAPI):
+class Rows(litserve.LitAPI):
     def setup(self, device):
-        self.forest = joblib.load(os.environ["FOREST"])
+        self.model = load()
 
     def decode_request(self, request):
         return np.asarray(request["rows"][0], np.float32)
@@ -33,7 +32,7 @@ class Forest(litserve.LitAPI):
         return np.stack(inputs)
 
     def predict(self, rows):
-        return self.forest.predict_proba(rows)
+        return self.model(rows)
 
     def unbatch(self, output):
         return list(output)
@@ -47,6 +46,6 @@ if __name__ == "__main__":
     if job == "add_sub":
         api = AddSub(api_path="/add_sub")
     else:
-        api = Forest(api_path="/forest", max_batch_size=32, batch_timeout=0.001)
+        api = Rows(api_path="/rows", max_batch_size=32, batch_timeout=0.001)
     server = litserve.LitServer(api, accelerator="cpu", workers_per_device=1)
     server.run(host="127.0.0.1", port=port, generate_client_file=False, log_level="warning")

@@ -1,11 +1,10 @@
-"""mosec: `mosec_app.py JOB --address HOST --port PORT`; the forest, named by FOREST, with its batches."""
+"""mosec: `mosec_app.py JOB --address HOST --port PORT`; a model of rows with its batches."""
 
-import os
 import sys
 
-import joblib
 import numpy as np
 from mosec import Runtime, Server, Worker
+from predictors import load
 
 
 class AddSub(Worker):
@@ -14,19 +13,20 @@ class AddSub(Worker):
         return {"sum": (a + b).tolist(), "difference": (a - b).tolist()}
 
 
-class Forest(Worker):
+class Rows(Worker):
     def __init__(self):
         super().__init__()
-        self.forest = joblib.load(os.environ["FOREST"])
+        self.model = load()
 
     def forward(self, data):
-        rows = np.asarray([each["rows"][0] for each in data], np.float32)
-        return [{"probabilities": [each.tolist()]} for each in self.forest.predict_proba(rows)]
+        return [{"probabilities": [each.tolist()]} for each in self.model([each["rows"][0] for each in data])]
 
 
 if __name__ == "__main__":
     job = sys.argv.pop(1)  # the rest is for mosec
     server = Server()
-    batches = {"max_batch_size": 32, "max_wait_time": 1} if job == "forest" else {}
-    server.register_runtime({f"/{job}": [Runtime(AddSub if job == "add_sub" else Forest, num=1, **batches)]})
+    if job == "add_sub":
+        server.register_runtime({"/add_sub": [Runtime(AddSub, num=1)]})
+    else:
+        server.register_runtime({"/rows": [Runtime(Rows, num=1, max_batch_size=32, max_wait_time=1)]})
     server.run()
