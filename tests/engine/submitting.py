@@ -17,5 +17,5 @@ class WeakRequest(InferRequest):
 def submit(target: Any, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> OpenRequest:
     """Submit *request* to *target*, a `Target`; the request in flight."""
     opened = OpenRequest(request, sink, needs_idle)
-    target.submit(opened)
+    target.accept(opened)
     return opened

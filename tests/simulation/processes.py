@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from simulation.world import OWNER, SECOND, SimulatedSocket, Stalled, World
 from support.idle import leftovers_of
+from support.links import held_by
 
 from naiad.core.turns import LoopTurns
 from naiad.engine.engine import Engine
@@ -30,18 +31,16 @@ from naiad.guests import channel
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.further_process import _Commands
 from naiad.server.processes import link as link_module
-from naiad.server.processes import load_table, request_link, request_session
+from naiad.server.processes import load_table, request_link
 from naiad.server.processes import pool as pool_module
 from naiad.server.processes import remote_engine as remote_engine_module
-from naiad.server.processes.coordinator_facade import CoordinatorFacade
 from naiad.server.processes.link import Link
-from naiad.server.processes.messages import FrameKind, ProcessConfiguration, ProcessReport, pack
+from naiad.server.processes.messages import ProcessConfiguration
 from naiad.server.processes.own_replicas import OwnReplicas
+from naiad.server.processes.peer import Peer
 from naiad.server.processes.pool import ProcessPool
 from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.replicas import ReplicaProcesses
-from naiad.server.processes.request_link import RequestLink
-from naiad.server.processes.request_session import RequestSession
 from naiad.server.processes.spawned import SpawnedProcess
 
 if TYPE_CHECKING:
@@ -161,8 +160,8 @@ class FurtherProcess:
     def _begin(self) -> None:
         self._has_begun = True
         loop = self._world.loop
-        engine = self.engine = RemoteEngine(lambda: self.exit(1))
-        replicas = self.replicas = engine.replicas = OwnReplicas(engine.send, engine.on_replica_opened, engine)
+        engine = self.engine = RemoteEngine()
+        replicas = self.replicas = engine.replicas
         measure = replicas._measure
 
         def note_and_measure(totals: Any, order: Any, config: Any) -> None:
@@ -170,13 +169,12 @@ class FurtherProcess:
             measure(totals, order, config)
 
         replicas._measure = note_and_measure  # type: ignore[method-assign]
-        self._commands = _Commands(loop, engine, replicas)
-        engine.on_command = self._commands.on_command
+        self._commands = _Commands(loop, engine)
         taken_in: Any = self._socket
-        self.link = Link(taken_in, loop, engine.on_frame, engine.on_link_end, engine.on_received)
+        engine.connect(taken_in, lambda: self.exit(1))
+        self.link = engine.coordinator.link
         self._receive = self.link.receive
         self.link.receive = self._receive_answered  # type: ignore[method-assign]
-        engine.connect(self.link)
         self._serving = loop.create_task(self._serve())
 
     def _receive_answered(self, timeout: float | None = 0) -> bool:
@@ -203,7 +201,7 @@ class FurtherProcess:
             await asyncio.sleep(self._world.rng.choice((0, 1e-3, 0.02)))
             self.is_listening = True
             self._world.note("serves", self.number)
-            self.engine.send(pack(FrameKind.REPORT, ProcessReport(started=())))
+            commands.listening.set_result(None)
             maintaining = asyncio.get_running_loop().create_task(self._maintain())
             await commands.stop
             maintaining.cancel()
@@ -262,31 +260,29 @@ class FurtherProcess:
                 if descriptor >= 0:
                     self._server.lose(descriptor)
             link._outgoing.clear()
-        if self.replicas.memory is not None:
-            for shared in self.replicas.memory.inputs.values():
-                os.close(shared.descriptor)
-                shared.descriptor = -1
-            for outputs in self.replicas.memory._outputs.values():
-                os.close(outputs.descriptor)
-            self.replicas.memory._outputs.clear()
+        for shared in self.engine.memory.inputs.values():
+            os.close(shared.descriptor)
+            shared.descriptor = -1
+        for outputs in self.engine.memory._outputs.values():
+            os.close(outputs.descriptor)
+        self.engine.memory._outputs.clear()
         for guest in self._server.run.processes.guests.values():
             if guest.owner is self:
                 guest.memory.close_descriptors()
 
     def links(self) -> list[Link]:
         """Its ends of all links."""
-        return [self.link, *(peer._link for peer in self.engine.peers.values())]
+        return [peer.link for peer in self.engine._peers()]
 
     def leftovers(self) -> Iterator[str]:
         """What it still has when nothing is in progress."""
         engine, replicas, name = self.engine, self.replicas, f"process {self.number}"
-        for replica in replicas._replicas.values():
-            yield from (f"{name}: {each}" for each in leftovers_of(replica.version))
-        for ensemble in replicas._ensembles.values():
-            if ensemble.execution.in_flight:
-                yield f"{name}: requests of an ensemble"
+        for version in replicas._versions():
+            yield from (f"{name}: {each}" for each in leftovers_of(version))
+        if replicas.request_count:
+            yield f"{name}: requests of replicas or ensembles"
         counts = {
-            "calls to the coordinator": len(engine._calls),
+            "calls to the coordinator": engine.coordinator.calls.open_count,
             "routes that are sought": len(engine._sought),
             "calls of guests that are relayed": len(replicas._relay._relayed),
             "calls of guests": sum(map(len, replicas._relay._own._calls.values())),
@@ -294,33 +290,28 @@ class FurtherProcess:
             "stops": len(replicas._stops),
         }
         yield from (f"{name}: {count} {what}" for what, count in counts.items() if count)
-        yield from _of_link(f"{name} to the coordinator", engine.requests, None)
-        assert engine.session is not None
-        yield from _of_session(f"{name} for the coordinator", engine.session, replicas.memory)
+        yield from _of_peer(f"{name} and the coordinator", engine.coordinator, engine.memory)
         for number, peer in engine.peers.items():
-            yield from _of_link(f"{name} to process {number}", peer.requests, None)
-            yield from _of_session(f"{name} for process {number}", peer.session, replicas.memory)
+            yield from _of_peer(f"{name} and process {number}", peer, engine.memory)
 
 
-def _of_link(name: str, link: RequestLink, _: None) -> Iterator[str]:
-    held = link.held
+def _of_peer(name: str, peer: Peer, memory: LinkMemory) -> Iterator[str]:
+    link, session = peer.requests, peer.session
+    held = held_by(link)
+    alive = {each.number for each in memory._outputs.values()}
     counts = {
-        "requests": held.requests,
+        "requests there": held.requests,
         "copied requests": held.copied,
         "abandoned requests": held.abandoned,
         "bytes of inputs": held.input_bytes,
         "counts": len(link._counts),
-        "deferred messages": len(link._deferred),
+        "deferred messages": len(peer.link._frames),
         "references": len(link._references),
+        "requests from there": len(session._open),
+        "lent responses": len(session._lent),
+        "traces": len(session._traces),
+        "segments of guests that have exited": len(session._segments - alive),
     }
-    yield from (f"{name}: {count} {what}" for what, count in counts.items() if count)
-
-
-def _of_session(name: str, session: RequestSession, memory: LinkMemory | None) -> Iterator[str]:
-    counts = {"requests": len(session._open), "lent responses": len(session._lent), "traces": len(session._traces)}
-    if memory is not None:
-        alive = {each.number for each in memory._outputs.values()}
-        counts["segments of guests that have exited"] = len(session._segments - alive)
     yield from (f"{name}: {count} {what}" for what, count in counts.items() if count)
 
 
@@ -346,11 +337,10 @@ class Server:
         )
         patch.setattr(pool_module, "socket", sockets)
         patch.setattr(remote_engine_module, "socket", sockets)
-        for module in (link_module, request_link, channel):
+        for module in (link_module, channel):
             patch.setattr(module, "turns_of", self._turns_of)
         if run.history.deep:
-            for changed in (link_module, request_link, request_session):
-                patch.setattr(changed, "LONG_FRAME", _LONG)
+            patch.setattr(link_module, "LONG_FRAME", _LONG)
             patch.setattr(link_module, "_PIECE", _LONG)
             patch.setattr(request_link, "COPIED_AT_ONCE", _LONG)
 
@@ -360,13 +350,17 @@ class Server:
         self.replicas.services = engine.services
         engine.services.calls.ask_again = self.replicas.gather_waits
         engine.count_elsewhere = self.replicas.gather
-        options: Any = SimpleNamespace(metrics=SimpleNamespace(config=settings.metrics), http=SimpleNamespace(ui=False))
+        options: Any = SimpleNamespace(
+            metrics=SimpleNamespace(config=settings.metrics),
+            http=SimpleNamespace(ui=False),
+            general=SimpleNamespace(allow_client_shm=False),
+        )
         log: Any = None
         configuration = ProcessConfiguration(options, log, self._count, 0)
         spawned: Any = self
         self.pool = ProcessPool(engine, self.memory, Tracer(), self._count - 1, configuration, spawned, self.replicas)
-        self.facade = CoordinatorFacade(engine, self.pool.wait_sent)
-        self.pool.services.update({"load": self.facade.load, "unload": self.facade.unload})
+        engine.wait_announced = self.pool.wait_sent
+        self.facade = engine
         self.pool.connect()
 
     async def stop(self) -> None:
@@ -425,8 +419,8 @@ class Server:
                 self._lose_end(descriptor)
 
     def _link_to(self, process: FurtherProcess) -> Link | None:
-        found: Any = [each for each in self.pool._processes if each is not None]
-        return next((each.link for each in found if each.process is process), None)
+        found: Any = self.pool._running.values()
+        return next((each.peer.link for each in found if each.process is process), None)
 
     def answer(self, process: FurtherProcess) -> None:
         """Let the coordinator handle what a process has sent that blocks."""
@@ -467,12 +461,12 @@ class Server:
             if missing := running.keys() - {number, *process.engine.peers}:
                 yield f"process {number} has no link to {sorted(missing)}"
         for number, run in self.replicas._running.items():
-            name = f"the coordinator for process {number}"
-            yield from _of_link(f"the coordinator to process {number}", run.session.to_replicas, None)
-            yield from _of_session(name, run.session.requests, self.memory)
+            name = f"the coordinator and process {number}"
+            yield from _of_peer(name, run.peer, self.memory)
             results = sum(len(each.results) for each in run.guests._guests.values())
             yield from (f"{name}: {results} results" for _ in range(bool(results)))
-            yield from (f"{name}: {len(run.orders)} orders" for _ in range(bool(run.orders)))
+            orders = run.peer.calls.open_count
+            yield from (f"{name}: {orders} orders" for _ in range(bool(orders)))
         alive = self.engine._registry.versions_alive
         for number, version in self.replicas._versions.items():
             if number not in alive:
@@ -480,12 +474,11 @@ class Server:
             elsewhere = self.replicas.table.requests_elsewhere(version.row)
             yield from (f"{version._of[0]}: {elsewhere} requests elsewhere" for _ in range(bool(elsewhere)))
             for place, replica in version._replicas.items():
-                own = running[place].replicas
-                has = own.find(number) or own.find_ensemble(number)
+                has = running[place].replicas.find(number)
                 if (has is None) != (replica.report is None):
                     yield f"{version._of[0]}: process {place} and the coordinator know different things"
         for number, process in running.items():
-            for load in (*process.replicas._replicas, *process.replicas._ensembles):
+            for load in process.replicas._replicas:
                 if load not in self.replicas._versions:
                     yield f"process {number} runs a replica of a version that is gone"
 

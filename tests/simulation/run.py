@@ -786,11 +786,7 @@ class ServerRun(_Run):
             self.fail("a request is executed twice", clients[0].request.number)
 
     def versions(self) -> list[ModelVersion]:
-        replicas = [
-            replica.version
-            for process in self.server.running().values()
-            for replica in process.replicas._replicas.values()
-        ]
+        replicas = [version for process in self.server.running().values() for version in process.replicas._versions()]
         return super().versions() + replicas
 
     def leftovers(self) -> list[str]:
@@ -802,13 +798,12 @@ class ServerRun(_Run):
             return
         self._check_counts()
         await self.engine.gather_counts()
-        sessions = [each.session for each in self.server.replicas._running.values()]
-        received = sum(each.received_count + each.answered_count for each in sessions)
+        received = sum(each.peer.session.received_count for each in self.server.replicas._running.values())
         if received != self._sent:
             self.fail("requests are not received once", f"{self._sent} sent, {received} received")
         for number, version in self.server.replicas._versions.items():
             own = [each.replicas.find(number) for each in self.server.running().values()]
-            counted = sum(_requests_of(each.version.totals) for each in own if each is not None)
+            counted = sum(_requests_of(each.totals) for each in own if each is not None)
             reported = sum(_requests_of(each.statistics) for each in version.counts())
             if any(own) and counted != reported:
                 self.fail("the coordinator counts other requests", f"{version._of[0]}: {reported} of {counted}")

@@ -98,6 +98,9 @@ class Engine:
         self.is_reachable = True
         # Has other processes report what they have counted; None if this process counts all.
         self.count_elsewhere: Callable[[], Awaitable[None]] | None = None
+        # Waits until other processes know of changed routes, if there are any.
+        self.wait_announced: Callable[[], Awaitable[None]] | None = None
+        self.received_count = 0  # requests of clients of this process
         # How long requests and models are waited for when the server stops.
         self.exit_time = ExitTime(settings.exit_timeout, asyncio.get_running_loop().time)
         self.has_overrun = False
@@ -388,16 +391,21 @@ class Engine:
         return None if direct is None else direct.reserve_input(size, ahead)
 
     def submit(self, request: InferRequest, sink: Sink) -> OpenRequest:
+        self.received_count += 1
+        version = self.admit(request)
+        opened = OpenRequest(request, sink)
+        version.accept(opened)
+        return opened
+
+    def admit(self, request: InferRequest) -> Target:
+        """What a request goes to, if it may come now; one that may not is counted as refused."""
         if self._state is _EngineState.EXITING:
             try:
                 self._reject_new_sequences(request)
             except NotReadyError:
                 self._refusals["exiting"] += 1
                 raise
-        version = self.route(request.model_name, request.model_version)
-        opened = OpenRequest(request, sink)
-        version.submit(opened)
-        return opened
+        return self.route(request.model_name, request.model_version)
 
     @property
     def in_flight(self) -> int:
@@ -419,16 +427,24 @@ class Engine:
         strict, gpus = self._settings.strict_config, self._settings.gpus
         try:
             sources = await blocking.run(find_sources, name, parameters, self._repositories, strict=strict, gpus=gpus)
-            return await self._order.load(sources, is_nested=is_nested)
+            is_finishing = await self._order.load(sources, is_nested=is_nested)
         finally:
             if any(model.is_at_rest for model in self._registry):  # else there is nothing to forget
                 await self._forget_removed()
+        await self._announce()
+        return is_finishing
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         """Start to unload a model; unknown names are a success, as in the reference. See `LoadOrder.unload`."""
         self._require_explicit()
         for key in self._registry.keys_of(name) or [name]:
             await self._order.unload(key, with_members=unload_dependents)
+        await self._announce()
+
+    async def _announce(self) -> None:
+        """Return once other processes know of a change: their clients may use it from now on."""
+        if self.wait_announced is not None:
+            await self.wait_announced()
 
     def _require_explicit(self) -> None:
         self._reject_if_exiting()

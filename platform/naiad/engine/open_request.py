@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Hashable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from naiad.core.errors import NaiadError
 from naiad.engine.scheduling.sequences.states import SequenceState
@@ -112,7 +112,9 @@ class OpenRequest:
         "is_queued",
         "key",
         "laid_out",
+        "load",
         "needs_idle",
+        "origin",
         "packed",
         "queued",
         "rejection",
@@ -138,8 +140,10 @@ class OpenRequest:
         self.forwarded = forwarded  # the request as it came; None unless it is forwarded
         self.holder: Holder = _NOBODY
         # `key` is its number where its holder sends bytes: in the messages of a model version's guests, on a link. The
-        # others are when it was queued, and when it was sent to a guest (monotonic ns).
-        self.key = self.queued = self.laid_out = 0
+        # next two are when it was queued, and when it was sent to a guest (monotonic ns). `load` is the number of the
+        # load that it was sent to in another process.
+        self.key = self.queued = self.laid_out = self.load = 0
+        self.origin: Any = None  # what the coordinator has to know beside its content (`messages.Origin`), or None
         self.batch_size = 1  # rows in a batch
         self.packed: PackedInputs | None = None  # its inputs; None where they are packed when its batch is sent
         self.worker: Worker | None = None  # the guest that it was sent to; None while it waits for one
@@ -205,7 +209,7 @@ class OpenRequest:
 
     def release(self) -> None:
         """It has its last response: keep neither its tensors nor its client, whoever keeps it."""
-        self._request = self._sink = self.packed = self.forwarded = self.state = self.worker = None
+        self._request = self._sink = self.packed = self.forwarded = self.state = self.worker = self.origin = None
         self.holder = _NOBODY
 
     @property

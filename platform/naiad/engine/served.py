@@ -66,7 +66,7 @@ class Target(Protocol):
     def open_sequences(self) -> int:
         """Number of sequences in progress, whose requests are accepted also while the server stops."""
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         """Take a request, which may end before this returns; after a NaiadError its sink gets nothing."""
 
 

@@ -25,9 +25,7 @@ from naiad.frontends.regions import ClientRegions
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.server.http_api import openai_package
 from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_frontend
-from naiad.server.processes.coordinator_facade import CoordinatorFacade
 from naiad.server.processes.dealing import ConnectionDealer
-from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.pool import ProcessPool
 from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.shared_log import SharedLog
@@ -44,10 +42,10 @@ async def listen_in_processes(
     stack: AsyncExitStack,  # ends the processes
 ) -> Listeners:
     """Serve on all ports, in all processes, until *stack* is closed; metrics in this one alone. NaiadError if not."""
-    facade = CoordinatorFacade(engine, pool.wait_sent)
+    engine.wait_announced = pool.wait_sent
     shared_log = SharedLog(log, pool)
     regions = SharedRegions(ClientRegions(is_allowed=options.general.allow_client_shm, find_gpu=gpu_uuid), pool)
-    tracer.on_change = lambda is_on: pool.announce(FrameKind.TRACING, is_on)
+    tracer.on_change = lambda is_on: pool.announce("tracing", is_on)
     stored = {} if options.openai.port is None else openai_package().coordinator_services(options)
 
     async def collect() -> None:
@@ -55,7 +53,7 @@ async def listen_in_processes(
 
     def metrics(listeners: Listeners) -> MetricsFrontend:
         def families() -> Sequence[Family]:
-            return pool.families(_own_families(listeners, engine, pool), facade.received_count)
+            return pool.families(_own_families(listeners, engine, pool), engine.received_count)
 
         return metrics_frontend(engine, options, families, prepare=collect)
 
@@ -77,15 +75,15 @@ async def listen_in_processes(
         connections=connections,
         share=options.general.processes,
     )
-    own = await listen(facade, services, options, stack)
+    own = await listen(engine, services, options, stack)
     if page is not None:
-        page.own = lambda: {"connections": own.count.open, "requests": facade.received_count}
+        page.own = lambda: {"connections": own.count.open, "requests": engine.received_count}
         pool.services["console_document"] = page.document
     if own.metrics is not None:
         pool.services["metrics_page"] = own.metrics.page
     pool.services.update(stored)
-    pool.services.update(_services(services, facade, regions, shared_log, tracer))
-    pool.first_messages = regions.messages
+    pool.services.update(_services(services, regions, shared_log, tracer))
+    pool.first_calls = regions.calls
 
     async def stop() -> None:
         exit_time = engine.exit_time
@@ -133,9 +131,9 @@ def _own_families(listeners: Listeners, engine: Engine, pool: ProcessPool) -> Se
 
 
 def _services(
-    services: ListenerServices, facade: CoordinatorFacade, regions: SharedRegions, log: SharedLog, tracer: Tracer
+    services: ListenerServices, regions: SharedRegions, log: SharedLog, tracer: Tracer
 ) -> Mapping[str, Callable[..., Any]]:
-    """What other processes may call beside the engine's facade, or in place of it."""
+    """What other processes may call beside the engine's facade."""
     return {
         "api_document": services.api_document,
         "model_metrics": lambda: list(services.model_metrics),
@@ -150,6 +148,4 @@ def _services(
         "register_cuda_region": regions.register_cuda,
         "unregister_region": regions.unregister,
         "find_part": regions.part,
-        "load": facade.load,
-        "unload": facade.unload,
     }

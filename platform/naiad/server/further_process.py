@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -27,15 +27,12 @@ from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
 from naiad.core.logs import ActiveLog, configure
 from naiad.engine.lifecycle.exit_time import FINALIZE_SECONDS
-from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.model_metrics import ModelMetricFamily
-from naiad.server.listeners import Listeners, ListenerServices, listen
+from naiad.server.listeners import ListenerServices, listen
 from naiad.server.processes.dealing import ConnectionReceiver
-from naiad.server.processes.link import Link
-from naiad.server.processes.messages import FrameKind, ProcessConfiguration, ProcessReport, error_fields, pack
-from naiad.server.processes.own_replicas import OwnReplicas
+from naiad.server.processes.messages import ProcessConfiguration
 from naiad.server.processes.process_metrics import process_families, role_of
-from naiad.server.processes.remote_engine import REGION_KINDS, RemoteEngine
+from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.shared_log import RemoteLog
 from naiad.server.processes.shared_regions import RemoteRegions
 from naiad.server.processes.shared_tracer import RemoteTracer
@@ -66,48 +63,34 @@ class _RemoteState:
 class _Commands:
     """The coordinator's commands, as events of the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, engine: RemoteEngine, replicas: OwnReplicas) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, engine: RemoteEngine) -> None:
         self.configuration: asyncio.Future[tuple[int, ProcessConfiguration]] = loop.create_future()
         self.listen: asyncio.Future[ServerOptions] = loop.create_future()
+        self.listening: asyncio.Future[None] = loop.create_future()  # done once the ports are open, or cannot be opened
         self.stop: asyncio.Future[tuple[float, float]] = loop.create_future()
+        self.regions: RemoteRegions
         self._stopped = 0.0
         self._engine = engine
-        self._replicas = replicas
-        self.listeners: Listeners | None = None
-        self.report: Callable[[], None] = lambda: None
-        self.log: RemoteLog | None = None
-        self._regions: RemoteRegions | None = None
-        self._early: list[tuple[int, Any]] = []
-        self.tracer: RemoteTracer | None = None
+        engine.services.update({"configure": self._configure, "listen": self._listen, "stop": self._stop})
+        # What listeners have, once the ports are open.
+        engine.services.update(dict.fromkeys(("drain", "log_settings", "reopen_log", "tracing"), lambda *_: None))
 
-    def on_command(self, kind: int, content: Any) -> None:
-        if kind == FrameKind.CONFIGURATION:
-            self._replicas.options = content[1].options
-            self._engine.share_replicas(LinkMemory(content[1].processes - 1))
-            self.configuration.set_result(content)
-        elif kind == FrameKind.LISTEN:
-            self.listen.set_result(content)
-        elif kind == FrameKind.ORDER:
-            self._replicas.on_order(content)
-        elif kind == FrameKind.NOTIFY_PROCESS:
-            self._replicas.on_notice(*content)
-        elif kind == FrameKind.STOP:
-            if not self.stop.done():
-                self._stopped = asyncio.get_running_loop().time()
-                self.stop.set_result(content)
-        elif kind == FrameKind.COLLECT:
-            self.report()
-        elif kind == FrameKind.DRAIN:
-            if self.listeners is not None:
-                self.listeners.drain()
-        elif kind == FrameKind.LOG_SETTINGS and self.log is not None:
-            self.log.apply(content)
-        elif kind == FrameKind.REOPEN and self.log is not None:
-            self.log.reopen()
-        elif kind in REGION_KINDS:
-            self._on_regions(kind, content)
-        elif kind == FrameKind.TRACING and self.tracer is not None:
-            self.tracer.is_on = content
+    def _configure(self, number: int, configuration: ProcessConfiguration) -> None:
+        engine, options = self._engine, configuration.options
+        engine.memory.processes = configuration.processes - 1
+        engine.replicas.begin(options)
+        self.regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
+        engine.services.update(self.regions.services)
+        self.configuration.set_result((number, configuration))
+
+    def _listen(self, options: ServerOptions) -> asyncio.Future[None]:
+        self.listen.set_result(options)
+        return self.listening
+
+    def _stop(self, for_requests: float, for_models: float) -> None:
+        if not self.stop.done():
+            self._stopped = asyncio.get_running_loop().time()
+            self.stop.set_result((for_requests, for_models))
 
     def for_requests(self) -> float:
         """See `ExitTime`; after the command to stop."""
@@ -117,25 +100,6 @@ class _Commands:
         """See `ExitTime`; after the command to stop."""
         return max(self.for_requests(), min(self.stop.result()[1], FINALIZE_SECONDS))
 
-    def _on_regions(self, kind: int, content: Any) -> None:
-        if self._regions is None:
-            self._early.append((kind, content))
-        else:
-            self._regions.on_command(kind, content)
-
-    def use_regions(self, regions: RemoteRegions) -> None:
-        """Pass commands about regions on to *regions*, those that came before first."""
-        self._regions = regions
-        for kind, content in self._early:
-            regions.on_command(kind, content)
-        self._early.clear()
-
-
-def _report(engine: RemoteEngine, listeners: Listeners, number: int) -> None:
-    """Send the metrics of this process to the coordinator."""
-    families = process_families(number, listeners.count, listeners.memory, requests=engine.request_count)
-    engine.send(pack(FrameKind.REPORT, ProcessReport(families=families)))
-
 
 async def _trim_periodically(engine: RemoteEngine) -> None:
     """Return memory to the system in pauses of traffic."""
@@ -143,8 +107,7 @@ async def _trim_periodically(engine: RemoteEngine) -> None:
         await asyncio.sleep(_TRIM_PERIOD)
         while engine.trim():
             await asyncio.sleep(0)
-        if engine.replicas is not None:
-            engine.replicas.maintain()
+        engine.replicas.maintain()
 
 
 def main(descriptor: int) -> None:
@@ -160,18 +123,16 @@ def main(descriptor: int) -> None:
 
 async def _serve(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    engine = RemoteEngine(lambda: os._exit(1))  # the coordinator is gone, and with it every request
-    replicas = engine.replicas = OwnReplicas(engine.send, engine.on_replica_opened, engine)
-    commands = _Commands(loop, engine, replicas)
-    engine.on_command = commands.on_command
-    link = Link(sock, loop, engine.on_frame, engine.on_link_end, engine.on_received)
-    engine.connect(link)
+    engine = RemoteEngine()
+    replicas = engine.replicas
+    commands = _Commands(loop, engine)
+    engine.connect(sock, lambda: os._exit(1))  # the coordinator is gone, and with it every request
     number, configuration = await commands.configuration
     name_process(role_of(number))
     rewrite_arguments(1, [b"naiad-process", str(number).encode()])
     with configure(configuration.log, is_queued=True) as log:
         if configuration.options.http.ui:  # the page shows the log of all processes, of restarts of models for one
-            log.pass_on(replicas.notify_lines, loop)
+            log.pass_on(partial(engine.notify, "log_lines"), loop)
         first: list[asyncio.Future[Any]] = [commands.listen, commands.stop]
         await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         if commands.stop.done() or await _serve_ports(engine, commands, configuration, log, number):
@@ -179,7 +140,7 @@ async def _serve(sock: socket.socket) -> None:
             # models have theirs after it, as in a server of one process.
             await replicas.finish_requests(commands.for_requests())
             await replicas.stop(commands.for_models())
-    link.flush()
+    engine.coordinator.link.flush()
     with contextlib.suppress(OSError):
         sys.stderr.flush()
 
@@ -190,17 +151,18 @@ async def _serve_ports(
     """Serve the ports until the command to stop; whether they could be opened."""
     options = await commands.listen
     async with AsyncExitStack() as stack:
-        commands.log = RemoteLog(log, engine)
-        regions = RemoteRegions(engine, is_allowed=options.general.allow_client_shm)
-        commands.use_regions(regions)
-        tracer = commands.tracer = RemoteTracer(engine)
+        # What these ask for may change meanwhile: that is called here in a later turn.
+        shared_log, tracer = RemoteLog(log, engine), RemoteTracer(engine)
+        engine.services["log_settings"] = shared_log.apply
+        engine.services["reopen_log"] = shared_log.reopen
+        engine.services["tracing"] = tracer.switch
         assert engine.connections is not None
         connections = ConnectionReceiver(engine.connections)
         stack.callback(connections.close)
         services = ListenerServices(
-            log=commands.log,
+            log=shared_log,
             tracer=lambda: tracer,
-            regions=regions,
+            regions=commands.regions,
             exit_seconds=lambda: commands.stop.result()[0] if commands.stop.done() else 0.0,
             model_metrics=_RemoteMetrics(engine),
             api_document=partial(engine.call, "api_document"),
@@ -215,12 +177,15 @@ async def _serve_ports(
         )
         await import_in_background("naiad.protocol.numpy_types")  # before clients may use up the file descriptors
         try:
-            commands.listeners = await listen(engine, services, options, stack)
+            listeners = await listen(engine, services, options, stack)
         except NaiadError as error:
-            engine.send(pack(FrameKind.REPORT, ProcessReport(error=error_fields(error))))
+            commands.listening.set_exception(error)
             return False
-        commands.report = partial(_report, engine, commands.listeners, number)
-        engine.send(pack(FrameKind.REPORT, ProcessReport(started=commands.listeners.started)))
+        engine.services["drain"] = listeners.drain
+        engine.services["metrics"] = lambda: process_families(
+            number, listeners.count, listeners.memory, requests=engine.request_count
+        )
+        commands.listening.set_result(None)
         gc.collect()
         garbage_collection.settle()
         trimming = asyncio.get_running_loop().create_task(_trim_periodically(engine))

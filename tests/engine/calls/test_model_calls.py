@@ -56,7 +56,7 @@ class Model:
         self.looks = 0
         self._waiting: set[OpenRequest] = set()
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         assert opened.needs_idle
         opened.holder = self  # type: ignore[assignment] # as far as calls need it
         self._waiting.add(opened)
@@ -104,7 +104,7 @@ def no_collection() -> Iterator[None]:
 def test_nothing_is_left_of_a_call_that_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tensors are in memory of the calling guest."""
     caller, model = Guest("caller"), Model()
-    monkeypatch.setattr(model, "submit", _refuse)
+    monkeypatch.setattr(model, "accept", _refuse)
     monkeypatch.setattr(caller, "send_result", lambda *_: None)
     request = WeakRequest("m", -1, ())
     gone = weakref.ref(request)

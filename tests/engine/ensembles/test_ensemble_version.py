@@ -80,7 +80,7 @@ class Member:
         self.instances = [f"{name}_0"]
         self.conditions = [True, True]  # ready, all ready
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.submitted.append((opened.request, opened.sink, opened.needs_idle))
@@ -427,7 +427,7 @@ def test_a_response_that_was_kept_is_sent_again_without_the_members(a, b):
 def test_the_end_of_each_request_is_reported(ensemble, a, b):
     ended = []
     execution = ensemble.version._execution
-    execution.on_end = lambda: ended.append(execution.in_flight)
+    execution.observe_load(ended.append)
     ensemble.ask()
     ensemble.ask()
     a.respond(key=1)
@@ -739,8 +739,8 @@ def test_a_step_that_waits_for_its_turn_is_cancelled_at_once(a, b):
 class HastyMember(Member):
     """Holds its first request, and responds to all others before `submit` returns, as from a cache."""
 
-    def submit(self, opened: OpenRequest) -> None:
-        super().submit(opened)
+    def accept(self, opened: OpenRequest) -> None:
+        super().accept(opened)
         if opened.key > 1:
             self.respond(key=opened.key)
 

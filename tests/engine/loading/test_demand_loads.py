@@ -39,7 +39,7 @@ class Loaded(ModelVersion):
         self.totals = SimpleNamespace(last=clock.monotonic_ns())
         self.instances = [SimpleNamespace(worker=SimpleNamespace(pid=pid)), SimpleNamespace(worker=None)]
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         opened.sink.send(InferResponse("m", 1), True)
         opened.release()
 

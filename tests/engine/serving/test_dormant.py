@@ -150,7 +150,7 @@ class Loaded:
         self.problem: NaiadError | None = None
         self.answers_at_once = False
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         if self.problem is not None:
             raise self.problem
         opened.holder = self
@@ -241,7 +241,7 @@ async def test_a_request_that_the_loaded_version_queues_and_refuses_is_answered_
         opened.queued, opened.sink = clock.monotonic_ns(), wrapped  # as admission does before it refuses
         raise NotReadyError("Exceeds maximum queue size")
 
-    loaded.submit = refuse  # type: ignore[method-assign]
+    loaded.accept = refuse  # type: ignore[method-assign]
     _, answers = await ask(served)
     clock.advance(0.002)
     served.submit_waiting(loaded)

@@ -26,7 +26,7 @@ class Version:
     def finish_sequences(self) -> int:
         raise AssertionError("`ModelLoads` does this")
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         self.submitted.append(opened)
 
 
@@ -94,7 +94,7 @@ def test_a_new_version_without_sequences_of_its_own_gets_what_no_old_one_has():
 
         submitted = 0
 
-        def submit(self, opened: OpenRequest) -> None:
+        def accept(self, opened: OpenRequest) -> None:
             self.submitted += 1
 
     old, new = Version("old", 1), Ensemble()

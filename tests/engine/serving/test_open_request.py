@@ -114,7 +114,7 @@ class AtDormant(Moves):
     def __init__(self) -> None:
         super().__init__()
         self.version = DormantVersion(config(PLAIN), 1, lambda *, is_urgent: None, timeout=30.0, is_known=True)
-        self.version.submit(self.opened)
+        self.version.accept(self.opened)
 
     def waits(self) -> Any:
         return [[]]
@@ -170,13 +170,13 @@ class AtEnsemble(Moves):
         graph = EnsembleGraph(name="m", steps=(step,), inputs=("IN",), outputs=("OUT",))
         made = freeze(text_format.Parse(text, pb.ModelConfig()))
         models: Any = SimpleNamespace(find=lambda *_: self)
-        EnsembleVersion(made, 1, graph, models, lambda _: None).submit(self.opened)
+        EnsembleVersion(made, 1, graph, models, lambda _: None).accept(self.opened)
         self.of_step.sink.send(InferResponse("a", 1, outputs=output()), False)
         self.answers.responses.clear()
 
     # -- the model of the step
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         self.of_step = opened
         opened.holder = self  # type: ignore[assignment] # as far as a step needs it
 
@@ -269,7 +269,7 @@ async def test_a_request_stays_the_same_while_it_moves(clock):
     moves, loaded = AtDormant(), AtLoaded()
     assert moves.opened.holder is moves.version
     target: Any = SimpleNamespace(
-        config=loaded.in_flight._config, submit=lambda opened: loaded.in_flight.start(opened, LAYOUT)
+        config=loaded.in_flight._config, accept=lambda opened: loaded.in_flight.start(opened, LAYOUT)
     )
     moves.version.config = target.config
     moves.version.submit_waiting(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,7 +185,7 @@ def test_outputs_are_copied_only_where_no_frontend_process_reads_them():
     assert shared.find(borrowed).offset_of(borrowed) == 8
     assert shared.find(plain.borrow(0, 8, 16)) is None
     removed = []
-    shared.on_outputs_removed = removed.append
+    shared.users.append(SimpleNamespace(forget_segment=removed.append))
     read_elsewhere.close()
     assert removed == [1]
     plain.close()

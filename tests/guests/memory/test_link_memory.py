@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 from naiad_stub.segment import Segment, create_memory
@@ -170,7 +171,7 @@ def test_borrowed_outputs_are_found_in_the_segment_of_their_guest(memory):
     assert memory.find(borrowed[:0]) is None
 
     removed = []
-    memory.on_outputs_removed = removed.append
+    memory.users.append(SimpleNamespace(forget_segment=removed.append))
     memory.remove_outputs(second.view)
     assert removed == [2]
     assert memory.find(borrowed) is None

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from fakes.submitted import Submitted
+from support.links import HeldCounts, held_by
 from support.waiting import until_async
 
-from naiad.core.errors import NotReadyError
+from naiad.core.errors import NaiadError
 from naiad.engine.open_request import OpenRequest
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
-from naiad.server.processes.link import Link
+from naiad.server.processes.calls import ProcessExitedError
+from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.remote_engine import RemoteEngine
-from naiad.server.processes.session import ProcessSession
+from naiad.server.processes.served_process import serve_process
 
 SILENT = "silent"
 """The model whose requests the engine does not answer."""
+
+
+class Taken:
+    """Implements `Holder` for one request, and keeps what is done with it."""
+
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+        self.confirmed = 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        return "cancel" in self.acts
+
+    def cancel(self, _: OpenRequest) -> None:
+        self.acts.append("cancel")
+
+    def drop_responses(self, _: OpenRequest) -> None:
+        self.acts.append("drop_responses")
+
+    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+        self.confirmed += count
+
+    def reject_waiting(self, _: OpenRequest, error: NaiadError) -> None:
+        raise error
+
+    def is_waiting(self, _: OpenRequest) -> bool:
+        return False
+
+    def waits_of(self, _: OpenRequest) -> tuple[()]:
+        return ()
 
 
 class Engine:
@@ -31,7 +61,7 @@ class Engine:
 
     Attributes:
         requests: The requests so far, but for those to `SILENT`.
-        submitted: All requests as they are known to those who submitted them.
+        submitted: What is done with each request, those to `SILENT` included.
         is_answering: Whether it answers requests.
         refusal: What it raises for every model, if anything.
     """
@@ -40,13 +70,17 @@ class Engine:
 
     def __init__(self) -> None:
         self.requests: list[InferRequest] = []
-        self.submitted: list[Submitted] = []
+        self.submitted: list[Taken] = []
         self.is_answering = True
         self.refusal: Exception | None = None
         self.version = SimpleNamespace(
             number=1, config=SimpleNamespace(decoupled=False), shared_inputs=None, forwarding=None, row=None
         )
         self.version.direct = self.version  # as a version of a model has it
+        self.version.accept = self._accept
+
+    def admit(self, request: InferRequest) -> Any:
+        return self.route(request.model_name, request.model_version)
 
     def route(self, name: str, version: int) -> Any:
         if self.refusal is not None:
@@ -62,15 +96,15 @@ class Engine:
     def model_config(self, name: str, version: int) -> Any:
         return {}
 
-    def submit(self, request: InferRequest, sink: Any) -> Submitted:
-        submitted = Submitted()
-        self.submitted.append(submitted)
-        if request.model_name == SILENT:
-            return submitted
-        self.requests.append(request)
+    def _accept(self, opened: OpenRequest) -> None:
+        taken = Taken()
+        self.submitted.append(taken)
+        opened.holder, made = taken, opened.request
+        if made.model_name == SILENT:
+            return
+        self.requests.append(made)
         if self.is_answering:
-            sink.send(InferResponse(request.model_name, 1, request.request_id), True)
-        return submitted
+            opened.sink.send(InferResponse(made.model_name, 1, made.request_id), True)
 
     @property
     def cancelled(self) -> list[int]:
@@ -117,24 +151,32 @@ class Pair:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        loop = asyncio.get_running_loop()
         owner, frontend = socket.socketpair()
         self.memory = LinkMemory(1)
-        self.session = ProcessSession(self.engine, self.memory, Tracer(), {}, lambda *_: None)
+        exited = ProcessExitedError("the process has exited")
+        self.process = serve_process(self.engine, self.memory, Tracer(), {}, exited)  # type: ignore[arg-type]
+        self.session = self.process.session
         self.kinds: list[int] = []  # of the frames that the owner has got
         self.opened: dict[int, OpenRequest] = {}  # those of `sink`, by their numbers on the link
-        self.owner = Link(owner, loop, self._on_frame, self._close_session)
-        self.session.connect(self.owner)
-        self.memory.on_inputs_removed = self.session.forget_part
-        self.memory.on_outputs_removed = self.session.forget_segment
-        self.remote = RemoteEngine(lambda: None)
-        self.link = Link(frontend, loop, self.remote.on_frame, self.remote.on_link_end, self.remote.on_received)
-        answer_while_blocked(self.link, self.owner)
-        self.remote.connect(self.link)
+        on_frame = self.process.on_frame
 
-    def _on_frame(self, kind: int, payload: bytes) -> None:
-        self.kinds.append(kind)
-        self.session.on_frame(kind, payload)
+        def keep_kind(kind: int, payload: Payload) -> None:
+            self.kinds.append(kind)
+            on_frame(kind, payload)
+
+        self.process.on_frame = keep_kind  # type: ignore[method-assign]
+        self.process.connect(owner, self.process.close)
+        self.owner = self.process.link
+        self.remote = RemoteEngine()
+        self.ended: list[bool] = []
+        self.remote.connect(frontend, lambda: self.ended.append(True))
+        self.link = self.remote.coordinator.link
+        answer_while_blocked(self.link, self.owner)
+
+    @property
+    def held(self) -> HeldCounts:
+        """What the frontend's side holds."""
+        return held_by(self.remote.requests)
 
     def sink(self, number: int, on_response: Callable[[], object] = lambda: None) -> Sink:
         """The sink of the next request, which has this number; its responses are those that the test sends."""
@@ -153,8 +195,5 @@ class Pair:
         await until_async(condition)
 
     def close(self) -> None:
-        self._close_session()
+        self.process.close()
         self.link.close()
-
-    def _close_session(self) -> None:
-        self.session.close(NotReadyError("the process has exited"))

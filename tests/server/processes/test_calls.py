@@ -7,8 +7,6 @@ import asyncio
 import pytest
 from server.processes.pair import Engine
 
-from naiad.core.errors import NotReadyError
-
 
 class Unloading(Engine):
     def __init__(self) -> None:
@@ -29,7 +27,7 @@ def engine():
 async def test_an_unload_continues_when_the_process_that_requested_it_exits(pair, engine):
     asking = asyncio.ensure_future(pair.remote.unload("m"))
     await pair.settle(lambda: engine.events)
-    pair.session.close(NotReadyError("the process has exited"))
+    pair.process.close()
     await pair.settle(lambda: len(engine.events) == 2)
     assert engine.events == ["begins m", "ended m"]
     asking.cancel()

@@ -47,7 +47,7 @@ async def test_other_requests_overtake_a_copied_request_and_its_bytes_arrive(pai
     await pair.settle(lambda: len(pair.engine.requests) == 2)
     assert ids(pair) == ["small", "large"]
     assert bytes(pair.engine.requests[1].inputs[0].data) == sent.inputs[0].data
-    await pair.settle(lambda: not pair.remote.held.requests)
+    await pair.settle(lambda: not pair.held.requests)
 
 
 async def test_a_turn_of_the_loop_copies_a_slice(pair: Pair) -> None:
@@ -55,9 +55,9 @@ async def test_a_turn_of_the_loop_copies_a_slice(pair: Pair) -> None:
     pair.remote.submit(request("m", LARGE), Sink())
     for _ in range(15):  # of 1 MiB
         await asyncio.sleep(0)
-        assert pair.remote.held.copied == 1
+        assert pair.held.copied == 1
     await pair.settle(lambda: pair.engine.requests)
-    assert pair.remote.held.copied == 0
+    assert pair.held.copied == 0
 
 
 async def test_requests_of_a_sequence_keep_their_order(pair: Pair) -> None:
@@ -90,7 +90,7 @@ async def test_a_request_copied_during_a_change_of_version_is_sent_once_and_its_
     assert pair.session.received_count == 1
     del found
     pair.engine.requests.clear()  # which refer to the inputs in the new segment
-    await pair.settle(lambda: not pair.remote.held.input_bytes)
+    await pair.settle(lambda: not pair.held.input_bytes)
     old.close()
 
 
@@ -99,10 +99,10 @@ async def test_the_part_of_a_version_that_has_ended_is_unmapped_without_a_change
     pair.remote.submit(numbered(1 << 10), sinks[0])
     await pair.settle(lambda: sinks[0].responses)
     assert requests.part_of(shared.number) is not None
-    assert requests.held.input_bytes  # the engine refers to them
+    assert pair.held.input_bytes  # the engine refers to them
     shared.close()
     await pair.settle(lambda: requests.part_of(shared.number) is None)
-    assert not requests.held.input_bytes
+    assert not pair.held.input_bytes
     pair.engine.version.shared_inputs = None
     pair.remote.submit(numbered(1 << 10), sinks[1])
     await pair.settle(lambda: sinks[1].responses)
@@ -125,7 +125,7 @@ async def test_a_request_whose_model_is_unloaded_while_it_is_copied_is_rejected(
     await pair.settle(lambda: errors and plain.responses)
     assert [type(error) for error in errors] == [UnknownModelError]
     assert [type(each.error) for each in plain.responses] == [UnknownModelError]
-    assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)
+    assert (pair.held.input_bytes, pair.held.requests) == (0, 0)
 
 
 async def test_pages_of_a_copied_request_are_returned_in_slices_after_a_pause(pair: Pair) -> None:
@@ -135,7 +135,7 @@ async def test_pages_of_a_copied_request_are_returned_in_slices_after_a_pause(pa
         pair.remote.submit(request("m", 4 * LARGE), sink)
     await pair.settle(lambda: all(sink.responses for sink in sinks))
     pair.engine.requests.clear()  # which refer to the inputs
-    await pair.settle(lambda: not pair.remote.held.input_bytes)
+    await pair.settle(lambda: not pair.held.input_bytes)
     assert not pair.remote.trim()  # there were requests since it was called last
     turns = 1
     while pair.remote.trim():
@@ -168,7 +168,7 @@ async def test_a_fault_while_a_request_is_copied_rejects_the_request_and_frees_i
     action = "copy the inputs of the request to 'm'" if is_copied else "submit the request to 'm'"
     cause = "unexpected struct.error: a fault of the test; see the log of the server"
     assert response.error.message == f"cannot {action}: {cause}"
-    held = pair.remote.held
+    held = pair.held
     assert (held.input_bytes, held.requests, held.copied) == (0, 0, 0)
     later = Sink()
     pair.remote.submit(request("m", LARGE), later)
@@ -188,4 +188,4 @@ async def test_a_small_request_that_cannot_be_sent_is_refused_and_frees_its_bloc
         patched.setattr(request_link, "SHORT_REQUEST_FRAME", SimpleNamespace(pack=faulty))
         with pytest.raises(NaiadError, match=r"cannot submit the request to 'm': unexpected struct.error: a fault"):
             pair.remote.submit(request("m", elements), Sink())
-    assert (pair.remote.held.input_bytes, pair.remote.held.requests) == (0, 0)
+    assert (pair.held.input_bytes, pair.held.requests) == (0, 0)

@@ -6,7 +6,7 @@ import pytest
 
 from naiad.core import errors
 from naiad.core.errors import Code, NaiadError
-from naiad.server.processes.messages import error_fields, error_of
+from naiad.server.processes.messages import FrameKind, pack, unpack
 
 CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, NaiadError)]
 
@@ -16,7 +16,7 @@ def test_an_error_keeps_its_class_text_and_code(kind):
     error = kind("what happened")
     error.code = Code.UNAVAILABLE
 
-    made = error_of(error_fields(error))
+    made = unpack(pack(FrameKind.RESULT, error)[8:])
 
     assert type(made) is kind
     assert (made.message, made.code) == ("what happened", Code.UNAVAILABLE)

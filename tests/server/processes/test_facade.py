@@ -6,12 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from naiad_stub import wire
 from server.processes.pair import Engine, Pair, Sink, request
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, NotReadyError
-from naiad.engine.engine import Engine as RealEngine
-from naiad.server.processes.coordinator_facade import CoordinatorFacade
-from naiad.server.processes.messages import FrameKind, ProcessReport, UsedRegions, pack
+from naiad.server.processes.calls import ProcessExitedError
 
 ASKED: dict[str, tuple[tuple[Any, ...], Any]] = {
     "server_metadata": ((), "metadata"),
@@ -79,7 +78,7 @@ async def test_a_coroutine_waits_for_the_answer_of_the_coordinator(pair: Pair, e
     arguments, value = AWAITED[method]
     assert await getattr(pair.remote, method)(*arguments) == value
     assert engine.called == [(method, *arguments)]
-    assert not pair.remote._calls
+    assert not pair.remote.coordinator.calls.open_count
 
 
 async def test_metadata_and_configuration_are_those_of_the_route(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,14 +128,12 @@ async def test_a_result_that_cannot_be_sent_is_an_error_and_not_silence(pair: Pa
 
 
 async def test_calls_end_when_the_coordinator_exits(pair: Pair, engine: Answering) -> None:
-    ended: list[bool] = []
-    pair.remote._on_end = lambda: ended.append(True)
-    waiting = asyncio.ensure_future(pair.remote.call("load", "m", {}))
+    waiting = asyncio.ensure_future(pair.remote.load("m", {}))
     await asyncio.sleep(0)
     pair.owner.close()
     with pytest.raises(NotReadyError, match="Server exiting"):
         await waiting
-    assert ended == [True]
+    assert pair.ended == [True]
     with pytest.raises(NotReadyError, match="Server exiting"):
         pair.remote.is_live()
     with pytest.raises(NotReadyError, match="Server exiting"):
@@ -149,80 +146,27 @@ async def test_the_answer_of_a_call_whose_caller_was_cancelled_is_ignored(pair: 
     waiting.cancel()
     await pair.settle(lambda: engine.called)
     assert await pair.remote.check_ready("m", 2)
-    assert not pair.remote._calls
+    assert not pair.remote.coordinator.calls.open_count
 
 
-async def test_what_a_process_confirms_is_waited_for_until_it_does_or_exits(pair: Pair) -> None:
-    commands: list[tuple[int, Any]] = []
-    pair.remote.on_command = lambda kind, content: commands.append((kind, content))
-    await asyncio.wait_for(pair.session.announce(FrameKind.TRACING, True), 30)
-    assert commands == [(FrameKind.TRACING, True)]
-    late = pair.session.announce(FrameKind.LOG_SETTINGS, None)
+async def test_calls_of_a_process_end_when_it_exits(pair: Pair) -> None:
+    services = pair.remote.services
+    services["announced"] = announced = [].append
+    assert await asyncio.wait_for(pair.process.calls.call("announced", 5), 30) is None
+    assert announced.__self__ == [5]  # type: ignore[attr-defined]
+    late = pair.process.calls.call("announced", 6)
     assert not late.done()
-    pair.session.close(NotReadyError("it has exited"))
-    assert late.done()
-    assert pair.session.announce(FrameKind.TRACING, True).done(), "it has exited"
+    pair.process.close()
+    for call in (late, pair.process.calls.call("announced", 7)):
+        with pytest.raises(ProcessExitedError, match="the process has exited"):
+            await call
 
 
-async def test_regions_that_a_process_uses_are_those_that_it_names(pair: Pair) -> None:
-    taken = pair.session.take_regions(3, ["a", "b"])
-    pair.remote.send(pack(FrameKind.USED_REGIONS, UsedRegions(3, ["b"])))
-    assert await asyncio.wait_for(taken, 30) == ["b"]
-    late = pair.session.take_regions(4, ["a"])
-    pair.session.close(NotReadyError("it has exited"))
-    assert late.result() == ()
-    assert pair.session.take_regions(5, ["a"]).result() == (), "it has exited"
-
-
-async def test_a_process_that_answers_a_ping_is_alive(pair: Pair) -> None:
-    assert pair.session.ping()
-    assert not pair.session.ping(), "it has not answered yet"
-    await pair.settle(lambda: not pair.session._is_pinged)
-    assert pair.session.ping()
-
-
-async def test_what_a_process_reports_of_itself_is_passed_on(pair: Pair) -> None:
-    reports: list[Any] = []
-    pair.session._on_report = lambda session, report: reports.append((session, report))
-    pair.remote.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"])))
-    await pair.settle(lambda: reports)
-    assert reports == [(pair.session, ProcessReport(started=["a line"]))]
-
-
-async def test_a_message_that_cannot_be_handled_harms_no_other(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    pair.remote.send(pack(FrameKind.USED_REGIONS, UsedRegions(9, [])))  # of a call that nobody has made
+async def test_a_call_that_cannot_be_made_harms_no_other(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    pair.remote.notify("no such service")
+    pair.link.send(wire.frame(99, b""))  # of no kind
     sink = Sink()
     pair.remote.submit(request("m"), sink)
     await pair.settle(lambda: sink.responses)
+    assert "cannot call 'no such service'" in caplog.text
     assert "cannot handle a message of another process" in caplog.text
-
-
-async def test_the_coordinator_has_its_own_engine_and_waits_until_other_processes_know_of_changes() -> None:
-    waited: list[str] = []
-
-    class Loading(Answering):
-        async def load(self, name: str, parameters: Any) -> bool:
-            waited.append(f"load {name}")
-            return True
-
-        async def unload(self, name: str, *, unload_dependents: bool) -> None:
-            waited.append(f"unload {name} {unload_dependents}")
-
-    async def wait_sent() -> None:
-        waited.append("sent")
-
-    engine: Any = Loading()
-    own = CoordinatorFacade(engine, wait_sent)
-    for method, (arguments, value) in ASKED.items():
-        assert getattr(own, method)(*arguments) == value
-    for method in ("check_server_ready", "check_ready", "gather_counts", "repository_index"):
-        assert await getattr(own, method)(*AWAITED[method][0]) == AWAITED[method][1]
-    for method in ("model_metadata", "model_config", "reserve_input", "is_decoupled"):
-        assert hasattr(RealEngine, method)
-        getattr(own, method)("m", 1)
-    sink = Sink()
-    own.submit(request("m"), sink)
-    assert own.received_count == len(sink.responses) == 1
-    assert await own.load("m", {})
-    await own.unload("m", unload_dependents=True)
-    assert waited == ["load m", "sent", "unload m True", "sent"]

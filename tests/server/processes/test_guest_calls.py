@@ -20,6 +20,7 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
 from naiad.server.processes.messages import GuestCaller
+from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.remote_guests import GuestRelay, RemoteGuests
 
 LASTING = 0.2
@@ -85,9 +86,17 @@ class Model:
         self.waiting: set[int] = set()
         self.acts: list[tuple[Any, ...]] = []
         self.problem: NaiadError | None = None
-        self._keys = 0
+        self._keys = self.notes = 0
 
-    def submit(self, opened: OpenRequest) -> None:
+    @property
+    def version(self) -> Model:
+        """See `OwnReplica`, as which a process has it."""
+        return self
+
+    def note_load(self) -> None:
+        self.notes += 1
+
+    def accept(self, opened: OpenRequest) -> None:
         assert opened.needs_idle
         if self.problem is not None:
             raise self.problem
@@ -176,26 +185,23 @@ class Server:
         self.remote_guests = RemoteGuests(self.services, self._notify_process, lambda _: None)
         self.calls: list[Any] = []  # of guests, that were sent to the coordinator
         self.sinks: list[_LinkSink] = []  # theirs
-        self.noted: list[object] = []
-        self.relay = GuestRelay(self._notify, self)
+        self.relay = GuestRelay(self)
 
-    def _notify(self, name: str, *arguments: Any) -> None:
+    def notify(self, name: str, *arguments: Any) -> None:
+        """See `Routes`."""
         self.told.append(name)
-        assert self.remote_guests.on_notice(*pickle.loads(pickle.dumps((name, arguments))))
+        self.remote_guests.services[name](*pickle.loads(pickle.dumps(arguments)))
 
     def _notify_process(self, name: str, *arguments: Any) -> None:
-        assert self.relay.on_notice(*pickle.loads(pickle.dumps((name, arguments))))
+        self.relay.services[name](*pickle.loads(pickle.dumps(arguments)))
 
-    def target_of(self, call: ModelCall) -> Any:
+    def replica_for(self, call: ModelCall) -> Any:
         """See `Routes`."""
         found = self.there.get(call.request.model_name)
         return found if found is not None and found.is_idle else None
 
-    def note_call(self, target: object) -> None:
+    def send_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
         """See `Routes`."""
-        self.noted.append(target)
-
-    def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
         self.sinks.append(_LinkSink(opened.sink))
         taken = self.remote_guests.on_call(pickle.loads(pickle.dumps(caller)), opened.request, self.sinks[-1])
         self.calls.append(taken)
@@ -258,7 +264,7 @@ def test_a_process_executes_a_call_if_it_has_an_idle_instance(
         assert bool(server.calls) is not is_executed_there
         if is_executed_there:
             assert replica is not None
-            assert server.noted == [replica]
+            assert replica.notes == 1
         server.relay.close()
 
     clock.run(check())
@@ -368,14 +374,14 @@ def test_only_calls_that_last_are_reported_and_their_end_is(clock: Clock) -> Non
         await turns()
         clock.advance(LASTING)
         await turns()
-        assert server.told == ["guest", "waits"]
+        assert server.told == ["guest", "guest_waits"]
         assert server.remote_guests.are_waiting
         clock.advance(10)
         await turns()
         model.answer()
         clock.advance(LASTING)
         await turns()
-        assert server.told == ["guest", "waits", "waits"]
+        assert server.told == ["guest", "guest_waits", "guest_waits"]
         assert not server.remote_guests.are_waiting
         clock.advance(LASTING)
         await turns()
@@ -535,11 +541,11 @@ async def test_a_call_goes_over_the_link_with_its_caller_and_counts_as_no_reques
     pair: Pair, elements: int, is_known: bool
 ) -> None:
     calls, sink = Calls(), Sink()
-    pair.session.requests.on_call = calls.take
+    pair.session.on_call = calls.take
     if is_known:
         pair.know_route("m")
     opened = OpenRequest(request("m", elements), sink)
-    pair.remote.submit_call(opened, CALLER)
+    pair.remote.send_call(opened, CALLER)
     opened.confirm_sent(2)
     opened.cancel(drops_responses=False)
     await pair.settle(lambda: len(calls.submitted.acts) == 2)
@@ -555,9 +561,9 @@ async def test_a_call_goes_over_the_link_with_its_caller_and_counts_as_no_reques
     results.send(None, True)
     await pair.settle(lambda: not pair.remote.request_count)
     assert [each and each.request_id for each in sink.responses] == ["one", None]
-    assert pair.session.requests.request_count == 0
+    assert pair.session.request_count == 0
     opened.cancel()  # a call that has ended
-    assert not pair.session.requests._open
+    assert not pair.session._open
 
 
 class TwoModels(Engine):
@@ -567,6 +573,16 @@ class TwoModels(Engine):
         return SimpleNamespace(**{**vars(self.version), "number": {"a": 1, "b": 2}[name]})
 
 
+class Idle(OwnReplica):
+    """A replica with an idle instance."""
+
+    def __init__(self) -> None:
+        pass
+
+    def takes_call(self, *, is_decoupled: bool) -> bool:
+        return True
+
+
 @pytest.mark.parametrize("event", ["opened", "ended"])
 @pytest.mark.parametrize("engine", [TwoModels()])
 async def test_calls_stay_in_their_process_while_a_replica_of_another_model_opens_or_ends(
@@ -574,18 +590,17 @@ async def test_calls_stay_in_their_process_while_a_replica_of_another_model_open
 ) -> None:
     """An old version ends after the load or unload was answered; it may take as long as its guests do."""
 
-    target = object()
-    replica = SimpleNamespace(version=target, takes_call=lambda *, is_decoupled: True)
+    replica = Idle()
     replicas = {2: replica} if event == "opened" else {1: replica, 2: replica}
-    pair.remote.replicas = SimpleNamespace(find=replicas.get, find_ensemble=lambda _: None)  # type: ignore[assignment]
+    pair.remote.replicas = SimpleNamespace(find=replicas.get, request_count=0)  # type: ignore[assignment]
     call = {name: SimpleNamespace(request=request(name), is_decoupled=False) for name in "ab"}
     for name in "ab":
         pair.know_route(name)
-    assert pair.remote.target_of(call["b"]) is target  # type: ignore[arg-type]
+    assert pair.remote.replica_for(call["b"]) is replica  # type: ignore[arg-type]
 
     replicas.pop(1, None) if event == "ended" else replicas.setdefault(1, replica)
     pair.remote.on_replica_opened(1)
 
-    assert pair.remote.target_of(call["b"]) is target, "its route was forgotten"  # type: ignore[arg-type]
+    assert pair.remote.replica_for(call["b"]) is replica, "its route was forgotten"  # type: ignore[arg-type]
     pair.know_route("a")
-    assert pair.remote.target_of(call["a"]) is (None if event == "ended" else target)  # type: ignore[arg-type]
+    assert pair.remote.replica_for(call["a"]) is (None if event == "ended" else replica)  # type: ignore[arg-type]

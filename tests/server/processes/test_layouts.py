@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from fakes.guests import Answers
 from naiad_stub import wire
 from server.processes.pair import SILENT, Engine, request
+from support.links import held_by
 
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
-from naiad.server.processes.messages import FrameKind
+from naiad.server.processes.calls import ProcessExitedError
+from naiad.server.processes.messages import FrameKind, unpack
+from naiad.server.processes.peer import Peer
 from naiad.server.processes.remote_engine import RemoteEngine
 from naiad.server.processes.request_session import _MAX_LAYOUTS
-from naiad.server.processes.session import ProcessSession
+from naiad.server.processes.served_process import serve_process
 
 
 class Link:
@@ -29,12 +33,15 @@ class Link:
     def __init__(self, on_frame: Callable[[int, bytes], None]) -> None:
         self._on_frame = on_frame
         self._reader = wire.FrameReader(1 << 30)
-        self.kinds: list[int] = []
+        self.kinds: list[Any] = []
 
     def send(self, data: bytes) -> None:
         for kind, payload in self._reader.feed(data):
-            self.kinds.append(kind)
+            self.kinds.append(unpack(payload).name if kind == FrameKind.CALL else kind)
             self._on_frame(kind, payload)
+
+    def send_parts(self, parts: list[bytes]) -> None:
+        self.send(b"".join(parts))
 
     def receive(self, timeout: float | None = 0) -> bool:
         return False
@@ -46,21 +53,28 @@ class Link:
         pass
 
 
+def connect(peer: Peer, link: Any) -> None:
+    peer.link = link
+    for each in (peer.calls, peer.requests, peer.session):
+        each.connect(link)
+
+
 class Pair:
     """The owner's side and the frontend process's side in one process."""
 
     def __init__(self) -> None:
-        self.remote = RemoteEngine(lambda: None)
-        self.session = ProcessSession(Engine(), LinkMemory(1), Tracer(), {}, lambda *_: None)  # type: ignore[arg-type]
-        self.link = Link(self.remote.on_frame)
-        self.session.connect(self.link)  # type: ignore[arg-type]
-        self.remote.connect(Link(self.session.on_frame))  # type: ignore[arg-type]
+        self.remote = RemoteEngine()
+        exited = ProcessExitedError("it has exited")
+        self.process = serve_process(Engine(), LinkMemory(1), Tracer(), {}, exited)  # type: ignore[arg-type]
+        self.link = Link(self.remote.coordinator.on_frame)
+        connect(self.process, self.link)
+        connect(self.remote.coordinator, Link(self.process.on_frame))
+        self.session = self.process.session
 
     def receive(self, size: int) -> InferResponse:
         """A response whose first output has so many bytes."""
         sink = Answers()
         self.respond(self.remote.submit(replace(request(SILENT), request_id=f"id {size}"), sink).key, size)
-        self.remote.on_received()
         ((response, final),) = sink.responses
         assert response is not None
         assert final
@@ -78,7 +92,7 @@ class Forwarded(Pair):
         outputs = bytes([7]) * size + bytes(4096 - size) + b"ab"
         entries = [("A", Datatype.UINT8, (size,), 0, size), ("B", Datatype.UINT8, (2,), 4096, 4098)]
         layout = self.layouts.setdefault(size, TensorLayout(entries, 4098))
-        self.session.requests.respond_forwarded(number, ("m", 3), layout, outputs)
+        self.session.respond_forwarded(number, ("m", 3), layout, outputs)
 
 
 class Joined(Pair):
@@ -89,7 +103,7 @@ class Joined(Pair):
             OutputTensor("A", Datatype.UINT8, (size,), bytes([7]) * size),
             OutputTensor("B", Datatype.UINT8, (2,), b"ab"),
         ]
-        self.session.requests.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", size)), True)
+        self.session.sink_of(number).send(InferResponse("m", 3, "", outputs, layout=("a layout", size)), True)
 
 
 def check(response: InferResponse, number: int) -> None:
@@ -105,8 +119,8 @@ async def test_both_sides_forget_layouts_before_they_are_too_many(kind: type[For
     pair = kind()
     for number in range(1, _MAX_LAYOUTS + 10):
         check(pair.receive(number), number)
-    assert pair.link.kinds.count(FrameKind.FORGET_LAYOUTS) == 1
-    assert pair.remote.held.layouts == 9
+    assert pair.link.kinds.count("forget_layouts") == 1
+    assert held_by(pair.remote.requests).layouts == 9
     check(pair.receive(_MAX_LAYOUTS + 5), _MAX_LAYOUTS + 5)
     check(pair.receive(5), 5)
 
@@ -115,4 +129,4 @@ async def test_a_layout_is_announced_once() -> None:
     pair = Forwarded()
     for _ in range(3):
         check(pair.receive(5), 5)
-    assert pair.link.kinds == [FrameKind.RESULT, FrameKind.LAYOUT, *[FrameKind.RESPONSE] * 3]
+    assert pair.link.kinds == [FrameKind.RESULT, "layout", *[FrameKind.RESPONSE] * 3]

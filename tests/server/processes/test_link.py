@@ -123,10 +123,10 @@ def test_the_end_of_a_process_is_noticed_within_a_long_frame():
     async def ended() -> list[tuple[int, bytes]]:
         ends = TwoEnds()
         ends.sender.send_parts([wire.FRAME.pack(64 << 20, 2, 0), bytes(64 << 20)])
-        await until_async(lambda: ends.receiver.is_receiving)
+        await until_async(lambda: ends.receiver._long is not None)
         ends.sender.close()
         await until_async(lambda: ends.ended == 1)
-        assert not ends.receiver.is_receiving
+        assert ends.receiver._long is None
         return ends.received
 
     assert uvloop.run(ended()) == []

@@ -13,8 +13,7 @@ from server.processes.pair import Pair
 from naiad.guests.memory.instance import InstanceMemory
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
-from naiad.server.processes.link import Link
-from naiad.server.processes.messages import CallResult, FrameKind, VersionRoute, pack, unpack
+from naiad.server.processes.messages import CallResult, FrameKind, RemoteCall, VersionRoute, pack, unpack
 from naiad.server.processes.remote_engine import RemoteEngine
 
 LARGE = 200_000
@@ -24,37 +23,37 @@ def respond_from_guest(pair: Pair, number: int) -> InstanceMemory:
     """Respond with an output that stays in the segment of a guest."""
     guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
     output = OutputTensor("A", Datatype.UINT8, (LARGE,), guest.borrow(0, 0, LARGE))
-    pair.session.requests.sink_of(number).send(InferResponse("m", 1, "", [output], layout=("large", number)), True)
+    pair.session.sink_of(number).send(InferResponse("m", 1, "", [output], layout=("large", number)), True)
     return guest
 
 
 def respond(pair: Pair, number: int) -> None:
     outputs = [OutputTensor("A", Datatype.UINT8, (2,), b"ab")]
-    pair.session.requests.sink_of(number).send(InferResponse("m", 1, "", outputs, layout=("small",)), True)
+    pair.session.sink_of(number).send(InferResponse("m", 1, "", outputs, layout=("small",)), True)
 
 
 async def test_a_response_is_read_before_the_segment_of_its_exited_guest_is_dropped(pair: Pair) -> None:
     sinks = [pair.sink(1), pair.sink(2)]
     respond_from_guest(pair, 1).close()
-    pair.session.requests.on_routes_changed()  # arrives together with the response
+    pair.session.on_routes_changed()  # arrives together with the response
     respond(pair, 2)
     await pair.settle(lambda: all(sink.responses for sink in sinks))
     (large,), (small,) = (sink.responses for sink in sinks)
     assert bytes(large.outputs[0].data) == bytes(LARGE)
     assert bytes(small.outputs[0].data) == b"ab"
-    assert pair.remote.held.segments == 0
+    assert pair.held.segments == 0
 
 
 async def test_a_response_that_waits_for_a_blocking_call_keeps_the_segment_it_names(pair: Pair) -> None:
     sink = pair.sink(1)
     respond_from_guest(pair, 1).close()
-    pair.session.requests.on_routes_changed()
+    pair.session.on_routes_changed()
     pair.remote.receive()  # as a frontend does before it looks at a kept route
     assert sink.responses == []
-    assert pair.remote.held.segments == 1
+    assert pair.held.segments == 1
     await pair.settle(lambda: sink.responses)
     assert bytes(sink.responses[0].outputs[0].data) == bytes(LARGE)
-    assert pair.remote.held.segments == 0
+    assert pair.held.segments == 0
 
 
 async def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_routes(pair: Pair) -> None:
@@ -65,9 +64,9 @@ async def test_the_segment_of_an_exited_guest_is_unmapped_without_a_change_of_ro
         await pair.settle(lambda sink=sink: sink.responses)
         (response,) = sink.responses
         guest.close()
-        await pair.settle(lambda: not pair.remote.held.segments)
+        await pair.settle(lambda: not pair.held.segments)
         assert bytes(response.outputs[0].data) == bytes(LARGE)  # mapped while a response refers to it
-    assert pair.session.requests.segment_count == 0
+    assert len(pair.session._segments) == 0
 
 
 async def test_responses_keep_their_order_when_one_of_them_causes_a_blocking_call(pair: Pair) -> None:
@@ -98,7 +97,7 @@ async def test_a_sink_that_does_not_take_the_end_of_its_responses_gets_an_error(
     opened = pair.opened[1]
     if is_cancelled:
         opened.cancel()
-    pair.session.requests.sink_of(1).send(None, True)
+    pair.session.sink_of(1).send(None, True)
     await pair.settle(lambda: len(sink.responses) == 2)
     end, error = sink.responses
     assert end is None
@@ -123,18 +122,17 @@ def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> N
             route = VersionRoute(load, False, None, {"load": load}, None)
             frames = pack(FrameKind.RESULT, CallResult(unpack(payload).number, route, None))
             if load == 1:
-                frames += wire.frame(FrameKind.ROUTES_CHANGED, b"")
+                frames += pack(FrameKind.CALL, RemoteCall(0, "routes_changed", (), {}))
             owner.sendall(frames)
 
     async def test() -> None:
-        remote = RemoteEngine(lambda: None)
-        link = Link(frontend, asyncio.get_running_loop(), remote.on_frame, remote.on_link_end, remote.on_received)
-        remote.connect(link)
+        remote = RemoteEngine()
+        remote.connect(frontend, lambda: None)
         try:
             assert remote.model_config("m") == {"load": 2}
             assert remote.model_config("m") == {"load": 2}  # kept
         finally:
-            link.close()
+            remote.coordinator.link.close()
 
     thread = threading.Thread(target=answer)
     thread.start()

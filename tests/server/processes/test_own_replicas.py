@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,10 @@ from naiad.core.errors import NotReadyError
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.replicas import ReplicaCounts
 from naiad.engine.statistics.counters import Statistics
+from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes import own_replicas
 from naiad.server.processes.load_table import LoadTable
-from naiad.server.processes.messages import FrameKind, RemoteCall, error_of, unpack
-from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
-from naiad.server.processes.replica_models import ReplicaModels
 from naiad.server.processes.request_session import GoneError
 
 LOAD = 7
@@ -52,7 +51,7 @@ class Version:
     def has_idle(self) -> bool:
         return self.idle
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         self.submitted.append(opened)
         self.in_flight += 1
 
@@ -96,7 +95,7 @@ def tables() -> Any:
 
 def replica_of(tables: Tables) -> tuple[OwnReplica, Any]:
     version: Any = Version()
-    return OwnReplica(version, tables.row, tables.of[1]), version
+    return OwnReplica(version, version, tables.row, tables.of[1]), version
 
 
 def test_other_processes_see_a_replica_while_it_takes_requests(tables: Tables) -> None:
@@ -134,21 +133,17 @@ def test_a_request_stays_if_it_is_taken_at_once_or_nobody_has_less_to_do(tables:
     assert replica.better_process() == 0
 
 
-def test_requests_and_calls_are_submitted_and_noted(tables: Tables) -> None:
+def test_requests_and_calls_are_accepted_and_noted(tables: Tables) -> None:
     replica, version = replica_of(tables)
     replica.open()
-    replica.submit(OpenRequest(request("m"), None))
+    replica.accept(OpenRequest(request("m"), None))
     assert tables.of[0].requests_elsewhere(tables.row) == 1
-    names: list[str] = []
-    call = OpenRequest(request("m"), None)
-    call.worker = SimpleNamespace(spec=SimpleNamespace(name="m_0_1"))  # type: ignore[assignment]
-    replica.submit_call(call, names.append)
-    replica.submit_call(OpenRequest(request("m"), None), names.append)
-    assert names == ["m_0_1", ""]
+    for _ in range(2):
+        replica.accept(OpenRequest(request("m"), None, True))
     assert tables.of[0].requests_elsewhere(tables.row) == 3
     version.idle = False
     with pytest.raises(GoneError, match="no instance of model 'm' is idle any more; send the call again"):
-        replica.submit_call(OpenRequest(request("m"), None), names.append)
+        replica.accept(OpenRequest(request("m"), None, True))
     assert len(version.submitted) == 3
     assert replica.reserve_input(4, 2) == bytes(6)
 
@@ -184,31 +179,27 @@ class Replicas:
     """The replicas of process 1, with what they send to the coordinator."""
 
     def __init__(self, tables: Tables) -> None:
-        self.sent: list[tuple[int, Any]] = []
+        self.sent: list[tuple[Any, ...]] = []
         self.opened: list[int] = []
-        routes: Any = None
-        self.own = OwnReplicas(self._send, self.opened.append, routes)
-        self.own._table = tables.of[1]
+        self.on_replica_opened = self.opened.append
+        self.on_replica_closed: Callable[[], None] = lambda: None
+        self.memory = LinkMemory()
+        self.own = OwnReplicas(self)  # type: ignore[arg-type]
+        self.own.use_table(os.dup(tables.of[0].descriptor), 3, 1)
         self.replica, self.version = replica_of(tables)
 
-    def _send(self, data: bytes) -> None:
-        self.sent.append((data[4], unpack(data[8:])))
+    def notify(self, *sent: Any) -> None:
+        self.sent.append(sent)
 
     def add(self) -> None:
         self.own._replicas[LOAD] = self.replica
         self.replica.open()
 
     async def order(self, method: str, *arguments: Any) -> Any:
-        before = len(self.sent)
-        self.own.on_order(RemoteCall(before + 1, method, arguments, {}))
-        await until_async(lambda: any(kind == FrameKind.ORDERED for kind, _ in self.sent[before:]))
-        (result,) = [message for kind, message in self.sent[before:] if kind == FrameKind.ORDERED]
-        assert result.number == before + 1
-        return result
+        return await self.own.services[method](*arguments)
 
     def notices(self, name: str) -> list[Any]:
-        found = [message for kind, message in self.sent if kind == FrameKind.NOTIFY_COORDINATOR]
-        return [arguments for noticed, arguments in found if noticed == name]
+        return [arguments for noticed, *arguments in self.sent if noticed == name]
 
 
 def run(tables: Tables, test: Callable[[Replicas], Awaitable[None]]) -> None:
@@ -222,22 +213,10 @@ def run(tables: Tables, test: Callable[[Replicas], Awaitable[None]]) -> None:
     asyncio.run(with_replicas())
 
 
-def test_what_an_order_does_is_reported_with_its_error(tables: Tables, caplog: pytest.LogCaptureFixture) -> None:
+def test_orders_about_replicas_that_have_ended_change_nothing(tables: Tables) -> None:
     async def test(replicas: Replicas) -> None:
-        assert (await replicas.order("check", LOAD)).value is True, "it has ended"
-        assert (await replicas.order("stop", LOAD, 1.0)).error is None
-
-        async def fail(error: BaseException) -> None:
-            raise error
-
-        replicas.own._orders = {"fail": fail}
-        refused = await replicas.order("fail", NotReadyError("not now"))
-        assert error_of(refused.error).message == "not now"
-        cancelled = await replicas.order("fail", asyncio.CancelledError())
-        assert error_of(cancelled.error).message == "the model is being unloaded"
-        unexpected = await replicas.order("fail", ZeroDivisionError("oh"))
-        assert error_of(unexpected.error).message.startswith("cannot carry out 'fail': unexpected ZeroDivisionError")
-        assert "cannot carry out 'fail'" in caplog.text
+        assert await replicas.order("check", LOAD) is True
+        assert await replicas.order("stop_replica", LOAD, 1.0) is None
 
     run(tables, test)
 
@@ -245,7 +224,7 @@ def test_what_an_order_does_is_reported_with_its_error(tables: Tables, caplog: p
 def test_a_replica_ends_once_and_the_coordinator_gets_its_last_counts(tables: Tables) -> None:
     async def test(replicas: Replicas) -> None:
         closed: list[bool] = []
-        replicas.own.on_closed = lambda: closed.append(replicas.replica.is_open)
+        replicas.on_replica_closed = lambda: closed.append(replicas.replica.is_open)
         replicas.add()
         replicas.version.in_flight = 3
         assert replicas.own.request_count == 3
@@ -262,10 +241,16 @@ def test_a_replica_ends_once_and_the_coordinator_gets_its_last_counts(tables: Ta
 
 def test_an_unload_ends_a_start(tables: Tables) -> None:
     async def test(replicas: Replicas) -> None:
-        starting = replicas.own._starts[LOAD] = asyncio.get_running_loop().create_task(asyncio.sleep(1000))
+        async def start(_: object) -> None:
+            await asyncio.sleep(1000)
+
+        replicas.own._start_version = start  # type: ignore[method-assign,assignment]
+        order: Any = SimpleNamespace(number=LOAD, steps=())
+        starting = asyncio.ensure_future(replicas.order("start", order))
+        await until_async(lambda: replicas.own._starts)
         await replicas.own._stop(LOAD, 0)
-        assert starting.cancelled()
-        del replicas.own._starts[LOAD]
+        with pytest.raises(NotReadyError, match="the model is being unloaded"):
+            await starting
 
     run(tables, test)
 
@@ -273,21 +258,23 @@ def test_an_unload_ends_a_start(tables: Tables) -> None:
 def test_an_ensemble_ends_with_its_last_counts(tables: Tables) -> None:
     async def test(replicas: Replicas) -> None:
         execution: Any = Version()
-        ensemble = replicas.own._ensembles[LOAD] = OwnEnsemble(execution, tables.row, tables.of[1])
+        ensemble = replicas.own._replicas[LOAD] = OwnReplica(execution, None, tables.row, tables.of[1])
+        assert ensemble.better_process() == 0
+        ensemble.open()
         assert ensemble.better_process() is None
         assert ensemble.reserve_input(4, 0) is None
-        ensemble.submit(OpenRequest(request("m"), None))
+        ensemble.accept(OpenRequest(request("m"), None))
         assert tables.of[0].requests_elsewhere(tables.row) == 1
         assert replicas.own.request_count == 1
-        assert replicas.own.find_ensemble(LOAD) is ensemble
+        assert replicas.own.find(LOAD) is ensemble
         execution.in_flight = 0
-        execution.on_end()
+        execution.note(0)
         assert tables.of[0].requests_elsewhere(tables.row) == 0
         assert ensemble.report().counts.statistics is execution.totals
         await replicas.own._stop(LOAD, 3.0)
         assert execution.stopped == [3.0]
         assert ensemble.better_process() == 0
-        assert replicas.own.find_ensemble(LOAD) is None
+        assert replicas.own.find(LOAD) is None
         assert replicas.opened == [LOAD]
         assert len(replicas.notices("reports")) == 1
 
@@ -300,17 +287,19 @@ def test_counts_are_reported_every_now_and_then_if_they_have_changed(
     monkeypatch.setattr(own_replicas, "_REPORT_SECONDS", 0.001)
 
     async def test(replicas: Replicas) -> None:
+        options: Any = None
+        replicas.own.begin(options)
         await until_async(lambda: replicas.notices("reports"))
         replicas.add()
         await until_async(lambda: len(replicas.notices("reports")) == 2)
-        (counts,) = replicas.notices("reports")[1]
+        ((counts,),) = [replicas.notices("reports")[1]]
         assert list(counts.replicas) == [LOAD]
         await asyncio.sleep(0.02)
         assert len(replicas.notices("reports")) == 2
         replicas.version.in_flight += 1
         await until_async(lambda: len(replicas.notices("reports")) == 3)
         replicas.own.received = 9
-        assert (await replicas.order("report")).value.received == 9
+        assert replicas.own.services["report"]().received == 9
 
     run(tables, test)
 
@@ -319,33 +308,27 @@ def test_a_server_that_exits_has_its_replicas_take_no_requests(tables: Tables) -
     async def test(replicas: Replicas) -> None:
         replicas.add()
         execution: Any = Version()
-        ensemble = replicas.own._ensembles[8] = OwnEnsemble(execution, tables.row, tables.of[1])
-        models = ReplicaModels(replicas.own)
-        assert models.route("m", -1, LOAD) is replicas.version
-        replicas.own.on_notice("exiting", ())
+        ensemble = replicas.own._replicas[8] = OwnReplica(execution, None, tables.row, tables.of[1])
+        ensemble.open()
+        assert replicas.own.find_target("m", -1, LOAD) is replicas.version
+        replicas.own.services["exiting"]()
         assert replicas.own.is_exiting
         assert not replicas.replica.is_open
         assert not ensemble.is_open
         with pytest.raises(GoneError, match="model 'm' was unloaded while the request was received; send it again"):
-            models.find_target("m", -1, LOAD)
+            replicas.own.find_target("m", -1, LOAD)
         await replicas.own.finish_requests(4.0)
         assert replicas.version.stopped == [-4.0]
 
     run(tables, test)
 
 
-def test_requests_are_submitted_to_the_load_that_was_meant(tables: Tables) -> None:
+def test_requests_of_other_processes_go_to_the_load_that_was_meant(tables: Tables) -> None:
     async def test(replicas: Replicas) -> None:
         replicas.add()
-        models = ReplicaModels(replicas.own)
-        names: list[str] = []
-        first: Any = models.submit(request("m"), None, LOAD)  # type: ignore[arg-type]
-        call: Any = models.submit(request("m"), None, LOAD, names.append)  # type: ignore[arg-type]
-        assert replicas.version.submitted == [first, call]
-        assert (first.needs_idle, call.needs_idle) == (False, True)
-        assert names == [""]
+        assert replicas.own.admit(request("m"), LOAD) is replicas.replica
         with pytest.raises(GoneError):
-            models.submit(request("m"), None, LOAD + 1)  # type: ignore[arg-type]
+            replicas.own.admit(request("m"), LOAD + 1)
 
     run(tables, test)
 
@@ -366,8 +349,6 @@ def test_a_version_elsewhere_gets_requests_where_it_has_least_to_do(tables: Tabl
         own.maintain()
         assert replicas.version.maintained == 1
         assert tables.of[2].requests_elsewhere(tables.row) == 4
-        own.notify_lines(["a line"])  # type: ignore[list-item]
-        assert replicas.notices("lines") == [(["a line"],)]
 
     run(tables, test)
 

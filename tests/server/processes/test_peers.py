@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fakes.submitted import Submitted
-from server.processes.pair import Pair, Sink, request
+from server.processes.pair import Pair, Sink, Taken, request
+from support.links import held_by
 from support.waiting import until_async
 
 from naiad.core.errors import Code, NaiadError
@@ -19,13 +19,12 @@ from naiad.engine.open_request import OpenRequest
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.protocol.metadata import ModelMetadata
-from naiad.server.processes.messages import Origin, VersionRoute
-from naiad.server.processes.peer import Peer
+from naiad.server.processes.messages import VersionRoute
+from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.remote_trace import RemoteTrace
 from naiad.server.processes.request_session import GoneError
 
 LOAD = 7
-CALL = Origin(needs_idle=True)
 ROUTE = VersionRoute(
     LOAD, False, ModelMetadata(name="m", versions=(), platform="", inputs=(), outputs=()), {}, None, row=0
 )
@@ -63,35 +62,35 @@ class Models:
         self.version = SimpleNamespace(number=LOAD, config=SimpleNamespace(decoupled=False), forwarding=None)
         self.version.shared_inputs = memory.add_inputs("m")
         self.version.direct = self.version
+        self.version.accept = self.accept
         self.requests: list[InferRequest] = []
-        self.submitted: list[Submitted] = []
+        self.submitted: list[Taken] = []
         self.is_gone = False
         self.is_idle = True
         self.sinks: list[Any] = []
         self.is_answering = True
 
-    def route(self, name: str, version: int, load: int) -> Any:
-        return self.find_target(name, version, load)
+    def admit(self, request: InferRequest, load: int) -> Any:
+        return self.find_target(request.model_name, request.model_version, load)
 
     def find_target(self, name: str, version: int, load: int) -> Any:
         if self.is_gone or load != LOAD:
             raise GoneError("gone")
         return self.version
 
-    def submit(self, request: InferRequest, sink: Any, load: int, on_taken: Any = None) -> Submitted:
-        if on_taken is not None and not self.is_idle:
+    def accept(self, opened: OpenRequest) -> None:
+        if opened.needs_idle and not self.is_idle:
             raise GoneError("not idle")
-        submitted = Submitted()
-        self.submitted.append(submitted)
+        opened.holder = taken = Taken()
+        opened.worker = SimpleNamespace(spec=SimpleNamespace(name="m_0_1"))  # type: ignore[assignment]
+        self.submitted.append(taken)
+        request, sink = opened.request, opened.sink
         self.requests.append(request)
         self.sinks.append(sink)
-        if on_taken is not None:
-            on_taken("m_0_1")
         if request.trace is not None:
             request.trace.on_computed(*TIMES)
         if self.is_answering:
             sink.send(InferResponse(request.model_name, 1, request.request_id), True)
-        return submitted
 
 
 class Ends:
@@ -102,21 +101,25 @@ class Ends:
         memory = LinkMemory(1)
         self.models = Models(memory)
         self.elsewhere: list[tuple[OpenRequest, int]] = []
-        self.ended: list[Peer] = []
-        self.two_socket = two
+        self.ended = 0
         self.here = Peer(
-            2,
-            one,
             Models(LinkMemory(1)),
             LinkMemory(1),
-            lambda *sent: self.elsewhere.append(sent),
-            self.ended.append,
+            {},
+            exited_error(2),
+            send_elsewhere=lambda *sent: self.elsewhere.append(sent),
         )
-        self.there = Peer(1, two, self.models, memory, lambda *_: None, lambda _: None)
+        self.here.connect(one, self._on_end)
+        self.there = Peer(self.models, memory, {}, exited_error(1), send_elsewhere=lambda *_: None)
+        self.there.connect(two, self.there.close)
 
-    def send(self, sent: InferRequest, sink: Any, origin: Origin | None = None) -> OpenRequest:
-        opened = OpenRequest(sent, sink, needs_idle=origin is CALL)
-        self.here.requests.submit(opened, origin, self.here.requests.route_to(ROUTE))
+    def _on_end(self) -> None:
+        self.ended += 1
+        self.here.close()
+
+    def send(self, sent: InferRequest, sink: Any, *, needs_idle: bool = False) -> OpenRequest:
+        opened = OpenRequest(sent, sink, needs_idle)
+        self.here.requests.send_request(opened, self.here.requests.route_to(ROUTE))
         return opened
 
     def close(self) -> None:
@@ -167,7 +170,7 @@ def test_long_inputs_are_in_shared_memory_from_the_second_template_on(elements: 
             assert (received.place is not None) is (count > 1 and elements > 256)
             del received
             ends.models.requests.clear()
-        await until_async(lambda: not ends.here.requests.held.input_bytes)
+        await until_async(lambda: not held_by(ends.here.requests).input_bytes)
 
     run(test)
 
@@ -225,7 +228,7 @@ def test_a_cancelled_request_gets_its_end_and_no_response() -> None:
         await until_async(lambda: ends.models.requests)
         assert ends.here.requests.count_of(LOAD) == 1
         opened.cancel()
-        await until_async(lambda: ends.models.submitted[0].acts == [("cancel", False), ("drop_responses", True)])
+        await until_async(lambda: ends.models.submitted[0].acts == ["cancel", "drop_responses"])
 
     run(test)
 
@@ -245,7 +248,7 @@ def test_requests_fail_when_the_process_exits() -> None:
         assert response.error.message == (
             "cannot finish the request: process 2 of the server, which had it, has exited; send it again"
         )
-        assert ends.ended == [ends.here]
+        assert ends.ended == 1
         assert ends.models.submitted[0].is_cancelled
 
     run(test)
@@ -261,7 +264,7 @@ def test_memory_of_a_version_that_is_gone_is_unmapped() -> None:
         ends.models.version.shared_inputs.close()
         ends.there.session.on_routes_changed()
         await until_async(lambda: not ends.here.requests.routes)
-        assert ends.here.requests.held.templates == 0
+        assert held_by(ends.here.requests).templates == 0
 
     run(test)
 
@@ -272,7 +275,7 @@ def test_a_call_is_taken_by_an_idle_instance_or_comes_back() -> None:
         ends.here.requests.find_guest = lambda load, instance: guest if (load, instance) == (LOAD, "m_0_1") else None
         ends.models.is_answering = False
         sink, late = Sink(), Sink()
-        taken = ends.send(numbered(64), sink, CALL)
+        taken = ends.send(numbered(64), sink, needs_idle=True)
         assert (taken.waits(), taken.is_waiting) == ((), False)
         await until_async(lambda: taken.instance)
         assert taken.waits() == ((guest,),)
@@ -280,7 +283,7 @@ def test_a_call_is_taken_by_an_idle_instance_or_comes_back() -> None:
         await until_async(lambda: sink.responses)
         assert taken.waits() == ()
         ends.models.is_idle = False
-        opened = ends.send(numbered(64), late, CALL)
+        opened = ends.send(numbered(64), late, needs_idle=True)
         await until_async(lambda: ends.elsewhere)
         assert ends.elsewhere == [(opened, LOAD)]
         assert (opened.instance, late.responses, ends.there.session.request_count) == ("", [], 0)
@@ -295,10 +298,10 @@ def test_the_responses_to_a_cancelled_call_come_until_they_are_dropped(elements:
     async def test(ends: Ends) -> None:
         ends.models.is_answering = False
         first = Sink()
-        ends.send(numbered(elements), first, CALL)  # its template brings a part for the next one
+        ends.send(numbered(elements), first, needs_idle=True)  # its template brings a part for the next one
         await until_async(lambda: ends.models.requests)
         sink = Sink()
-        opened = ends.send(numbered(elements), sink, CALL)
+        opened = ends.send(numbered(elements), sink, needs_idle=True)
         opened.confirm_sent(0)
         opened.cancel(drops_responses=False)
         await until_async(lambda: len(ends.models.submitted) == 2 and ends.models.submitted[1].is_cancelled)
@@ -306,7 +309,7 @@ def test_the_responses_to_a_cancelled_call_come_until_they_are_dropped(elements:
         await until_async(lambda: sink.responses)
         opened.drop_responses()
         ends.models.sinks[1].send(InferResponse("m", 1, "on its way"), False)
-        await until_async(lambda: ("drop_responses", True) in ends.models.submitted[1].acts)
+        await until_async(lambda: "drop_responses" in ends.models.submitted[1].acts)
         ends.models.sinks[1].send(None, True)
         await until_async(lambda: len(sink.responses) == 2)
         assert [each and each.request_id for each in sink.responses] == ["still", None]
@@ -314,26 +317,21 @@ def test_the_responses_to_a_cancelled_call_come_until_they_are_dropped(elements:
     run(test)
 
 
-async def test_every_process_is_told_of_memory_and_replicas_that_have_ended(pair: Pair) -> None:
-    told: list[tuple[Any, ...]] = []
+async def test_every_process_is_told_of_replicas_that_have_ended(pair: Pair) -> None:
+    told: list[str] = []
 
-    def session(name: str) -> Any:
-        return SimpleNamespace(
-            forget_part=lambda number: told.append((name, "part", number)),
-            forget_segment=lambda number: told.append((name, "segment", number)),
-            on_routes_changed=lambda: told.append((name, "routes")),
-        )
+    def peer(name: str) -> Any:
+        return SimpleNamespace(session=SimpleNamespace(on_routes_changed=lambda: told.append(name)))
 
-    replicas: Any = SimpleNamespace()
-    memory = LinkMemory(2)
-    pair.remote.replicas = replicas
-    pair.remote.share_replicas(memory)
-    assert replicas.memory is memory
-    pair.remote.session = session("coordinator")
-    pair.remote.peers[2] = SimpleNamespace(session=session("process 2"))  # type: ignore[assignment]
-    memory.on_inputs_removed(3)
-    memory.on_outputs_removed(4)
-    replicas.on_closed()
-    expected = [("part", 3), ("segment", 4), ("routes",)]
-    assert told == [(name, *each) for each in expected for name in ("coordinator", "process 2")]
+    pair.remote.coordinator.session = peer("coordinator").session
+    pair.remote.peers[2] = peer("process 2")
+    pair.remote.on_replica_closed()
+    assert told == ["coordinator", "process 2"]
     pair.remote.peers.clear()
+
+
+async def test_memory_knows_the_processes_that_share_it_until_they_exit(pair: Pair) -> None:
+    assert pair.memory.users == [pair.session]
+    pair.process.close()
+    pair.process.close()
+    assert pair.memory.users == []

@@ -7,6 +7,8 @@ import contextlib
 import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,17 +22,10 @@ from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes import pool as pools
 from naiad.server.processes.link import Link
-from naiad.server.processes.messages import (
-    ErrorFields,
-    FrameKind,
-    ProcessReport,
-    UsedRegions,
-    VersionRoute,
-    error_fields,
-    pack,
-)
+from naiad.server.processes.messages import VersionRoute
 from naiad.server.processes.pool import ProcessPool
 from naiad.server.processes.remote_engine import RemoteEngine
+from naiad.server.processes.replicas import ReplicaProcesses
 from naiad.server.processes.spawned import SpawnedProcess, SpawnedProcesses
 
 
@@ -39,11 +34,11 @@ class FakeProcesses(SpawnedProcesses):
 
     def __init__(self) -> None:
         super().__init__()
-        self.doors: list[RemoteEngine] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         self.sockets: list[socket.socket] = []
         self.links: list[Link] = []
-        self.pings: list[bytes] = []
+        self.engines: list[RemoteEngine] = []
+        self.pings = 0
 
     def take(self) -> SpawnedProcess:
         own, other = socket.socketpair()
@@ -52,22 +47,22 @@ class FakeProcesses(SpawnedProcesses):
         self.sockets.append(other)
         return SpawnedProcess(process, own)
 
-    def connect(self, number: int, error: ErrorFields | None = None) -> RemoteEngine:
+    def connect(self, number: int, error: NaiadError | None = None) -> RemoteEngine:
         """Have a process take part from now on, or fail with *error*."""
-        facade = RemoteEngine(lambda: None)
-        loop = asyncio.get_running_loop()
+        engine = RemoteEngine()
 
-        def on_frame(kind: int, payload: bytes) -> None:
-            if kind == FrameKind.PING:
-                self.pings.append(payload)
-            facade.on_frame(kind, payload)
+        def listen(_: object) -> None:
+            if error is not None:
+                raise error
 
-        link = Link(self.sockets[number], loop, on_frame, facade.on_link_end, facade.on_received)
-        facade.connect(link)
-        self.links.append(link)
-        facade.send(pack(FrameKind.REPORT, ProcessReport(started=["a line"], error=error)))
-        self.doors.append(facade)
-        return facade
+        def ping() -> None:
+            self.pings += 1
+
+        engine.services |= {"listen": listen, "ping": ping, "configure": lambda *_: None}
+        engine.connect(self.sockets[number], lambda: None)
+        self.engines.append(engine)
+        self.links.append(engine.coordinator.link)
+        return engine
 
     def end(self) -> None:
         for process in self.processes:
@@ -86,19 +81,26 @@ def fakes() -> Iterator[FakeProcesses]:
 
 def run(fakes: FakeProcesses, count: int, test: Callable[[ProcessPool], Awaitable[None]]) -> None:
     async def with_pool() -> None:
-        pool = ProcessPool(Engine(), LinkMemory(count), Tracer(), count, None, fakes)  # type: ignore[arg-type]
+        replicas = ReplicaProcesses(count + 1)
+        services: Any = SimpleNamespace(on_worker_exit=lambda _: None)
+        replicas.services = services
+        pool = ProcessPool(Engine(), LinkMemory(count), Tracer(), count, None, fakes, replicas)  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(test(pool), 20)
         finally:
             for each in fakes.processes:
                 each.kill()
             await pool.stop(0)
+            replicas.close()
+            for engine in fakes.engines:
+                for peer in engine.peers.values():
+                    peer.close()
 
     asyncio.run(with_pool())
 
 
 async def started(pool: ProcessPool, fakes: FakeProcesses) -> list[RemoteEngine]:
-    starting = asyncio.ensure_future(pool.start())
+    starting = asyncio.ensure_future(pool.start("ports"))
     await until_async(lambda: fakes.processes and len(fakes.processes) == len(pool.pids))
     doors = [fakes.connect(number) for number in range(len(fakes.processes))]
     await starting
@@ -146,7 +148,7 @@ def test_a_process_that_answers_is_not_killed(fakes: FakeProcesses, monkeypatch:
 
     async def test(pool: ProcessPool) -> None:
         await started(pool, fakes)
-        await until_async(lambda: len(fakes.pings) > 100)
+        await until_async(lambda: fakes.pings > 100)
         assert fakes.processes[0].poll() is None
 
     run(fakes, 1, test)
@@ -158,9 +160,9 @@ def test_a_process_that_does_not_read_delays_a_change_for_a_limited_time(
     monkeypatch.setattr(pools, "_SENT_LIMIT_SECONDS", 0.05)
 
     async def test(pool: ProcessPool) -> None:
-        starting = asyncio.ensure_future(pool.start())
+        starting = asyncio.ensure_future(pool.start("ports"))
         await until_async(lambda: fakes.sockets)
-        pool.broadcast(FrameKind.REGION, bytes(8 << 20))
+        pool.broadcast("region", bytes(8 << 20))
         await pool.wait_sent()
         assert 0 < unread(fakes.sockets[0]) < 8 << 20
         starting.cancel()
@@ -197,13 +199,12 @@ def test_requests_of_processes_that_were_killed_stay_counted(fakes: FakeProcesse
 
 def test_what_is_announced_is_waited_for_until_every_process_that_serves_has_taken_it_in(fakes: FakeProcesses) -> None:
     async def test(pool: ProcessPool) -> None:
-        await pool.announce(FrameKind.TRACING, True)  # without a process
-        facades = await started(pool, fakes)
+        await pool.announce("tracing", True)  # without a process
         taken: list[Any] = []
-        for facade in facades:
-            facade.on_command = lambda kind, content: taken.append((kind, content))
-        await pool.announce(FrameKind.TRACING, True)
-        assert taken == [(FrameKind.TRACING, True)] * 2
+        for engine in await started(pool, fakes):
+            engine.services["tracing"] = taken.append
+        await pool.announce("tracing", True)
+        assert taken == [True, True]
 
     run(fakes, 2, test)
 
@@ -214,18 +215,14 @@ def test_regions_are_used_if_one_process_uses_them_or_does_not_answer(
     monkeypatch.setattr(pools, "_CONFIRM_SECONDS", 0.2)
 
     async def test(pool: ProcessPool) -> None:
-        assert await pool.take_regions(["a"]) == (), "there are no processes"
-        facades = await started(pool, fakes)
-
-        def answer(facade: RemoteEngine, used: list[str]) -> Callable[[int, Any], None]:
-            return lambda _, content: facade.send(pack(FrameKind.USED_REGIONS, UsedRegions(content[0], used)))
-
+        assert await pool.take_regions(["a"]) == [], "there are no processes"
+        engines = await started(pool, fakes)
         monkeypatch.setattr(pools, "_CONFIRM_SECONDS", 120)
-        facades[0].on_command = answer(facades[0], [])
-        facades[1].on_command = answer(facades[1], ["b"])
+        engines[0].services["take_regions"] = lambda _: []
+        engines[1].services["take_regions"] = lambda _: ["b"]
         assert await pool.take_regions(["a", "b"]) == ["b"]
         monkeypatch.setattr(pools, "_CONFIRM_SECONDS", 0.1)
-        facades[1].on_command = lambda *_: None
+        engines[1].services["take_regions"] = lambda _: asyncio.sleep(120)
         assert await pool.take_regions(["a", "b"]) == ["a", "b"]
 
     run(fakes, 2, test)
@@ -236,17 +233,9 @@ def test_what_processes_measure_is_added_up_and_kept_of_one_that_has_exited(fake
         return Family("naiad_process_connections", "", MetricType.COUNTER, [Sample({"process": "1"}, count)])
 
     async def test(pool: ProcessPool) -> None:
-        facades = await started(pool, fakes)
-        commands: list[int] = []
-
-        def report(kind: int, _: object) -> None:
-            commands.append(kind)
-            if kind == FrameKind.COLLECT:
-                facades[0].send(pack(FrameKind.REPORT, ProcessReport(families=[family(3)])))
-
-        facades[0].on_command = report
+        (engine,) = await started(pool, fakes)
+        engine.services["metrics"] = lambda: [family(3)]
         await pool.collect()
-        assert commands == [FrameKind.COLLECT]
         assert value(pool, "naiad_process_connections", "1") == 3
         figures = await pool.figures()
         assert figures[fakes.processes[0].pid]["connections"] == 3
@@ -263,26 +252,24 @@ def test_what_processes_measure_is_added_up_and_kept_of_one_that_has_exited(fake
 
 def test_commands_reach_all_processes(fakes: FakeProcesses) -> None:
     async def test(pool: ProcessPool) -> None:
-        facades = await started(pool, fakes)
-        commands: list[list[int]] = [[], []]
-        for kinds, facade in zip(commands, facades, strict=True):
-            facade.on_command = lambda kind, _, kinds=kinds: kinds.append(kind)
+        engines = await started(pool, fakes)
+        commands: list[list[str]] = [[], []]
+        for names, engine in zip(commands, engines, strict=True):
+            for name in ("drain", "reopen_log"):
+                engine.services[name] = partial(names.append, name)
         pool.reopen_logs()
         pool.drain()
-        await until_async(lambda: all(len(kinds) == 2 for kinds in commands))
-        assert commands == [[FrameKind.REOPEN, FrameKind.DRAIN]] * 2
-        pool.broadcast(FrameKind.LOG_SETTINGS, None, but=pool._processes[0].session)  # type: ignore[union-attr]
-        await until_async(lambda: len(commands[1]) == 3)
-        assert len(commands[0]) == 2
+        await until_async(lambda: all(len(names) == 2 for names in commands))
+        assert commands == [["reopen_log", "drain"]] * 2
 
     run(fakes, 2, test)
 
 
 def test_a_process_that_cannot_serve_says_why(fakes: FakeProcesses) -> None:
     async def test(pool: ProcessPool) -> None:
-        starting = asyncio.ensure_future(pool.start())
+        starting = asyncio.ensure_future(pool.start("ports"))
         await until_async(lambda: fakes.sockets)
-        facade = fakes.connect(0, error=error_fields(NaiadError("cannot open port 80")))
+        facade = fakes.connect(0, error=NaiadError("cannot open port 80"))
         with pytest.raises(NaiadError, match="cannot open port 80"):
             await asyncio.wait_for(starting, 30)
         del facade
@@ -301,7 +288,7 @@ def test_a_process_that_exits_while_it_starts_fails_the_start_and_is_followed_by
         await until_async(lambda: pool._restarts)
         assert pool.pids == {}
         with pytest.raises(NaiadError, match="cannot start process 1 of the server: it exited while the models"):
-            await pool.start()
+            await pool.start("ports")
         assert "cannot start process 1 of the server: it exited while it started" in caplog.text
         assert "exited (signal 9); another one starts in 0.1 s" in caplog.text
         await until_async(lambda: len(fakes.processes) == 2)
@@ -321,12 +308,12 @@ def test_a_process_is_started_later_and_later_and_soon_again_after_a_long_servic
             fakes.processes[number].kill()
             fakes.sockets[number].close()
             await until_async(lambda number=number: len(fakes.processes) == number + 2)
-            assert pool._delays == [delay]
+            assert pool._delays == {1: delay}
         monkeypatch.setattr(pools, "_STABLE_SECONDS", 0.0)
         monkeypatch.setattr(pools, "_LONGEST_DELAY", 10.0)
         fakes.processes[2].kill()
         fakes.sockets[2].close()
         await until_async(lambda: len(fakes.processes) == 4)
-        assert pool._delays == [2 * pools._FIRST_DELAY]
+        assert pool._delays == {1: 2 * pools._FIRST_DELAY}
 
     run(fakes, 1, test)

@@ -145,7 +145,7 @@ def place_and_unload(pair: Pair, sink: Any) -> None:
     shared = pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
     pair.know_route("m")
     pair.remote.submit(replace(request("m", LARGE), request_id="7"), sink)
-    assert pair.remote.held.requests == 1
+    assert pair.held.requests == 1
     shared.close()
     pair.engine.version.number += 1
     pair.engine.version.shared_inputs = None
@@ -174,7 +174,7 @@ async def test_a_request_that_cannot_be_sent_to_the_next_version_is_rejected(
     ((error,),) = ([each.error for each in sink.responses if each is not None],)
     cause = "unexpected struct.error: a fault of the test; see the log of the server"
     assert str(error) == f"cannot submit the request to 'm': {cause}"
-    assert pair.remote.held.requests == 0
+    assert pair.held.requests == 0
 
 
 async def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other(pair: Pair) -> None:
@@ -188,7 +188,7 @@ async def test_a_request_for_a_model_that_is_gone_is_rejected_like_any_other(pai
     pair.engine.refusal = UnknownModelError("Request for unknown model: 'm' is not found")
     await pair.settle(lambda: errors)
     assert [type(error) for error in errors] == [UnknownModelError]
-    assert pair.remote.held.requests == 0
+    assert pair.held.requests == 0
 
 
 class Rejectable(Sink):
@@ -208,7 +208,7 @@ async def test_a_request_that_cannot_be_read_is_rejected(pair: Pair, caplog: pyt
     await pair.settle(lambda: len(pair.engine.submitted) == 2)
     unknown = SHORT_REQUEST.pack(first_number := 1, 99, -1, 0, 0)
     pair.link.send(wire.frame(FrameKind.SHORT_REQUEST, unknown))
-    full = FullRequest(second.key, 99, "", {}, 0, 0, 0, 0, (None,), -1, 0, {}, None, None)
+    full = FullRequest(second.key, 99, request(SILENT), (None,), -1, 0, None)
     pair.link.send(pack(FrameKind.REQUEST, full))
     await pair.settle(lambda: first.responses and rejectable.rejections)
     (response,) = first.responses
@@ -217,7 +217,7 @@ async def test_a_request_that_cannot_be_read_is_rejected(pair: Pair, caplog: pyt
     assert response.error.message.startswith("cannot read a request of another process: unexpected KeyError")
     assert rejectable.rejections == [response.error.message]
     assert pair.opened[first_number].is_ended
-    assert not pair.session.requests.request_count
+    assert not pair.session.request_count
     assert "cannot handle a message of another process" in caplog.text
 
 
@@ -225,7 +225,7 @@ async def test_a_request_that_a_third_process_does_not_accept_is_rejected_once(p
     rejectable = Rejectable()
     opened = pair.remote.submit(request(SILENT), rejectable)
     await pair.settle(lambda: pair.engine.submitted)
-    sink: Any = pair.session.requests.sink_of(opened.key)
+    sink: Any = pair.session.sink_of(opened.key)
     sink.reject(NaiadError("its queue is full"))
     sink.reject(NaiadError("again"))
     await pair.settle(lambda: rejectable.rejections)
@@ -234,7 +234,7 @@ async def test_a_request_that_a_third_process_does_not_accept_is_rejected_once(p
     await pair.settle(lambda: other.responses)
     assert rejectable.rejections == ["its queue is full"]
     assert rejectable.responses == []
-    assert not pair.remote.held.requests
+    assert not pair.held.requests
 
 
 async def test_an_unexpected_error_of_a_submit_is_an_error_of_the_request_and_nothing_is_kept(
@@ -245,7 +245,7 @@ async def test_an_unexpected_error_of_a_submit_is_an_error_of_the_request_and_no
     sink = Sink()
     with pytest.raises(NaiadError, match="cannot submit the request to 'm': unexpected ZeroDivisionError"):
         pair.remote.submit(request("m"), sink)
-    assert not pair.remote.held.requests
+    assert not pair.held.requests
     assert not pair.remote.requests._counts
     assert sink.responses == []
     assert "cannot submit a request to 'm'" in caplog.text
@@ -260,14 +260,14 @@ async def test_what_the_owner_cannot_submit_is_rejected(
     def submit(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(pair.engine, "submit", submit)
+    monkeypatch.setattr(pair.engine.version, "accept", submit)
     rejectable = Rejectable()
     pair.remote.submit(request("m"), rejectable)
     await pair.settle(lambda: rejectable.rejections)
     expected = "cannot submit the request to 'm': unexpected ZeroDivisionError: oh" if is_unexpected else "its queue"
     assert rejectable.rejections[0].startswith(expected)
     assert pair.session.received_count == 1
-    assert not pair.session.requests.request_count
+    assert not pair.session.request_count
 
 
 async def test_a_request_for_a_model_that_became_decoupled_on_its_way_is_rejected(pair: Pair) -> None:
@@ -287,25 +287,28 @@ async def test_memory_is_given_back_that_another_thread_refers_to_last(pair: Pai
     sink = pair.sink(1)
     size = COPY_LIMIT + 4
     outputs = [OutputTensor("X", Datatype.UINT8, (size,), guest.borrow(0, 0, size))]
-    pair.session.requests.sink_of(1).send(InferResponse("m", 1, "", outputs), True)
+    pair.session.sink_of(1).send(InferResponse("m", 1, "", outputs), True)
     del outputs
     answered = Sink()
     pair.remote.submit(request("m", 1 << 10), answered)
     await pair.settle(lambda: sink.responses and answered.responses)
     assert guest.borrowed_count
-    assert pair.remote.held.input_bytes
+    assert pair.held.input_bytes
     for held in (sink.responses, pair.engine.requests):
         thread = threading.Thread(target=held.clear)
         thread.start()
         thread.join(30)
-    await pair.settle(lambda: not guest.borrowed_count and not pair.remote.held.input_bytes)
+    await pair.settle(lambda: not guest.borrowed_count and not pair.held.input_bytes)
     guest.close()
 
 
 async def test_pages_are_given_back_while_any_link_has_some(pair: Pair) -> None:
     answers = {"to the coordinator": False, "to another process": True}
     pair.remote.requests.trim = lambda: answers["to the coordinator"]  # type: ignore[method-assign]
-    peer: Any = SimpleNamespace(requests=SimpleNamespace(trim=lambda: answers["to another process"], request_count=2))
+    peer: Any = SimpleNamespace(
+        requests=SimpleNamespace(trim=lambda: answers["to another process"], request_count=2),
+        session=SimpleNamespace(),
+    )
     pair.remote.peers[2] = peer
     assert pair.remote.trim()
     assert pair.remote.request_count == 2

@@ -18,6 +18,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.requests = self
+        self.session = SimpleNamespace()
         self.request_count = 0
         self.opened: list[OpenRequest] = []
         self.cancelled: list[OpenRequest] = []
@@ -26,7 +27,7 @@ class Peer:
     def route_to(self, route: Any) -> Any:
         return route
 
-    def submit(self, opened: OpenRequest, _: Any, __: Any) -> None:
+    def send_request(self, opened: OpenRequest, _: Any) -> None:
         opened.holder = self  # type: ignore[assignment]
         self.opened.append(opened)
 
@@ -40,7 +41,7 @@ class Peer:
 
 def replicas(**values: Any) -> Any:
     """Those of this process, which has none of what is asked for."""
-    return SimpleNamespace(find=lambda _: None, find_ensemble=lambda _: None, **values)
+    return SimpleNamespace(find=lambda _: None, **values)
 
 
 async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair: Pair) -> None:
@@ -51,18 +52,18 @@ async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair:
     own = replicas(received=1, note_sent=lambda *each: noted.append(each))
     pair.remote.replicas = own
     known: Any = SimpleNamespace(route=ROUTE, replica=None)
-    assert pair.remote._submit_near(2, known, opened)
+    assert pair.remote._send_near(2, known, opened)
     assert noted == [(ROW, 2)]
     opened.confirm_sent(3)
     assert peer.confirmed == [3]
 
     pair.remote._send_elsewhere(opened, 1)
     assert own.received == 0  # the coordinator counts what comes to it
-    await pair.settle(lambda: pair.session.requests.request_count == 1)
+    await pair.settle(lambda: pair.session.request_count == 1)
     opened.cancel()
     await pair.settle(lambda: pair.engine.cancelled == [1])
     assert peer.cancelled == []
-    pair.session.requests.sink_of(1).send(None, True)
+    pair.session.sink_of(1).send(None, True)
     await pair.settle(lambda: sink.responses == [None])
 
 
@@ -79,12 +80,12 @@ async def test_the_process_that_it_moves_to_knows_that_its_responses_are_dropped
     pair: Pair,
 ) -> None:
     sink = Sink()
-    opened = OpenRequest(request(SILENT), sink, True)
+    opened = OpenRequest(request(SILENT), sink)
     opened.drops_responses = True  # as where a call waits whose results the model discards
-    pair.remote.requests.submit(opened)
+    pair.remote.requests.send_request(opened)
     await pair.settle(lambda: pair.engine.submitted)
-    await pair.settle(lambda: pair.engine.submitted[0].acts == [("drop_responses", True)])
-    pair.session.requests.sink_of(1).send(None, True)
+    await pair.settle(lambda: pair.engine.submitted[0].acts == ["drop_responses"])
+    pair.session.sink_of(1).send(None, True)
     await pair.settle(lambda: sink.responses == [None])
 
 
@@ -94,4 +95,4 @@ async def test_one_that_was_cancelled_meanwhile_is_cancelled_where_it_goes_on(pa
     pair.remote.replicas = replicas(received=1)
     pair.remote._send_elsewhere(opened, 1)
     await pair.settle(lambda: pair.engine.submitted)
-    await pair.settle(lambda: pair.engine.submitted[0].acts == [("cancel", False)])
+    await pair.settle(lambda: pair.engine.submitted[0].acts == ["cancel"])

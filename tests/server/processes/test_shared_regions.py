@@ -12,15 +12,8 @@ from server.processes.pair import request
 from naiad.core.errors import NaiadError
 from naiad.frontends.regions import CUDA_HANDLE_BYTES, ClientRegions
 from naiad.protocol.device_bytes import DeviceUse, as_data, device_bytes
-from naiad.server.processes.messages import FrameKind, UsedRegions, unpack
 from naiad.server.processes.region_use import join_regions, split_regions
-from naiad.server.processes.shared_regions import (
-    NewCudaRegion,
-    NewRegion,
-    RemoteRegions,
-    ReturnedRegions,
-    SharedRegions,
-)
+from naiad.server.processes.shared_regions import RemoteRegions, SharedRegions
 
 HANDLE = b"h" * CUDA_HANDLE_BYTES
 
@@ -41,8 +34,8 @@ class Processes:
         self.sent: list[tuple[Any, ...]] = []
         self.used: list[str] = []
 
-    def broadcast(self, kind: int, message: Any) -> None:
-        self.sent.append((kind, message))
+    def broadcast(self, *sent: Any) -> None:
+        self.sent.append(sent)
 
     async def wait_sent(self) -> None:
         self.sent.append(("waited",))
@@ -65,9 +58,9 @@ async def test_a_region_is_registered_in_all_processes_before_its_client_is_told
     made, _, processes = shared()
     await made.register("a", key, 0, 64)
     await made.register_cuda("b", HANDLE, 3, 128)
-    system, cuda = NewRegion("a", key, 0, 64), NewCudaRegion("b", HANDLE, 3, 128)
-    assert processes.take() == [(FrameKind.REGION, system), ("waited",), (FrameKind.REGION, cuda), ("waited",)]
-    assert made.messages() == [(FrameKind.REGION, system), (FrameKind.REGION, cuda)]
+    system, cuda = ("a", key, 0, 64), ("b", HANDLE, 3, 128)
+    assert processes.take() == [("region", *system), ("waited",), ("cuda_region", *cuda), ("waited",)]
+    assert made.calls() == [("region", system), ("cuda_region", cuda)]
     assert [each.name for each in made.status()] == ["a"]
     assert [each.name for each in made.cuda_status()] == ["b"]
 
@@ -77,7 +70,7 @@ async def test_a_region_that_cannot_be_registered_is_announced_to_nobody() -> No
     with pytest.raises(NaiadError, match="Unable to open shared memory region"):
         await made.register("a", "/naiad-none", 0, 64)
     assert processes.take() == []
-    assert made.messages() == []
+    assert made.calls() == []
 
 
 async def test_a_region_is_unregistered_where_nobody_uses_it(key: str) -> None:
@@ -88,8 +81,8 @@ async def test_a_region_is_unregistered_where_nobody_uses_it(key: str) -> None:
     processes.used = ["b"]
     with pytest.raises(NaiadError, match="b"):
         await made.unregister()
-    returned = ReturnedRegions(["a", "b"], ["b"])
-    assert processes.take() == [("take", ["a", "b"]), (FrameKind.RETURN_REGIONS, returned), ("waited",)]
+    returned = "return_regions", ["a", "b"], ["b"]
+    assert processes.take() == [("take", ["a", "b"]), returned, ("waited",)]
     assert [each.name for each in made.status()] == ["b"]
     processes.used = []
     await made.unregister("b")
@@ -106,7 +99,7 @@ async def test_a_region_that_the_coordinator_uses_stays_everywhere(key: str) -> 
     processes.take()
     with pytest.raises(NaiadError):
         await made.unregister("a")
-    assert processes.take()[1] == (FrameKind.RETURN_REGIONS, ReturnedRegions(["a"], ["a"]))
+    assert processes.take()[1] == ("return_regions", ["a"], ["a"])
     part.release()
     await made.unregister("a")
     assert made.status() == []
@@ -116,14 +109,10 @@ class Engine:
     """What a process has of the coordinator: keeps what is sent, and takes in *announced* when somebody receives."""
 
     def __init__(self) -> None:
-        self.sent: list[UsedRegions] = []
         self.called: list[tuple[Any, ...]] = []
-        self.announced: list[tuple[int, Any]] = []
+        self.announced: list[tuple[Any, ...]] = []
         self.waited = 0
         self.regions: Any = None
-
-    def send(self, data: bytes) -> None:
-        self.sent.append(unpack(data[8:]))
 
     async def call(self, *arguments: Any, **more: Any) -> None:
         self.called.append((*arguments, more))
@@ -131,7 +120,8 @@ class Engine:
     def receive(self, *, wait: bool = False) -> None:
         self.waited += wait
         if wait:
-            self.regions.on_command(*self.announced.pop(0))
+            name, *arguments = self.announced.pop(0)
+            self.regions.services[name](*arguments)
 
 
 def remote(*, is_allowed: bool = True) -> tuple[RemoteRegions, Engine]:
@@ -165,13 +155,12 @@ async def test_a_process_without_shared_memory_asks_nobody() -> None:
 def test_a_process_takes_out_regions_that_it_does_not_use_and_puts_them_back_if_another_one_uses_them(key: str) -> None:
     regions, engine = remote()
     for name in ("a", "b", "c"):
-        regions.on_command(FrameKind.REGION, NewRegion(name, key, 0, 64))
-    regions.on_command(FrameKind.REGION, NewCudaRegion("d", HANDLE, 0, 64))
-    regions.on_command(FrameKind.REGION, NewRegion("gone", "/naiad-none", 0, 64))
+        regions.services["region"](name, key, 0, 64)
+    regions.services["cuda_region"]("d", HANDLE, 0, 64)
+    regions.services["region"]("gone", "/naiad-none", 0, 64)
     part = regions.part("b", 8, 8)
-    regions.on_command(FrameKind.TAKE_REGIONS, (7, ["a", "b", "c", "unknown"]))
-    assert engine.sent == [UsedRegions(7, ["b"])]
-    engine.announced = [(FrameKind.RETURN_REGIONS, ReturnedRegions(["a", "b", "c", "unknown"], ["b", "c"]))]
+    assert regions.services["take_regions"](["a", "b", "c", "unknown"]) == ["b"]
+    engine.announced = [("return_regions", ["a", "b", "c", "unknown"], ["b", "c"])]
     assert [each.name for each in regions.status()] == ["b", "c"]
     assert engine.waited == 1, "the end of the unregistration was waited for"
     assert [each.name for each in regions.cuda_status()] == ["d"]
@@ -183,11 +172,11 @@ def test_a_process_takes_out_regions_that_it_does_not_use_and_puts_them_back_if_
 def test_a_request_waits_for_the_end_of_an_unregistration_of_its_region_alone(key: str) -> None:
     regions, engine = remote()
     for name in ("a", "b"):
-        regions.on_command(FrameKind.REGION, NewRegion(name, key, 0, 64))
-    regions.on_command(FrameKind.TAKE_REGIONS, (1, ["a"]))
+        regions.services["region"](name, key, 0, 64)
+    regions.services["take_regions"](["a"])
     regions.check("b")
     assert engine.waited == 0
-    engine.announced = [(FrameKind.RETURN_REGIONS, ReturnedRegions(["a"], ["a"]))]
+    engine.announced = [("return_regions", ["a"], ["a"])]
     regions.check("a")
     assert engine.waited == 1
     assert len(regions.part("a", 0, 8)) == 8
@@ -195,8 +184,8 @@ def test_a_request_waits_for_the_end_of_an_unregistration_of_its_region_alone(ke
 
 def test_a_region_is_forgotten_that_a_process_has_got_while_it_was_unregistered(key: str) -> None:
     regions, _ = remote()
-    regions.on_command(FrameKind.REGION, NewRegion("a", key, 0, 64))
-    regions.on_command(FrameKind.RETURN_REGIONS, ReturnedRegions(["a"], []))
+    regions.services["region"]("a", key, 0, 64)
+    regions.services["return_regions"](["a"], [])
     assert regions.status() == []
 
 

@@ -20,11 +20,11 @@ async def test_the_owner_keeps_no_template_of_an_earlier_version(pair: Pair) -> 
         for elements in (1, 2, 2):
             pair.remote.submit(request("m", elements), sink)
         await pair.settle(lambda sink=sink: len(sink.responses) == 3)
-        assert pair.session.requests.template_count == 2
-        pair.session.requests.on_routes_changed()
-        await pair.settle(lambda: not pair.remote.held.routes)
-        await pair.settle(lambda: not pair.session.requests.template_count)
-        assert pair.remote.held.templates == 0
+        assert len(pair.session._templates) == 2
+        pair.session.on_routes_changed()
+        await pair.settle(lambda: not pair.held.routes)
+        await pair.settle(lambda: not len(pair.session._templates))
+        assert pair.held.templates == 0
 
     assert len(pair.engine.requests) == 3 * CHANGES
 
@@ -33,10 +33,10 @@ async def test_a_request_on_its_way_at_the_change_finds_its_template(pair: Pair)
     sink = Sink()
     pair.know_route("m")
     pair.remote.submit(request("m"), sink)
-    pair.session.requests.on_routes_changed()  # before the owner has read the request
+    pair.session.on_routes_changed()  # before the owner has read the request
     await pair.settle(lambda: sink.responses)
     assert [each.model_name for each in pair.engine.requests] == ["m"]
-    await pair.settle(lambda: not pair.session.requests.template_count)
+    await pair.settle(lambda: not len(pair.session._templates))
 
 
 @pytest.mark.parametrize(

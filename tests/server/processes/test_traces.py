@@ -118,7 +118,7 @@ class Tracer:
 
 def use(pair: Pair, **options: bool) -> Tracer:
     tracer: Any = Tracer(**options)
-    pair.session.requests._tracer = tracer
+    pair.session._tracer = tracer
     return tracer  # type: ignore[no-any-return]
 
 
@@ -129,7 +129,7 @@ async def test_the_process_reports_when_it_has_sent_the_responses_to_a_traced_re
     assert tracer.started == [("HTTP", {"traceparent": "t"}, 5)]
     assert tracer.recorders[0].events == [*ANSWER, *END, *SENDING, "close"]
     assert len(sink.responses) == 1
-    assert not pair.session.requests._traces
+    assert not pair.session._traces
     assert pair.session.received_count == 1
 
 
@@ -139,13 +139,13 @@ async def test_a_request_whose_turn_has_not_come_is_not_traced(pair: Pair) -> No
     await pair.settle(lambda: sink.responses)
     assert [None if each is None else each.error for each in sink.responses] == [None]
     assert len(tracer.started) == 1
-    assert not pair.session.requests._traces
+    assert not pair.session._traces
 
 
 async def test_the_trace_of_a_request_ends_if_its_process_exits(pair: Pair) -> None:
     tracer = use(pair)
     pair.remote.submit(request(SILENT), Sink(), ARRIVAL)
-    await pair.settle(lambda: pair.session.requests._traces)
+    await pair.settle(lambda: pair.session._traces)
     pair.close()
     assert tracer.recorders[0].events == []
     (traced,) = [each for each in pair.engine.submitted if each.is_cancelled]
@@ -159,7 +159,7 @@ async def test_a_tracer_of_a_process_asks_the_coordinator(pair: Pair, monkeypatc
     def change(model: str, changes: Any) -> None:
         changed.append((model, changes))
 
-    pair.session._services = {
+    pair.process.calls.services |= {
         "is_tracing": lambda: True,
         "trace_settings": lambda model: asked.append(model) or {"trace_rate": "1"},
         "change_traces": change,
@@ -175,7 +175,7 @@ async def test_a_tracer_of_a_process_asks_the_coordinator(pair: Pair, monkeypatc
     sink = Sink()
     tracer.submit(pair.remote, request("m"), sink, "GRPC", {"a": "b"})
     await pair.settle(lambda: sink.responses)
-    assert pair.session.requests._tracer.started[0][:2] == ("GRPC", {"a": "b"})  # type: ignore[union-attr]
+    assert pair.session._tracer.started[0][:2] == ("GRPC", {"a": "b"})  # type: ignore[union-attr]
 
 
 class Log:
@@ -197,8 +197,8 @@ async def test_settings_of_the_log_hold_in_all_processes(pair: Pair) -> None:
     sent: list[Any] = []
 
     class Processes:
-        def broadcast(self, kind: int, message: Any) -> None:
-            sent.append(message)
+        def broadcast(self, name: str, *arguments: Any) -> None:
+            sent.append((name, *arguments))
 
         async def wait_sent(self) -> None:
             sent.append("waited")
@@ -210,9 +210,9 @@ async def test_settings_of_the_log_hold_in_all_processes(pair: Pair) -> None:
     await shared.change("verbose")  # type: ignore[arg-type]
     assert shared.is_verbose
     assert shared.settings == "verbose"
-    assert sent == ["verbose", "waited"]
+    assert sent == [("log_settings", "verbose"), "waited"]
 
-    pair.session._services = {"log_settings": lambda: shared.settings, "change_log": shared.change}
+    pair.process.calls.services |= {"log_settings": lambda: shared.settings, "change_log": shared.change}
     log: Any = Log()
     remote = RemoteLog(log, pair.remote)
     assert remote.is_verbose, "it was changed before this process was started"

@@ -22,10 +22,10 @@ from naiad.guests.launch import LaunchSpec
 from naiad.protocol.inference import InferRequest
 from naiad.protocol.metadata import InstanceStatus
 from naiad.server.processes import replicas as replicas_module
+from naiad.server.processes.calls import ProcessExitedError
 from naiad.server.processes.load_table import LoadTable
-from naiad.server.processes.messages import CallResult, FrameKind, Origin, error_fields
 from naiad.server.processes.remote_guests import GuestWaits
-from naiad.server.processes.replicas import ReplicaProcesses, VersionReplicas, _ProcessEndedError
+from naiad.server.processes.replicas import ReplicaProcesses, VersionReplicas
 
 LOAD = 9
 ORDER = ReplicaOrder(LOAD, 1, "", b"before", (), RestartPolicy(), ())
@@ -125,7 +125,7 @@ def test_the_next_process_starts_the_replica_of_one_that_has_exited(monkeypatch:
 def test_a_process_that_exits_again_is_followed_by_one_more() -> None:
     async def test(processes: Processes, replicas: VersionReplicas) -> None:
         replicas.on_process_end(2)
-        processes.answers[2, "start"] = _ProcessEndedError("it has exited")
+        processes.answers[2, "start"] = ProcessExitedError("it has exited")
         replicas.on_process(2)
         await until_async(lambda: processes.told and replicas._replicas[2].starting is None)
         assert processes.take() == [(2, "start", "m_2")]
@@ -183,7 +183,7 @@ def test_an_unload_ends_a_replica_that_is_being_started_again() -> None:
         await until_async(lambda: processes.told)
         processes.take()
         await replicas.stop(5)
-        assert processes.take() == [(0, "forget"), (1, "stop"), (2, "stop")]
+        assert processes.take() == [(0, "forget"), (1, "stop_replica"), (2, "stop_replica")]
         await until_async(lambda: replicas._replicas[1].starting is None)
         replicas.on_process(1)
         await asyncio.sleep(0)
@@ -196,7 +196,7 @@ def test_models_are_asked_whether_they_are_ready_where_they_say_so_themselves() 
     async def test(processes: Processes, replicas: VersionReplicas) -> None:
         replicas.on_report(1, report(0, "m_1")._replace(is_asked=True))
         replicas.on_report(2, report(0, "m_2"))
-        for answer, is_not_ready in ((True, False), (False, True), (_ProcessEndedError("it has exited"), False)):
+        for answer, is_not_ready in ((True, False), (False, True), (ProcessExitedError("it has exited"), False)):
             processes.answers[1, "check"] = answer
             (query,) = replicas.queries()
             assert await query is is_not_ready
@@ -248,8 +248,8 @@ def test_a_request_that_a_link_does_not_take_ends_with_the_reason_and_a_call_say
             def route_to(self, route: Any) -> Any:
                 return route
 
-            def submit(self, request: Any, origin: Any, known: Any) -> None:
-                sent.append((origin, known.number, known.is_decoupled))
+            def send_request(self, request: Any, known: Any) -> None:
+                sent.append((request.needs_idle, known.number, known.is_decoupled))
                 if len(sent) == 2:
                     raise NotReadyError("Server exiting")
 
@@ -260,7 +260,7 @@ def test_a_request_that_a_link_does_not_take_ends_with_the_reason_and_a_call_say
         replicas.send(1, call)
         replicas.send(1, opened(answers))
         assert answers == ["Server exiting"]
-        assert sent == [(Origin(needs_idle=True), LOAD, True), (None, LOAD, True)]
+        assert sent == [(True, LOAD, True), (False, LOAD, True)]
 
     run(test)
 
@@ -313,42 +313,45 @@ def test_loads_are_noted_while_the_version_serves_and_its_row_is_its_own() -> No
     run(test)
 
 
-class Session:
-    """A process's session: keeps what is sent to it, and answers orders when a test says so."""
+class FakePeer:
+    """A process: keeps what is called of it, and answers when a test says so."""
 
     def __init__(self) -> None:
-        self.requests = SimpleNamespace(on_call=None)
-        self.to_replicas: Any = SimpleNamespace(trace_of=lambda _: None, count_of=lambda load: load)
-        self.on_replica_message: Callable[[int, Any], None] = lambda *_: None
-        self.sent: list[tuple[int, Any]] = []
-        self.answered_count = 0
+        self.session = SimpleNamespace(on_call=None, received_count=0)
+        self.requests: Any = SimpleNamespace(trace_of=lambda _: None, count_of=lambda load: load)
+        self.calls = self
+        self.services: dict[str, Callable[..., Any]] = {}
+        self.sent: list[tuple[Any, ...]] = []
+        self.open: list[asyncio.Future[Any]] = []
 
-    def send(self, kind: int, message: Any) -> None:
-        self.sent.append((kind, message))
+    def notify(self, *sent: Any) -> None:
+        self.sent.append(sent)
 
-    send_soon = send
-
-    def send_descriptor(self, kind: int, message: Any, descriptor: int) -> None:
+    def notify_with(self, descriptor: int, *sent: Any) -> None:
         assert descriptor >= 0
-        self.sent.append((kind, message))
+        self.sent.append(sent)
 
-    def answer(self, value: Any = None, error: Any = None) -> None:
-        _, order = self.sent[-1]
-        self.on_replica_message(FrameKind.ORDERED, CallResult(order.number, value, error))
+    def call(self, *sent: Any) -> asyncio.Future[Any]:
+        self.sent.append(sent)
+        self.open.append(asyncio.get_running_loop().create_future())
+        return self.open[-1]
+
+    def answer(self, value: Any = None) -> None:
+        self.open[-1].set_result(value)
 
 
-def run_processes(test: Callable[[ReplicaProcesses, Session], Awaitable[None]]) -> None:
+def run_processes(test: Callable[[ReplicaProcesses, FakePeer], Awaitable[None]]) -> None:
     async def with_processes() -> None:
         processes = ReplicaProcesses(3)
         services: Any = SimpleNamespace(
             calls=SimpleNamespace(made=Counter(), on_waits_reported=lambda _: None), on_worker_exit=lambda _: None
         )
         processes.services = services
-        session: Any = Session()
-        processes.connect(2, session)
-        assert session.sent.pop() == (FrameKind.TABLE, (3, 2))
+        peer: Any = FakePeer()
+        processes.connect(2, peer)
+        assert peer.sent.pop() == ("table", 3, 2)
         try:
-            await asyncio.wait_for(test(processes, session), 30)
+            await asyncio.wait_for(test(processes, peer), 30)
         finally:
             processes.close()
 
@@ -356,28 +359,24 @@ def run_processes(test: Callable[[ReplicaProcesses, Session], Awaitable[None]]) 
 
 
 def test_an_order_ends_with_its_result_or_error_or_with_the_process() -> None:
-    async def test(processes: ReplicaProcesses, session: Session) -> None:
+    async def test(processes: ReplicaProcesses, peer: FakePeer) -> None:
         async def ordered() -> asyncio.Task[Any]:
             task = asyncio.ensure_future(processes.order(2, "check", 7))
             await asyncio.sleep(0)
-            kind, order = session.sent[-1]
-            assert (kind, order.method, order.arguments) == (FrameKind.ORDER, "check", (7,))
+            assert peer.sent[-1] == ("check", 7)
             return task
 
         first = await ordered()
-        session.answer(True)
+        peer.answer(True)
         assert await first is True
         second = await ordered()
-        session.answer(error=error_fields(ModelError("no")))
+        peer.open[-1].set_exception(ModelError("no"))
         with pytest.raises(ModelError, match="no"):
             await second
-        session.answer("again")  # of an order that has ended
-        third = await ordered()
         processes.disconnect(2)
         processes.disconnect(2)
-        for late in (third, processes.order(2, "check", 7)):
-            with pytest.raises(_ProcessEndedError):
-                await late
+        with pytest.raises(ProcessExitedError):
+            await processes.order(2, "check", 7)
         assert processes.requests_to(2) is None
         assert processes.guest_of(2, 1, "m_1") is None
         assert processes.sent_counts(9, [1, 2]) == {}
@@ -386,32 +385,30 @@ def test_an_order_ends_with_its_result_or_error_or_with_the_process() -> None:
 
 
 def test_what_processes_have_counted_is_gathered_and_added_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(processes: ReplicaProcesses, session: Session) -> None:
+    async def test(processes: ReplicaProcesses, peer: FakePeer) -> None:
         await processes.gather()
-        assert session.sent == [], "no version has replicas"
+        assert peer.sent == [], "no version has replicas"
         version = processes.make(ORDER, "m", {2: specs("m_2")})
         for received, calls in ((4, 2), (9, 5)):
             gathering = asyncio.ensure_future(processes.gather())
-            await until_async(lambda: session.sent)
-            session.answer(ProcessCounts(received, {("a", "m"): calls}, {LOAD: report(received, "m_2"), 99: report()}))
-            session.sent.clear()
+            await until_async(lambda: peer.sent)
+            peer.answer(ProcessCounts(received, {("a", "m"): calls}, {LOAD: report(received, "m_2"), 99: report()}))
+            peer.sent.clear()
             await gathering
-            assert session.answered_count == received
+            assert peer.session.received_count == received
             assert processes.services.calls.made["a", "m"] == calls
             assert successes(version) == received
-        session.on_replica_message(
-            FrameKind.NOTIFY_COORDINATOR, ("reports", (ProcessCounts(11, {}, {LOAD: report(11, "m_2")}),))
-        )
-        assert (session.answered_count, successes(version)) == (11, 11)
+        peer.services["reports"](ProcessCounts(11, {}, {LOAD: report(11, "m_2")}))
+        assert (peer.session.received_count, successes(version)) == (11, 11)
         assert processes.sent_counts(LOAD, [1, 2]) == {2: LOAD}
         lines: list[Any] = []
         processes.keep_lines = lines.append
-        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("lines", (["a line"],)))
+        peer.services["log_lines"](["a line"])
         assert lines == [["a line"]]
         recorded: list[Any] = []
         version.log = SimpleNamespace(record=lambda *record: recorded.append(record))  # type: ignore[assignment]
-        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("record", (LOAD, "one", 2)))
-        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("record", (99, "of a version that is gone")))
+        peer.services["log_record"](LOAD, "one", 2)
+        peer.services["log_record"](99, "of a version that is gone")
         assert recorded == [("one", 2)]
         assert processes.has_version(LOAD)
         processes.forget(LOAD, version.row)
@@ -422,27 +419,27 @@ def test_what_processes_have_counted_is_gathered_and_added_once(caplog: pytest.L
 
 
 def test_guests_that_wait_are_asked_again_before_something_is_a_deadlock() -> None:
-    async def test(processes: ReplicaProcesses, session: Session) -> None:
+    async def test(processes: ReplicaProcesses, peer: FakePeer) -> None:
         done: list[str] = []
         processes.gather_waits(lambda: done.append("nobody waits"))
         await until_async(lambda: done)
-        assert session.sent == []
-        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("guest", (1, "m_2", "m", 1)))
-        session.on_replica_message(FrameKind.NOTIFY_COORDINATOR, ("waits", ({1: GuestWaits({}, True)},)))
+        assert peer.sent == []
+        peer.services["guest"](1, "m_2", "m", 1)
+        peer.services["guest_waits"]({1: GuestWaits({}, True)})
         processes.gather_waits(lambda: done.append("asked"))
-        await until_async(lambda: session.sent)
-        assert session.sent[-1][1].method == "waits"
+        await until_async(lambda: peer.sent)
+        assert peer.sent[-1] == ("report_waits",)
         assert len(done) == 1
-        session.answer()
+        peer.answer()
         await until_async(lambda: len(done) == 2)
         processes.close_replicas()
-        assert session.sent[-1] == (FrameKind.NOTIFY_PROCESS, ("exiting", ()))
+        assert peer.sent[-1] == ("exiting",)
 
     run_processes(test)
 
 
 def test_a_request_that_comes_back_to_a_version_that_is_gone_is_told_so() -> None:
-    async def test(processes: ReplicaProcesses, _: Session) -> None:
+    async def test(processes: ReplicaProcesses, _: FakePeer) -> None:
         answers: list[str] = []
         processes.take_back(opened(answers), LOAD)
         assert answers == ["model 'm' was unloaded; send the request again"]

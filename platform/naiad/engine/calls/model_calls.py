@@ -54,7 +54,7 @@ class OpenCall:
     """One call in flight, and the sink of its responses.
 
     Attributes:
-        is_submitted: Whether `submit` of its model has returned: until then, `on_call` looks at it next.
+        is_submitted: Whether `accept` of its model has returned: until then, `on_call` looks at it next.
     """
 
     __slots__ = ("_calls", "_response", "began", "call", "is_discarded", "is_submitted", "opened", "worker")
@@ -186,7 +186,7 @@ class ModelCalls:
             pending = OpenCall(self, worker, call)
             self._calls.setdefault(worker, {})[call.number] = pending
             try:
-                version.submit(pending.opened)
+                version.accept(pending.opened)
             except NaiadError:
                 self.remove(pending)
                 pending.opened.release()  # its sink is the call

@@ -52,18 +52,22 @@ class EnsembleExecution:
         self.submitter = StepSubmitter(
             graph, models, config.message.ensemble_scheduling.max_inflight_requests, on_waiting
         )
-        self.on_end: Callable[[], None] = lambda: None
+        self._note_load: Callable[[int], None] = lambda _: None
         self._version = version
         self._responses = EnsembleResponses(config, version)
         self.totals: Statistics = self._responses.totals
         plan = compile_plan(config, version, number)
         self._admission = Admission(plan, self._start, self.totals)
-        self.submit = self._admission.submit
+        self.accept = self._admission.accept
         self._requests: dict[EnsembleRequest, None] = {}  # oldest first
 
     @property
     def in_flight(self) -> int:
         return len(self._requests)
+
+    def observe_load(self, note: Callable[[int], None]) -> None:
+        """From now on call *note* with the number of requests in flight whenever one has been answered."""
+        self._note_load = note
 
     @property
     def reason(self) -> str:
@@ -89,4 +93,4 @@ class EnsembleExecution:
 
     def _on_done(self, ended: EnsembleRequest) -> None:
         self._requests.pop(ended, None)
-        self.on_end()
+        self._note_load(len(self._requests))

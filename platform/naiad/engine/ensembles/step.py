@@ -274,7 +274,7 @@ class StepRequest:
             trace = parent.request.trace
             sink = self if trace is None else trace.start_child(request, self)
             opened = self._opened = OpenRequest(request, sink, parent.needs_idle)
-            version.submit(opened)
+            version.accept(opened)
         except NaiadError as error:
             if request is not None and request.trace is not None:
                 request.trace.on_rejected()

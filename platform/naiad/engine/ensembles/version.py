@@ -46,7 +46,7 @@ class EnsembleVersion:
         self._registry = registry
         self._execution = execution = EnsembleExecution(config, version, self.number, graph, registry, on_waiting)
         self.totals = execution.totals
-        self.submit = execution.submit
+        self.accept = execution.accept
         self.keep_responses = execution.keep_responses
 
     def __repr__(self) -> str:

@@ -118,7 +118,7 @@ class DormantVersion:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         """Let a request wait for the load, and start that if necessary.
 
         InvalidRequestError if it does not fit the model: then it loads nothing. NotReadyError if the last load failed a
@@ -162,7 +162,7 @@ class DormantVersion:
                 continue
             queued, sink = opened.queued, opened.sink
             try:
-                loaded.submit(opened)
+                loaded.accept(opened)
             except NaiadError as error:
                 opened.queued, opened.sink = queued, sink  # it has waited here alone
                 self._answer(opened, error)

@@ -50,12 +50,12 @@ class Handover:
     def open_sequences(self) -> int:
         return sum(version.open_sequences for version in (self.new, *self.olds))
 
-    def submit(self, opened: OpenRequest) -> None:
+    def accept(self, opened: OpenRequest) -> None:
         version, request = self.new, opened.request
         if not request.flags & SEQUENCE_START and not _has_sequence(version, request):
             olds = [old for old in reversed(self.olds) if _has_sequence(old, request)]
             version = olds[0] if olds else version
-        version.submit(opened)
+        version.accept(opened)
 
 
 def _has_sequence(version: Target, request: InferRequest) -> bool:

@@ -13,6 +13,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
+from typing import Protocol
 
 from naiad_stub.segment import Segment, create_memory
 
@@ -97,29 +98,36 @@ class OutputSegment:
         return _address(data) - self._address
 
 
+class MemoryUser(Protocol):
+    """Another process that may have mapped segments."""
+
+    def forget_part(self, number: int) -> None:
+        """A segment of inputs ends with its version."""
+
+    def forget_segment(self, number: int) -> None:
+        """The guest of an output segment has exited: each of them that stays mapped takes 64 GiB of addresses."""
+
+
 class LinkMemory:
     """All segments that other processes may map."""
 
-    def __init__(self, processes: int) -> None:
-        self._parts = 2 * processes + _SPARE_PARTS
+    def __init__(self, processes: int = 1) -> None:
+        self.processes = processes  # that may share them; set, if at all, before the first segment is made
         self.inputs: dict[int, SharedInputs] = {}
-        # Called with the number of a segment of inputs whose version has ended.
-        self.on_inputs_removed: Callable[[int], None] = lambda _: None
-        # Called with the number of an output segment whose guest has exited: each of them that stays mapped takes 64
-        # GiB of addresses.
-        self.on_outputs_removed: Callable[[int], None] = lambda _: None
+        self.users: list[MemoryUser] = []  # the other processes that share them now
         self._outputs: dict[int, OutputSegment] = {}  # by the id of the mapping
         self._numbers = itertools.count(1)
 
     def add_inputs(self, name: str) -> SharedInputs:
         """A segment for a version's inputs; *name* shows in /proc/PID/maps. Raises OSError if it is refused."""
-        made = SharedInputs(next(self._numbers), name, self._parts, self._remove_inputs)
+        made = SharedInputs(next(self._numbers), name, 2 * self.processes + _SPARE_PARTS, self._remove_inputs)
         self.inputs[made.number] = made
         return made
 
     def _remove_inputs(self, number: int) -> None:
         del self.inputs[number]
-        self.on_inputs_removed(number)
+        for user in self.users:
+            user.forget_part(number)
 
     def add_outputs(self, descriptor: int, view: memoryview) -> None:
         self._outputs[id(view.obj)] = OutputSegment(next(self._numbers), descriptor, len(view), view)
@@ -128,7 +136,8 @@ class LinkMemory:
         segment = self._outputs.pop(id(view.obj), None)
         if segment is not None:
             os.close(segment.descriptor)
-            self.on_outputs_removed(segment.number)
+            for user in self.users:
+                user.forget_segment(segment.number)
 
     def find(self, data: Buffer) -> OutputSegment | None:
         # Borrowed bytes are slices of an array over a segment (`guests.memory.tracking`).

@@ -7,8 +7,9 @@ A frame with a tensor may have any size. A long one is neither joined nor split:
 payload is received into memory of its own, both in pieces, for a share of each turn.
 
 What was read is handled for a share of the turn (see `turns.py`), and the rest later. Nothing is read until it is
-handled, unless its handler waits for an answer. Then the socket is read until nothing is there: a process that was
-killed before it had read everything leaves an error on it, which libuv reports once and never again.
+handled, unless its handler waits for an answer, while urgent frames alone are handled. Then the socket is read until
+nothing is there: a process that was killed before it had read everything leaves an error on it, which libuv reports
+once and never again.
 """
 
 from __future__ import annotations
@@ -51,13 +52,12 @@ class Link:
         loop: asyncio.AbstractEventLoop,
         on_frame: Callable[[int, Payload], None],
         on_end: Callable[[], None],
-        on_received: Callable[[], None] = lambda: None,
+        is_urgent: Callable[[int, Payload], bool] = lambda *_: True,
     ) -> None:
         """Start reading *sock*, of the family AF_UNIX, which is owned from now on, on *loop*, whose thread calls this.
 
-        *on_frame* gets the kind and payload of each frame, in order. It may call `receive`; it never raises. *on_end*
-        is called once, when the other side has closed its end, and *on_received* after the frames that arrived
-        together.
+        *on_frame* gets the kind and payload of each frame, in order. It may call `receive`, during which it gets those
+        that *is_urgent* names; it never raises. *on_end* is called once, when the other side has closed its end.
         """
         sock.setblocking(False)
         # That came with frames, in order; the handler of such a frame takes its descriptor.
@@ -66,12 +66,13 @@ class Link:
         self._loop = loop
         self._on_frame = on_frame
         self._on_end = on_end
-        self._on_received = on_received
+        self._is_urgent = is_urgent
         self._reader = wire.FrameReader(MAX_FRAME)
         self._frames: deque[tuple[int, Payload]] = deque()  # that have arrived and are not handled yet
         self._long: tuple[int, memoryview] | None = None  # kind and payload of a long frame that is being received
         self._long_filled = 0  # bytes of it that have arrived
         self._turns = turns_of(loop)
+        self._is_resuming = False  # what has arrived is handled in a later turn
         self._buffer = bytearray(_RECEIVE)
         self._buffers = (self._buffer,)
         self._view = memoryview(self._buffer)
@@ -89,10 +90,6 @@ class Link:
     def has_backlog(self) -> bool:
         """Whether the socket has not taken everything that was sent."""
         return bool(self._outgoing)
-
-    @property
-    def is_receiving(self) -> bool:
-        return self._long is not None
 
     # -- out ------------------------------------------------------------------------------------------------------
 
@@ -185,14 +182,14 @@ class Link:
     # -- in -------------------------------------------------------------------------------------------------------
 
     def receive(self, timeout: float | None = 0) -> bool:
-        """Handle the frames that have arrived; whether there were any.
+        """Handle the urgent ones of the frames that have arrived, and the others later; whether any have arrived.
 
         It waits *timeout* seconds for the first, or any time with None. Meanwhile what is queued is sent.
         """
         sock = self._socket
         if sock is None:
             return False
-        self._handle_frames()
+        self._handle_urgent()
         if timeout != 0:
             self.flush()
             poll = select.poll()
@@ -200,19 +197,14 @@ class Link:
             poll.poll(None if timeout is None else timeout * 1000)
             if self._outgoing:
                 self._write()
-        return self._read()
+        if not self._receive():
+            return False
+        self._handle_urgent()
+        return True
 
     def _readable(self) -> None:
         if not self._frames:
             self._read_share()
-
-    def _read(self) -> bool:
-        """Handle all that has arrived; whether anything has."""
-        if not self._receive():
-            return False
-        self._handle_frames()
-        self._on_received()
-        return True
 
     def _receive(self) -> bool:
         """Read what has arrived; whether anything has."""
@@ -265,15 +257,29 @@ class Link:
             if not deadline:
                 deadline = clock.perf_counter() + SHARE_SECONDS
             elif clock.perf_counter() >= deadline:
-                self._turns.defer(self._read_share)
+                self._resume_later()
                 break
-        self._on_received()
 
-    def _handle_frames(self) -> None:
-        """Handle what was read. Where that calls `receive` for an answer, the frames between are handled first."""
-        frames = self._frames
-        while frames:
-            self._on_frame(*frames.popleft())
+    def _handle_urgent(self) -> None:
+        """Handle the urgent ones of the frames that were read, and keep the others in their order."""
+        frames = list(self._frames)
+        self._frames.clear()
+        for frame in frames:
+            if self._is_urgent(*frame):
+                self._on_frame(*frame)
+            else:
+                self._frames.append(frame)
+        if self._frames:
+            self._resume_later()
+
+    def _resume_later(self) -> None:
+        if not self._is_resuming:
+            self._is_resuming = True
+            self._turns.defer(self._resume)
+
+    def _resume(self) -> None:
+        self._is_resuming = False
+        self._read_share()
 
     def close(self) -> None:
         """Close the socket, and the descriptors that no handler has taken."""

@@ -18,11 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from naiad_stub import wire
 
-from naiad.core import errors
-from naiad.core.errors import Code, ModelError, NaiadError, is_model_response
-from naiad.frontends.metrics.families import Family
+from naiad.core.errors import NaiadError
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import Parameter, StringScan
+from naiad.protocol.inference import InferRequest, InferResponse, StringScan
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.request_plan import offsets_of
 
@@ -45,55 +43,19 @@ class FrameKind:
     """Numbers of the kinds of messages; plain integers, as in `naiad_stub.wire`."""
 
     # to the process with the models (the coordinator, or one with a replica)
-    TEMPLATE = 1
-    SHORT_REQUEST = 2
-    REQUEST = 3
-    CANCEL = 4
+    SHORT_REQUEST = 1
+    REQUEST = 2
+    CANCEL = 3
+    DROP_RESPONSES = 4
     CONFIRM_SENT = 5
     RELEASE_OUTPUTS = 6
-    CALL = 7
-    REPORT = 8
-    FORGET_TEMPLATES = 9
-    TRACED_SENDING = 10
-    CONFIRM = 11
-    PONG = 12
-    USED_REGIONS = 13
-    ORDERED = 14
-    NOTIFY_COORDINATOR = 15
-    TRACE = 16
-    DROP_RESPONSES = 17
     # from the process with the models
-    LAYOUT = 20
-    RESPONSE = 21
-    FULL_RESPONSE = 22
-    RESULT = 23
-    SEGMENT = 24
-    INPUTS_FREE = 25
-    ROUTES_CHANGED = 26
-    FORGET_LAYOUTS = 34
-    REGION = 27
-    LOG_SETTINGS = 28
-    PART = 31
-    CONFIGURATION = 32
-    COLLECT = 33
-    DRAIN = 29
-    STOP = 30
-    TRACED = 35
-    TRACING = 36
-    REOPEN = 37
-    PING = 38
-    FORGET_SEGMENT = 39
-    TAKE_REGIONS = 40
-    RETURN_REGIONS = 41
-    ORDER = 42
-    NOTIFY_PROCESS = 43
-    TABLE = 44
-    LISTEN = 45
-    PEER = 46
-    COMPUTED = 47
-    CONNECTIONS = 48
-    TAKEN = 49
-    FORGET_PART = 50
+    RESPONSE = 20
+    FULL_RESPONSE = 21
+    INPUTS_FREE = 22
+    # in both directions
+    CALL = 40
+    RESULT = 41
 
 
 # Number of the request, of its template, offset of its inputs in the part (-1: in the message), bytes of its id and of
@@ -105,9 +67,6 @@ SHORT_REQUEST_FRAME = struct.Struct(wire.FRAME.format + SHORT_REQUEST.format[1:]
 MAX_SHORT_TEXT = 0xFFFF  # a longer id or context makes a request a rare one
 NUMBER = struct.Struct("<I")
 CONFIRM_SENT = struct.Struct("<II")  # request, responses
-TRACED_SENDING = struct.Struct("<IQQB")  # request, when sending its response began and ended (monotonic ns), FINAL
-TRACE = struct.Struct("<B")  # whether the model gets a context, which follows: that of the request in the next frame
-COMPUTED = struct.Struct("<IQQQQQ")  # request, the times of `Trace.on_computed`
 # Number of the request, of the layout, flags, token to return once the outputs are not referred to any more. Then the
 # outputs: their bytes, as the layout places them, or for each (PLACED) its place.
 RESPONSE = struct.Struct("<IIBI")
@@ -138,22 +97,6 @@ class VersionRoute(NamedTuple):
     config: Mapping[str, Any]  # as `EngineFacade.model_config`
     inputs: int | None  # the segment of inputs in which that process has a part; None if it has none
     row: int | None = None  # on the load table; None if the coordinator has all of its instances
-
-
-class UsedRegions(NamedTuple):
-    """The reply to TAKE_REGIONS, with its number: the regions that requests use."""
-
-    number: int
-    names: Sequence[str]
-
-
-class PartAnnouncement(NamedTuple):
-    """A part of a segment of inputs, whose descriptor came with this message."""
-
-    number: int  # of the segment (`SharedInputs.number`)
-    start: int
-    size: int  # in bytes
-    load: int  # number of the load of the version whose inputs these are
 
 
 class TemplateInput(NamedTuple):
@@ -201,12 +144,10 @@ class GuestCaller(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """What a process has to know of a request beside its content."""
+    """What the coordinator has to know of a request beside its content."""
 
     arrival: TracedArrival | None = None  # how it came from a client, if it may be traced
-    needs_idle: bool = False  # it is a call, which only an idle instance may take
-    # The sender's guest that makes this call, which is submitted like those of guests here.
-    caller: GuestCaller | None = None
+    caller: GuestCaller | None = None  # the guest that makes this call, which is treated like those of guests here
 
 
 class RegionUse(NamedTuple):
@@ -224,17 +165,14 @@ class FullRequest(NamedTuple):
 
     number: int
     template: int
-    request_id: str
-    parameters: Mapping[str, Parameter]
-    correlation_id: int | str
-    flags: int
-    priority: int
-    timeout_us: int
+    request: InferRequest  # without what the template has, and without references to memory
     scans: tuple[StringScan | None, ...]
     place: int
     size: int
-    propagated: Mapping[str, str]
     origin: Origin | None
+    needs_idle: bool = False  # it is a call, which only an idle instance may take
+    is_traced: bool = False  # whether it is traced where it comes from
+    context: bytes | None = None  # that the model gets of its trace
     regions: RegionUse | None = None
 
 
@@ -247,14 +185,10 @@ class FullResponse(NamedTuple):
 
     number: int
     final: bool
-    model_name: str
-    model_version: int
-    request_id: str
-    outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, tuple[int, int] | None], ...]
-    size: int
-    token: int
-    parameters: Mapping[str, Parameter]
-    error: ErrorFields | None
+    response: InferResponse  # without its outputs
+    outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, tuple[int, int] | None], ...] = ()
+    size: int = 0
+    token: int = 0
     is_rejection: bool = False
     is_reroute: bool = False
 
@@ -270,12 +204,13 @@ class ResponseLayout(NamedTuple):
 
 
 class RemoteCall(NamedTuple):
-    """A call of a method of the engine's facade, or of another service there; as ORDER, one of a process."""
+    """A call of a service of the other process, by its name."""
 
-    number: int
-    method: str
+    number: int  # 0 if no result is sent back
+    name: str
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
+    has_descriptor: bool = False  # whether a descriptor came with it, the first argument
 
 
 class CallResult(NamedTuple):
@@ -283,60 +218,7 @@ class CallResult(NamedTuple):
 
     number: int
     value: Any
-    error: ErrorFields | None
-
-
-class Notice(NamedTuple):
-    """Something about replicas that has no result: the name of what it is, and what belongs to it."""
-
-    name: str
-    arguments: tuple[Any, ...]
-
-
-class SegmentAnnouncement(NamedTuple):
-    """A segment whose descriptor came with this message; see `PLACE`."""
-
-    number: int
-    capacity: int
-
-
-class ErrorFields(NamedTuple):
-    """An error as plain values."""
-
-    kind: str
-    message: str
-    code: Code
-    is_model_response: bool
-    traceback_text: str = ""
-
-
-class ProcessReport(NamedTuple):
-    """What a process reports of itself."""
-
-    started: Sequence[str] = ()  # a line for the log about each service that it has started
-    error: ErrorFields | None = None  # why it cannot serve; None if it can
-    families: Sequence[Family] | None = None  # its metrics, where these were asked for
-
-
-def error_fields(error: NaiadError) -> ErrorFields:
-    """The fields of an error."""
-    traceback_text = error.traceback_text if isinstance(error, ModelError) else ""
-    return ErrorFields(type(error).__name__, error.message, error.code, is_model_response(error), traceback_text)
-
-
-def error_of(fields: ErrorFields) -> NaiadError:
-    """The error that *fields* describe, of the same class."""
-    if fields.kind == ModelError.__name__:
-        return ModelError(
-            fields.message,
-            code=fields.code,
-            traceback_text=fields.traceback_text,
-            is_model_response=fields.is_model_response,
-        )
-    kind: type[NaiadError] = getattr(errors, fields.kind, NaiadError)
-    error = kind(fields.message)
-    error.code = fields.code
-    return error
+    error: NaiadError | None
 
 
 def pack(kind: int, message: Any) -> bytes:

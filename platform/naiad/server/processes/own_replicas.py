@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Protocol
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.server.options import ServerOptions
-from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
-from naiad.core.logs import ServerLine
+from naiad.core.errors import NotReadyError
 from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
-from naiad.engine.ensembles.step import StepModels
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.readiness import are_ready
-from naiad.engine.serving.replicas import ProcessCounts, ReplicaOrder, ReplicaReport
+from naiad.engine.serving.replicas import ProcessCounts, ReplicaCounts, ReplicaOrder, ReplicaReport
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.memory.link_memory import LinkMemory
+from naiad.protocol.inference import InferRequest
+from naiad.server.processes.calls import Service
 from naiad.server.processes.load_table import LoadTable
-from naiad.server.processes.messages import CallResult, FrameKind, Notice, RemoteCall, error_fields, pack
-from naiad.server.processes.own_ensembles import OwnEnsemble
+from naiad.server.processes.own_ensembles import ModelAccess, StepTargets
 from naiad.server.processes.remote_guests import GuestRelay, Routes
 from naiad.server.processes.request_session import GoneError
-
-logger = logging.getLogger("naiad.engine")
 
 _REPORT_SECONDS = 1.0
 # A message that has arrived is handled by then, also if the loop has more to do than one turn takes in.
@@ -37,49 +32,68 @@ _ARRIVED_SECONDS = 0.01
 
 
 class OwnReplica:
-    """One replica, and the way of this process's requests to it, which it takes after `open`."""
+    """A replica or an ensemble, and the way of this process's requests to it, which it takes after `open`."""
 
-    def __init__(self, version: ModelVersion, row: int, table: LoadTable) -> None:
+    def __init__(
+        self, execution: ModelVersion | EnsembleExecution, version: ModelVersion | None, row: int, table: LoadTable
+    ) -> None:
+        """*version* is the same as *execution*; None for an ensemble, which has no instances."""
         self.version = version
+        self.number = execution.number
+        self.totals = execution.totals
+        self.stop = execution.stop
+        self.is_open = False
+        self._execution = execution
         self._row = row
         self._table = table
-        self._is_open = False
         self._instances = 0  # that can serve now
-        version.observe_load(self.note_load)
+        execution.observe_load(lambda in_flight: table.note_requests(row, in_flight))
 
     def open(self) -> None:
-        self._is_open = True
+        self.is_open = True
         self.on_change()
 
     def close(self) -> None:
         """Take none any more; those in flight go on."""
-        self._is_open = False
+        self.is_open = False
         self.on_change()
 
     def on_change(self) -> None:
-        self._instances = self.version.serving_count if self._is_open else 0
-        self._table.note_instances(self._row, self._instances)
-
-    def note_load(self, in_flight: int) -> None:
-        self._table.note_requests(self._row, in_flight)
+        if self.version is not None:
+            self._instances = self.version.serving_count if self.is_open else 0
+            self._table.note_instances(self._row, self._instances)
 
     @property
-    def is_open(self) -> bool:
-        return self._is_open
+    def config(self) -> ModelConfig:
+        return self._execution.config
+
+    @property
+    def in_flight(self) -> int:
+        return self._execution.in_flight
+
+    def note_load(self) -> None:
+        """Have other processes know how many requests it has: the coordinator waits for them at an unload."""
+        self._table.note_requests(self._row, self._execution.in_flight)
 
     def reserve_input(self, size: int, ahead: int) -> memoryview | None:
-        return self.version.reserve_input(size, ahead)
+        """See `EngineFacade`. Which instance gets the inputs of an ensemble is known when the steps are dispatched."""
+        return None if self.version is None else self.version.reserve_input(size, ahead)
 
     def takes_call(self, *, is_decoupled: bool) -> bool:
-        """Whether it executes a call of a guest of this process, by an instance that is idle."""
+        """Whether it executes a call of a guest of this process, by an instance that is idle.
+
+        An ensemble does not: the coordinator, which looks for deadlocks, knows what each step of it waits for.
+        """
         version = self.version
-        if not self._is_open or version.reason or (version.config.decoupled and not is_decoupled):
+        if version is None or not self.is_open or version.reason or (version.config.decoupled and not is_decoupled):
             return False
         return version.has_idle()
 
     def better_process(self) -> int | None:
         """The process in which a request is better off than here; None for none."""
         version = self.version
+        if version is None:
+            return None if self.is_open else COORDINATOR
         if not self._instances or version.reason:
             found = self._table.better_process(self._row, 0, 0)
             return COORDINATOR if found is None else found
@@ -87,23 +101,23 @@ class OwnReplica:
             return None
         return self._table.better_process(self._row, version.in_flight, self._instances)
 
-    def submit(self, opened: OpenRequest) -> None:
-        """Submit a request, which stays here; raises as `EngineFacade.submit`."""
-        version = self.version
-        version.submit(opened)
-        self._table.note_requests(self._row, version.in_flight)
+    def accept(self, opened: OpenRequest) -> None:
+        """Take a request, which stays here; `GoneError` if it needs an idle instance, and there is none."""
+        if opened.needs_idle and self.version is not None and not self.version.has_idle():
+            raise GoneError(f"no instance of model '{self.config.name}' is idle any more; send the call again")
+        self._execution.accept(opened)
+        self.note_load()
 
-    def submit_call(self, opened: OpenRequest, on_taken: Callable[[str], None]) -> None:
-        """Submit a call of another process; *on_taken* gets the idle instance's name; `GoneError` without one."""
-        version = self.version
-        if not version.has_idle():
-            raise GoneError(f"no instance of model '{version.config.name}' is idle any more; send the call again")
-        version.submit(opened)
-        self.note_load(version.in_flight)
-        on_taken("" if opened.worker is None else opened.worker.spec.name)
+    def maintain(self) -> None:
+        if self.version is not None:
+            self.version.maintain()
+        self.note_load()
+        self.on_change()
 
     def report(self) -> ReplicaReport:
         version = self.version
+        if version is None:
+            return ReplicaReport(ReplicaCounts(self.totals), (), is_asked=False, typical=0)
         workers = [each.worker for each in version.instances if each.worker is not None]
         return ReplicaReport(
             version.counts(),
@@ -113,43 +127,52 @@ class OwnReplica:
         )
 
 
+class EngineAccess(Routes, ModelAccess, Protocol):
+    """What the replicas of a process use of its engine."""
+
+    @property
+    def memory(self) -> LinkMemory:
+        """That guests here share with other processes."""
+
+    def on_replica_opened(self, load: int) -> None:
+        """A replica takes requests from now on, or has ended."""
+
+    def on_replica_closed(self) -> None:
+        """A replica takes no requests any more."""
+
+
 class OwnReplicas:
-    """All replicas of this process."""
+    """All replicas of this process, and the ensembles that it executes. Implements `OwnModels`."""
 
     options: ServerOptions  # set before the first order
-    models: StepModels  # where to find the models of ensembles' steps; set before the first order
 
-    def __init__(
-        self,
-        send: Callable[[bytes], None],
-        on_opened: Callable[[int], None],
-        routes: Routes,
-    ) -> None:
-        """*send* is to the coordinator; *on_opened* gets the load of a replica that takes requests, or has ended."""
-        self.memory: LinkMemory | None = None  # that guests here share with other processes; None to share none
-        self._send = send
-        self._on_opened = on_opened
+    def __init__(self, engine: EngineAccess) -> None:
+        self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._table: LoadTable | None = None
-        self._replicas: dict[int, OwnReplica] = {}
-        self._ensembles: dict[int, OwnEnsemble] = {}
-        self.is_exiting = False  # clients' requests go to the coordinator, which rejects them
+        self._replicas: dict[int, OwnReplica] = {}  # by the number of the load
+        # Whether the coordinator rejects clients' requests: they go there.
+        self.is_exiting = False
         self._starts: dict[int, asyncio.Task[None]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
         self.received = 0  # requests of this process's clients that it has answered, or sent to other replicas
-        self.on_closed: Callable[[], None] = lambda: None  # called when a replica takes requests no more
-        self._relay = GuestRelay(self._notify, routes)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._orders: Mapping[str, Callable[..., Any]] = {
+        self._models = StepTargets(engine)
+        self._relay = GuestRelay(engine)
+        self._reporting: asyncio.Task[None] | None = None
+        self.services: dict[str, Service] = {  # what the coordinator calls
+            "table": self.use_table,
             "start": self._start,
-            "stop": self._stop,
+            "stop_replica": self._stop,
             "check": self._check,
-            "report": self._report,
-            "waits": self._report_waits,
-        }
-        self._on_notices: Mapping[str, Callable[..., None]] = {
+            "report": self._reports,
+            "report_waits": self._report_waits,
             "exiting": self._close,
+            **self._relay.services,
         }
+
+    def begin(self, options: ServerOptions) -> None:
+        """Take orders, and report regularly what was counted."""
+        self.options = options
         self._reporting = self._loop.create_task(self._report_periodically())
 
     def use_table(self, descriptor: int, processes: int, own: int) -> None:
@@ -157,18 +180,25 @@ class OwnReplicas:
         self._table = LoadTable(descriptor, processes, own)
 
     def find(self, number: int) -> OwnReplica | None:
-        """The replica of the version with that number of its load, if this process has one."""
+        """What executes requests to the version with that number of its load here, if this process does."""
         return self._replicas.get(number)
 
-    def find_ensemble(self, number: int) -> OwnEnsemble | None:
-        """The ensemble with that number of its load, if this process executes requests to it."""
-        return self._ensembles.get(number)
+    def admit(self, request: InferRequest, load: int) -> OwnReplica:
+        """See `OwnModels`: a request of another process goes to the load that was meant, and stays here."""
+        replica = self._replicas.get(load)
+        if replica is None or not replica.is_open:
+            raise GoneError(f"model '{request.model_name}' was unloaded while the request was received; send it again")
+        return replica
+
+    def find_target(self, name: str, version: int, load: int) -> ModelVersion:
+        found = self.admit(InferRequest(name, version, ()), load).version
+        assert found is not None  # no process sends another one requests to ensembles
+        return found
 
     @property
     def request_count(self) -> int:
         """Number of requests of this process's replicas and ensembles without their last response."""
-        ensembles = sum(ensemble.execution.in_flight for ensemble in self._ensembles.values())
-        return ensembles + sum(replica.version.in_flight for replica in self._replicas.values())
+        return sum(replica.in_flight for replica in self._replicas.values())
 
     def process_of(self, row: int | None) -> int:
         """The process with the least to do for a version without a replica here; *row* as in `VersionRoute`."""
@@ -181,93 +211,73 @@ class OwnReplicas:
 
     def maintain(self) -> None:
         for replica in self._replicas.values():
-            replica.version.maintain()
-            replica.note_load(replica.version.in_flight)
-            replica.on_change()
+            replica.maintain()
+
+    def _versions(self) -> list[ModelVersion]:
+        return [each.version for each in self._replicas.values() if each.version is not None]
 
     async def finish_requests(self, timeout: float) -> None:
         """Let the requests of all replicas finish within *timeout* seconds; cancelled ones are not waited for."""
-        await asyncio.gather(*(each.version.finish_requests(timeout) for each in self._replicas.values()))
+        await asyncio.gather(*(version.finish_requests(timeout) for version in self._versions()))
 
     async def stop(self, timeout: float) -> None:
-        self._reporting.cancel()
+        if self._reporting is not None:
+            self._reporting.cancel()
         self._relay.close()
         deadline = self._loop.time() + timeout
-        await asyncio.gather(*(self._stop(number, timeout) for number in list(self._ensembles)))  # their steps go on
+        ensembles = [number for number, each in self._replicas.items() if each.version is None]
+        await asyncio.gather(*(self._stop(number, timeout) for number in ensembles))  # their steps go on
         left = max(deadline - self._loop.time(), 0.0)
         await asyncio.gather(*(self._stop(number, left) for number in {*self._replicas, *self._starts}))
 
     # -- orders ---------------------------------------------------------------------------------------------------
 
-    def on_order(self, order: RemoteCall) -> None:
-        task = self._loop.create_task(self._carry_out(order))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _carry_out(self, order: RemoteCall) -> None:
-        value, error = None, None
-        try:
-            value = await self._orders[order.method](*order.arguments)
-        except NaiadError as problem:
-            error = error_fields(problem)
-        except asyncio.CancelledError:
-            error = error_fields(NotReadyError("the model is being unloaded"))
-        except Exception as problem:
-            logger.exception("cannot carry out '%s'", order.method)
-            error = error_fields(unexpected_error(f"carry out '{order.method}'", problem))
-        self._send(pack(FrameKind.ORDERED, CallResult(order.number, value, error)))
-
     async def _start(self, order: ReplicaOrder) -> ReplicaReport:
         if order.steps:
-            return self._start_ensemble(order)
-        task = self._starts[order.number] = self._loop.create_task(self._start_version(order))
-        try:
-            await task
-        finally:
-            del self._starts[order.number]
+            self._start_ensemble(order)
+        else:
+            task = self._starts[order.number] = self._loop.create_task(self._start_version(order))
+            try:
+                await task
+            except asyncio.CancelledError:
+                raise NotReadyError("the model is being unloaded") from None
+            finally:
+                del self._starts[order.number]
         replica = self._replicas[order.number]
         replica.open()
-        self._on_opened(order.number)
+        self._engine.on_replica_opened(order.number)
         return replica.report()
 
     async def _start_version(self, order: ReplicaOrder) -> None:
-        config = _config_of(order)
-        inputs = None if self.memory is None else self.memory.add_inputs(config.name)
-        specs = [replace(spec, link_memory=self.memory, inputs=inputs) for spec in order.specs]
+        config, memory = _config_of(order), self._engine.memory
+        inputs = memory.add_inputs(config.name)
+        specs = [replace(spec, link_memory=memory, inputs=inputs) for spec in order.specs]
         version = ModelVersion(
             config, order.version, specs, order.policy, self._relay, order.samples, number=order.number
         )
-        self._log_there(version)
+        # The coordinator logs what the guests of a replica log: some of it once for all instances of a version.
+        notify = self._engine.notify
+        version.log.pass_on(partial(notify, "log_record", version.number), partial(notify, "log_output"))
         self._measure(version.totals, order, config)
         assert self._table is not None
-        replica = OwnReplica(version, order.row, self._table)
+        replica = OwnReplica(version, version, order.row, self._table)
         await version.start()
         self._replicas[order.number] = replica
         version.on_change = lambda: self._on_change(replica)
 
-    def _start_ensemble(self, order: ReplicaOrder) -> ReplicaReport:
+    def _start_ensemble(self, order: ReplicaOrder) -> None:
         config = _config_of(order)
         graph = graph_of(config.message, order.steps)
-        execution = EnsembleExecution(config, order.version, order.number, graph, self.models, lambda _: None)
+        execution = EnsembleExecution(config, order.version, order.number, graph, self._models, lambda _: None)
         self._measure(execution.totals, order, config)
         assert self._table is not None
-        ensemble = self._ensembles[order.number] = OwnEnsemble(execution, order.row, self._table)
-        self._on_opened(order.number)
-        return ensemble.report()
+        self._replicas[order.number] = OwnReplica(execution, None, order.row, self._table)
 
     def _measure(self, totals: Statistics, order: ReplicaOrder, config: ModelConfig) -> None:
         totals.namespace = order.namespace
         totals.measure(self.options.metrics.config, config)
         if self.options.http.ui:
             totals.count_latencies(config)
-
-    def _log_there(self, version: ModelVersion) -> None:
-        """Have the coordinator log what the guests of a replica log: some of it once for all instances of a version."""
-        version.log.pass_on(partial(self._notify, "record", version.number), partial(self._notify, "output"))
-
-    def notify_lines(self, lines: Sequence[ServerLine]) -> None:
-        """Have the coordinator keep lines of this process's log, for the page."""
-        self._notify("lines", lines)
 
     def _on_change(self, replica: OwnReplica) -> None:
         replica.on_change()
@@ -285,33 +295,19 @@ class OwnReplicas:
             starting = self._starts[number]
             starting.cancel()
             await asyncio.wait([starting])
-        if number in self._ensembles:
-            await self._stop_ensemble(number, timeout)
-            return
         replica = self._replicas.get(number)
         if replica is None:
             return
         replica.close()
-        self.on_closed()
-        await replica.version.stop(timeout)
+        self._engine.on_replica_closed()
+        await replica.stop(timeout)
         self._send_reports()
         self._replicas.pop(number, None)
-        self._on_opened(number)
-
-    async def _stop_ensemble(self, number: int, timeout: float) -> None:
-        ensemble = self._ensembles[number]
-        ensemble.close()
-        await ensemble.execution.stop(timeout)
-        self._send_reports()
-        del self._ensembles[number]
-        self._on_opened(number)
+        self._engine.on_replica_opened(number)
 
     async def _check(self, number: int) -> bool:
         replica = self._replicas.get(number)
-        return replica is None or await are_ready([replica.version])
-
-    async def _report(self) -> ProcessCounts:
-        return self._reports()
+        return replica is None or replica.version is None or await are_ready([replica.version])
 
     async def _report_waits(self) -> None:
         """Report what guests wait for, once responses have been taken in that other processes have sent before."""
@@ -320,39 +316,23 @@ class OwnReplicas:
 
     def _reports(self) -> ProcessCounts:
         reports = {number: replica.report() for number, replica in self._replicas.items()}
-        reports.update({number: ensemble.report() for number, ensemble in self._ensembles.items()})
         return ProcessCounts(self.received, self._relay.made, reports)
 
     def _send_reports(self) -> None:
-        self._notify("reports", self._reports())
+        self._engine.notify("reports", self._reports())
 
     async def _report_periodically(self) -> None:
         """Report what was counted, so that little is lost where this process is killed."""
         before: object = None
         while True:
             await asyncio.sleep(_REPORT_SECONDS)
-            marks = [(each.version.totals.last, each.version.in_flight) for each in self._replicas.values()]
-            marks += [(each.execution.totals.last, each.execution.in_flight) for each in self._ensembles.values()]
+            marks = [(each.totals.last, each.in_flight) for each in self._replicas.values()]
             if marks != before:
                 before = marks
                 self._send_reports()
 
-    def _notify(self, name: str, *arguments: Any) -> None:
-        self._send(pack(FrameKind.NOTIFY_COORDINATOR, Notice(name, arguments)))
-
-    # -- requests of the coordinator ------------------------------------------------------------------------------
-
-    def on_notice(self, name: str, arguments: Sequence[Any]) -> None:
-        handler = self._on_notices.get(name)
-        if handler is not None:
-            handler(*arguments)
-        else:
-            self._relay.on_notice(name, arguments)
-
     def _close(self) -> None:
         self.is_exiting = True
-        for ensemble in self._ensembles.values():
-            ensemble.close()
         for replica in self._replicas.values():
             replica.close()
 

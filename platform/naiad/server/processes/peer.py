@@ -1,61 +1,83 @@
-"""The link between two processes beside the coordinator: each sends the other requests to its replicas."""
+"""Another process of the server, at the other end of a link: requests and calls in both directions."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping
 
-from naiad.core.errors import NotReadyError
 from naiad.engine.open_request import OpenRequest
+from naiad.frontends.regions import RegionPart
+from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
+from naiad.server.processes.calls import ProcessExitedError, RemoteCalls, Service
 from naiad.server.processes.link import Link, Payload
-from naiad.server.processes.request_link import RequestLink
-from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
+from naiad.server.processes.request_link import KnownRoute, RequestLink
+from naiad.server.processes.request_session import OwnModels, RequestSession
+
+logger = logging.getLogger("naiad.frontends")
 
 
-def exited_error(number: int) -> NotReadyError:
+def exited_error(number: int) -> ProcessExitedError:
     """What becomes of a request that a process had when it exited."""
-    return NotReadyError(
+    return ProcessExitedError(
         f"cannot finish the request: process {number} of the server, which had it, has exited; send it again"
     )
 
 
 class Peer:
-    """Another process: requests to its replicas, and its requests to replicas here."""
+    """Another process, after `connect`."""
+
+    link: Link
 
     def __init__(
         self,
-        number: int,
-        sock: socket.socket,
         models: OwnModels,
         memory: LinkMemory,
-        send_elsewhere: Callable[[OpenRequest, int], None],
-        on_end: Callable[[Peer], None],
+        services: MutableMapping[str, Service],
+        exited: ProcessExitedError,
+        *,
+        find_route: Callable[[str, int], KnownRoute] | None = None,
+        send_elsewhere: Callable[[OpenRequest, int], None] | None = None,
+        tracer: Tracer | None = None,
+        find_part: Callable[[str, int, int], RegionPart] | None = None,
     ) -> None:
-        """Use a link over *sock*; other processes share *memory* with guests here; *on_end* is called at its exit."""
-        self.requests = RequestLink(send_elsewhere=send_elsewhere)
-        self.session = RequestSession(models, memory)
-        self._number = number
-        self._on_end = on_end
-        self._link = Link(
-            sock, asyncio.get_running_loop(), self._on_frame, self._on_link_end, self.requests.on_received
-        )
-        self.requests.connect(self._link)
-        self.session.connect(self._link)
+        """*models* are those of this process, whose guests share *memory*; for the others, see what they are for.
 
-    def _on_frame(self, kind: int, payload: Payload) -> None:
-        if kind in REQUEST_KINDS:
-            self.session.on_frame(kind, payload)
-        else:
-            self.requests.on_frame(kind, payload)
+        *services* is what the other process may call here; its own are added.
+        """
+        self.calls = RemoteCalls(services, exited)
+        self.requests = RequestLink(self.calls, find_route, send_elsewhere)  # to models there
+        self.session = RequestSession(self.calls, models, memory, tracer, find_part)  # its requests to models here
+        self._exited = exited
+        self._handlers: Mapping[int, Callable[[Payload], None]] = {
+            **self.requests.handlers,
+            **self.session.handlers,
+            **self.calls.handlers,
+        }
 
-    def _on_link_end(self) -> None:
-        self._on_end(self)
-        self.close()
+    def connect(
+        self,
+        sock: socket.socket,
+        on_end: Callable[[], None],
+        is_urgent: Callable[[int, Payload], bool] = lambda *_: True,
+    ) -> None:
+        """Use a link over *sock*; see `Link`."""
+        self.link = Link(sock, asyncio.get_running_loop(), self.on_frame, on_end, is_urgent)
+        for each in (self.calls, self.requests, self.session):
+            each.connect(self.link)
+
+    def on_frame(self, kind: int, payload: Payload) -> None:
+        try:
+            self._handlers[kind](payload)
+        except Exception as error:  # the frames after this one must still be handled
+            logger.exception("cannot handle a message of another process")
+            self.session.reject_unreadable(kind, payload, error)
 
     def close(self) -> None:
-        """The process has exited, or another one takes its place."""
-        self._link.close()
+        """The process has exited, or another one takes its place: free what it had, and end its requests and calls."""
+        self.link.close()
         self.session.close()
-        self.requests.close(exited_error(self._number))
+        self.requests.close(self._exited)
+        self.calls.close()

@@ -10,138 +10,107 @@ A request goes to a replica of this process, if it has one, else over the link (
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from naiad_stub import wire
-
 from naiad.config.model.model_config import ModelConfig
-from naiad.core.errors import NaiadError, NotReadyError
+from naiad.core.errors import NaiadError
 from naiad.engine.open_request import OpenRequest
-from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import Buffer, InferRequest, Sink
-from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
+from naiad.protocol.metadata import IndexEntry, ModelMetadata
 from naiad.protocol.model_names import LATEST
-from naiad.server.processes.link import Link, Payload
-from naiad.server.processes.messages import (
-    CallResult,
-    FrameKind,
-    GuestCaller,
-    Origin,
-    RemoteCall,
-    TracedArrival,
-    VersionRoute,
-    error_of,
-    pack,
-    unpack,
-)
-from naiad.server.processes.own_ensembles import OwnEnsemble, StepTargets
+from naiad.server.processes.calls import ProcessExitedError, Service
+from naiad.server.processes.link import Payload
+from naiad.server.processes.messages import FrameKind, GuestCaller, Origin, TracedArrival, VersionRoute, unpack
 from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
-from naiad.server.processes.peer import Peer
-from naiad.server.processes.replica_models import ReplicaModels
-from naiad.server.processes.request_link import HeldCounts, KnownRoute, RequestLink
-from naiad.server.processes.request_session import REQUEST_KINDS, OwnModels, RequestSession
+from naiad.server.processes.peer import Peer, exited_error
+from naiad.server.processes.request_link import KnownRoute
 
-# Commands about regions of clients' shared memory, which are carried out while a call blocks, too.
-REGION_KINDS = frozenset({FrameKind.REGION, FrameKind.TAKE_REGIONS, FrameKind.RETURN_REGIONS})
+# What the coordinator calls here also while a call to it blocks: what the answer refers to, what comes with a
+# descriptor, which are taken in their order, and changes of regions, which the next request may name.
+_URGENT = frozenset(
+    {
+        *("routes_changed", "segment", "part", "table", "connections", "peer", "ping"),
+        *("region", "cuda_region", "take_regions", "return_regions"),
+    }
+)
+
+
+def _is_urgent(kind: int, payload: Payload) -> bool:
+    return kind == FrameKind.RESULT or (kind == FrameKind.CALL and unpack(payload).name in _URGENT)
 
 
 class RemoteEngine:
     """Implements `naiad.engine.facade.EngineFacade` in a process beside the coordinator, after `connect`."""
 
-    def __init__(self, on_end: Callable[[], None]) -> None:
-        """*on_end* is called when the coordinator has exited."""
-        # Gets the kind and content of commands that do not concern requests.
-        self.on_command: Callable[[int, Any], None] = lambda *_: None
-        self.replicas: OwnReplicas | None = None  # that this process runs; None where it runs none
-        self.connections: socket.socket | None = None  # what clients' connections come through, with `LISTEN` or before
-        # Requests of the coordinator to replicas here; None where there are none.
-        self.session: RequestSession | None = None
-        self._shared: tuple[OwnModels, LinkMemory] | None = None
+    def __init__(self) -> None:
+        self.connections: socket.socket | None = None  # what clients' connections come through
+        self.memory = LinkMemory()  # that other processes share with guests here
         self.peers: dict[int, Peer] = {}  # the other processes beside the coordinator that run, by number
-        self._sought: dict[tuple[str, int], asyncio.Task[None]] = {}  # routes that the coordinator was asked for
-        self.requests = RequestLink(self._find_route, self._pass_on, self._take_in)  # to the coordinator's models
-        self._on_end = on_end
+        self._sought: dict[tuple[str, int], asyncio.Future[VersionRoute]] = {}  # routes that were asked for
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
-        self._calls: dict[int, asyncio.Future[Any] | CallResult | None] = {}
-        self._call_numbers = itertools.count(1)
-        self.on_frame = self.requests.on_frame
-        self.on_received = self.requests.on_received
-        self.send = self.requests.send
+        self.replicas = OwnReplicas(self)  # that this process runs
+        self.services: dict[str, Service] = {  # what the coordinator calls
+            **self.replicas.services,
+            "connections": self._use_connections,
+            "peer": self._add_peer,
+            "ping": lambda: None,
+        }
+        self.coordinator = Peer(
+            self.replicas,
+            self.memory,
+            self.services,
+            ProcessExitedError("Server exiting"),
+            find_route=self._find_route,
+        )
+        self.requests = self.coordinator.requests  # to the coordinator's models
+        self.notify = self.coordinator.calls.notify
+        self.call = self.coordinator.calls.call
+        # What only the coordinator knows. Methods that are not coroutines block until it has answered.
+        self.server_metadata = partial(self.ask, "server_metadata")
+        self.is_started = partial(self.ask, "is_started")
+        self.is_live = partial(self.ask, "is_live")
+        self.is_ready = partial(self.ask, "is_ready")
+        self.stalls = partial(self.ask, "stalls")
+        self.is_model_ready = partial(self.ask, "is_model_ready")
+        self.statistics = partial(self.ask, "statistics")
+        self.ready_index = partial(self.ask, "ready_index")
 
-    def connect(self, link: Link) -> None:
-        self._link = link
-        self.requests.connect(link)
+    def connect(self, sock: socket.socket, on_end: Callable[[], None]) -> None:
+        """Use a link to the coordinator over *sock*; *on_end* is called when it has exited."""
+
+        def end() -> None:
+            self.coordinator.calls.close()
+            on_end()
+
+        self.coordinator.connect(sock, end, _is_urgent)
+
+    def _peers(self) -> list[Peer]:
+        return [self.coordinator, *self.peers.values()]
 
     @property
     def request_count(self) -> int:
-        own = 0 if self.replicas is None else self.replicas.request_count
-        return own + self.requests.request_count + sum(peer.requests.request_count for peer in self.peers.values())
+        return self.replicas.request_count + sum(each.requests.request_count for each in self._peers())
 
     def trim(self) -> bool:
-        left = [each.trim() for each in (self.requests, *(peer.requests for peer in self.peers.values()))]
+        left = [each.requests.trim() for each in self._peers()]
         return any(left)
 
-    @property
-    def held(self) -> HeldCounts:
-        """What it holds of requests to the coordinator, and of the coordinator's memory."""
-        return self.requests.held
-
-    # -- calls ----------------------------------------------------------------------------------------------------
-
-    def ask(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+    def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the coordinator, and block until it has returned; raises what the method raises."""
-        link = self.requests.open_link()
-        number = next(self._call_numbers)
-        self._calls[number] = None
-        link.send(pack(FrameKind.CALL, RemoteCall(number, method, arguments, keywords)))
-        self.requests.blocking += 1
+        result = self.call(method, *arguments)
         try:
-            while self._calls[number] is None:
-                if not link.receive(None) and not link.is_open:
-                    raise NotReadyError("Server exiting")
+            while not result.done():
+                self.coordinator.link.receive(None)
+            return result.result()
         finally:
-            self.requests.blocking -= 1
-            result = self._calls.pop(number)
-            self.requests.resume_later()
-        assert isinstance(result, CallResult)
-        if result.error is not None:
-            raise error_of(result.error)
-        return result.value
-
-    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method of the coordinator; raises what the method raises."""
-        link = self.requests.open_link()
-        number = next(self._call_numbers)
-        waiting = self._loop.create_future()
-        self._calls[number] = waiting
-        link.send(pack(FrameKind.CALL, RemoteCall(number, method, arguments, keywords)))
-        try:
-            return await waiting
-        finally:
-            del waiting  # an error that it holds refers to this frame: see `errors.fresh`
+            del result  # an error that it holds refers to this frame: see `errors.fresh`
 
     # -- the facade -------------------------------------------------------------------------------------------------
-
-    def server_metadata(self) -> ServerMetadata:
-        found: ServerMetadata = self.ask("server_metadata")
-        return found
-
-    def is_started(self) -> bool:
-        return bool(self.ask("is_started"))
-
-    def is_live(self) -> bool:
-        return bool(self.ask("is_live"))
-
-    def is_ready(self) -> bool:
-        return bool(self.ask("is_ready"))
 
     async def check_server_ready(self) -> bool:
         return bool(await self.call("check_server_ready"))
@@ -149,25 +118,11 @@ class RemoteEngine:
     async def check_ready(self, name: str, version: int = LATEST) -> bool:
         return bool(await self.call("check_ready", name, version))
 
-    def stalls(self, name: str, version: int = LATEST) -> str:
-        return str(self.ask("stalls", name, version))
-
-    def is_model_ready(self, name: str, version: int = LATEST) -> bool:
-        return bool(self.ask("is_model_ready", name, version))
-
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
         return self._current_route(name, version).route.metadata
 
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
         return self._current_route(name, version).route.config
-
-    def statistics(self, name: str = "", version: int = LATEST) -> Sequence[ModelStatistics]:
-        found: Sequence[ModelStatistics] = self.ask("statistics", name, version)
-        return found
-
-    def ready_index(self) -> Sequence[IndexEntry]:
-        found: Sequence[IndexEntry] = self.ask("ready_index")
-        return found
 
     async def repository_index(self) -> Sequence[IndexEntry]:
         found: Sequence[IndexEntry] = await self.call("repository_index")
@@ -197,44 +152,42 @@ class RemoteEngine:
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> OpenRequest:
         """See `EngineFacade`; traced with *arrival*. What only the coordinator can reject is answered to the sink."""
         opened = OpenRequest(request, sink)
-        if arrival is None and self.replicas is not None and request.device is None:
+        if arrival is not None:
+            opened.origin = Origin(arrival)
+        elif request.device is None:
             known = self._known_route(request.model_name, request.model_version)
-            process = self._process_for(known)
-            if self._submit_near(process, known, opened):
+            if self._send_near(self._process_for(known), known, opened):
                 self.replicas.received += 1
                 return opened
-        self.requests.submit(opened, None if arrival is None else Origin(arrival))
+        self.requests.send_request(opened)
         return opened
 
     def submit_step(self, opened: OpenRequest) -> None:
         """See `ModelAccess`: as for a client's request, but it counts as none."""
-        assert self.replicas is not None
         request = opened.request
         known = self._known_route(request.model_name, request.model_version)
         # The ensemble's request was accepted before the server began to exit: its steps are executed here.
         process = None if self.replicas.is_exiting and known.replica is not None else self._process_for(known)
-        if not self._submit_near(process, known, opened):
+        if not self._send_near(process, known, opened):
             self.replicas.received -= 1  # the coordinator counts what comes to it
-            self.requests.submit(opened)
+            self.requests.send_request(opened)
 
     def _process_for(self, known: KnownRoute) -> int | None:
         """The process that a request is to go to; None for this one."""
         if known.replica is not None:
             return known.replica.better_process()
-        assert self.replicas is not None
         return self.replicas.process_of(known.route.row)
 
-    def _submit_near(self, process: int | None, known: KnownRoute, opened: OpenRequest) -> bool:
-        """Submit a request to this process, or to another one but the coordinator; whether it is one of these."""
+    def _send_near(self, process: int | None, known: KnownRoute, opened: OpenRequest) -> bool:
+        """Pass a request to this process, or to another one but the coordinator; whether it is one of these."""
         if process is None:
             assert known.replica is not None
-            known.replica.submit(opened)
+            known.replica.accept(opened)
             return True
         if process not in self.peers:
             return False
         peer, route = self.peers[process].requests, known.route
-        peer.submit(opened, None, peer.route_to(route))
-        assert self.replicas is not None
+        peer.send_request(opened, peer.route_to(route))
         assert route.row is not None
         self.replicas.note_sent(route.row, process)
         return True
@@ -242,21 +195,17 @@ class RemoteEngine:
     def _send_elsewhere(self, opened: OpenRequest, _: int) -> None:
         """Send a request to the coordinator, whose replica in another process takes none any more."""
         try:
-            self.requests.submit(opened)
+            self.requests.send_request(opened)
         except NaiadError as error:
             opened.reject(error)
         else:
-            assert self.replicas is not None
             self.replicas.received -= 1  # as in `submit_step`
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
     def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
         known = self._known_route(name, version)
-        replica = known.replica
-        if replica is None:
-            return known.route, None
-        return known.route, replica.version.config if isinstance(replica, OwnReplica) else replica.execution.config
+        return known.route, None if known.replica is None else known.replica.config
 
     def _known_route(self, name: str, version: int) -> KnownRoute:
         return self.requests.routes.get((name, version)) or self._find_route(name, version)
@@ -266,19 +215,14 @@ class RemoteEngine:
         return self._known_route(name, version)
 
     def receive(self, *, wait: bool = False) -> None:
-        """Take in what the coordinator has sent so far, or, with *wait*, block until something arrives.
+        """Take in what the coordinator has announced so far, or, with *wait*, block until something arrives.
 
-        Responses are passed on in a later turn. NotReadyError if the coordinator has exited while this waited.
+        NotReadyError if the coordinator has exited while this waited.
         """
-        link = self.requests.open_link() if wait else self._link
-        if link is None:
-            return
-        self.requests.blocking += 1
-        try:
-            link.receive(None if wait else 0.0)
-        finally:
-            self.requests.blocking -= 1
-            self.requests.resume_later()
+        if wait:
+            self.requests.open_link().receive(None)
+        else:
+            self.coordinator.link.receive()
 
     def _find_route(self, name: str, version: int) -> KnownRoute:
         changes = -1
@@ -288,146 +232,58 @@ class RemoteEngine:
         return self._keep_route(name, version, route)
 
     def _keep_route(self, name: str, version: int, route: VersionRoute) -> KnownRoute:
-        replica: OwnReplica | OwnEnsemble | None = None
-        if self.replicas is not None:
-            replica = self.replicas.find(route.number) or self.replicas.find_ensemble(route.number)
-        known = self.requests.routes[name, version] = KnownRoute(route, self.requests.part_of(route.inputs), replica)
+        part, replica = self.requests.part_of(route.inputs), self.replicas.find(route.number)
+        known = self.requests.routes[name, version] = KnownRoute(route, part, replica)
         return known
 
     # -- calls of guests here ---------------------------------------------------------------------------------------
 
-    def target_of(self, call: ModelCall) -> Target | None:
+    def replica_for(self, call: ModelCall) -> OwnReplica | None:
         """See `Routes`. Where it is not known what serves a name, the coordinator is asked for later calls."""
         key = call.request.model_name, call.request.model_version
         known = self.requests.routes.get(key)
         if known is None:
             if key not in self._sought:
-                self._sought[key] = self._loop.create_task(self._seek_route(*key))
+                sought = self._sought[key] = self.call("find_route", *key)
+                sought.add_done_callback(partial(self._on_sought, key, self.requests.route_changes))
             return None
         replica = known.replica
-        if replica is None or isinstance(replica, OwnEnsemble):
-            return None  # the coordinator, which looks for deadlocks, knows what each step of an ensemble waits for
-        return replica.version if replica.takes_call(is_decoupled=call.is_decoupled) else None
+        return replica if replica is not None and replica.takes_call(is_decoupled=call.is_decoupled) else None
 
-    def note_call(self, target: Target) -> None:
-        assert self.replicas is not None
-        replica = self.replicas.find(target.number)
-        if replica is not None:
-            replica.note_load(replica.version.in_flight)
+    def send_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
+        opened.origin = Origin(caller=caller)
+        self.requests.send_request(opened, self.requests.route_of_call(opened.request))
 
-    def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
-        self.requests.submit(opened, Origin(caller=caller), self.requests.route_of_call(opened.request))
-
-    async def _seek_route(self, name: str, version: int) -> None:
-        changes = self.requests.route_changes
-        try:
-            route: VersionRoute = await self.call("find_route", name, version)
-        except NaiadError:
-            return  # the call that asked for it gets the error
-        finally:
-            del self._sought[name, version]
-        if changes == self.requests.route_changes:
-            self._keep_route(name, version, route)
+    def _on_sought(self, key: tuple[str, int], changes: int, route: asyncio.Future[VersionRoute]) -> None:
+        del self._sought[key]
+        # The call that asked for it gets the error.
+        if changes == self.requests.route_changes and route.exception() is None:
+            self._keep_route(*key, route.result())
 
     # -- other processes ------------------------------------------------------------------------------------------
 
-    def share_replicas(self, memory: LinkMemory) -> None:
-        """Take requests of other processes, which share *memory* with guests here, to replicas of this one."""
-        assert self.replicas is not None
-        assert self._link is not None
-        models = ReplicaModels(self.replicas)
-        self._shared = models, memory
-        self.session = RequestSession(models, memory)
-        self.session.connect(self._link)
-        self.replicas.memory = memory
-        self.replicas.models = StepTargets(self)
-        self.replicas.on_closed = self._on_replica_closed
-        memory.on_inputs_removed = self._on_inputs_removed
-        memory.on_outputs_removed = self._on_outputs_removed
-
-    def _sessions(self) -> list[RequestSession]:
-        assert self.session is not None
-        return [self.session, *(peer.session for peer in self.peers.values())]
-
-    def _on_replica_closed(self) -> None:
-        for session in self._sessions():
-            session.on_routes_changed()
-
-    def _on_inputs_removed(self, number: int) -> None:
-        for session in self._sessions():
-            session.forget_part(number)
-
-    def _on_outputs_removed(self, number: int) -> None:
-        for session in self._sessions():
-            session.forget_segment(number)
-
-    def _on_peer(self, number: int, descriptor: int) -> None:
-        """Another process has started, maybe in place of one that has exited."""
-        if self._shared is None:
-            os.close(descriptor)
-            return
-        before = self.peers.pop(number, None)
-        if before is not None:
-            before.close()
-        sock = socket.socket(fileno=descriptor)
-        self.peers[number] = Peer(number, sock, *self._shared, self._send_elsewhere, partial(self._on_peer_end, number))
-
-    def _on_peer_end(self, number: int, peer: Peer) -> None:
-        if self.peers.get(number) is peer:
-            del self.peers[number]
+    def on_replica_closed(self) -> None:
+        """A replica of this process takes no requests any more."""
+        for peer in self._peers():
+            peer.session.on_routes_changed()
 
     def on_replica_opened(self, load: int) -> None:
         """A replica of this process takes requests from now on, or has ended: look for it at the next one."""
         self.requests.forget_routes_to(load)
 
-    # -- frames ---------------------------------------------------------------------------------------------------
+    def _use_connections(self, descriptor: int) -> None:
+        self.connections = socket.socket(fileno=descriptor)
 
-    def _pass_on(self, kind: int, content: Any) -> None:
-        self.on_command(kind, content)
+    def _add_peer(self, descriptor: int, number: int) -> None:
+        """Another process has started, maybe in place of one that has exited."""
+        before = self.peers.pop(number, None)
+        if before is not None:
+            before.close()
+        peer = Peer(self.replicas, self.memory, {}, exited_error(number), send_elsewhere=self._send_elsewhere)
+        self.peers[number] = peer
+        peer.connect(socket.socket(fileno=descriptor), partial(self._on_peer_end, number, peer))
 
-    def _take_in(self, kind: int, payload: Payload) -> bool:
-        """Handle a frame that does not concern requests at once, if it has to be; whether it was."""
-        if kind == FrameKind.RESULT:
-            self._on_result(unpack(payload))
-        elif kind in REGION_KINDS:
-            self.on_command(kind, unpack(payload))
-        elif kind == FrameKind.TRACING:
-            self.on_command(kind, unpack(payload))
-            self.send(wire.frame(FrameKind.CONFIRM, b""))
-        elif kind == FrameKind.TABLE:
-            assert self._link is not None
-            assert self.replicas is not None
-            self.replicas.use_table(self._link.descriptors.popleft(), *unpack(payload))
-        elif kind in REQUEST_KINDS:
-            assert self.session is not None
-            self.session.on_frame(kind, payload)
-        elif kind == FrameKind.CONNECTIONS:
-            assert self._link is not None
-            self.connections = socket.socket(fileno=self._link.descriptors.popleft())
-        elif kind == FrameKind.PEER:
-            assert self._link is not None
-            self._on_peer(unpack(payload), self._link.descriptors.popleft())
-        elif kind == FrameKind.PING:
-            self.send(wire.frame(FrameKind.PONG, b""))
-        else:
-            return False
-        return True
-
-    def on_link_end(self) -> None:
-        for waiting in self._calls.values():
-            if isinstance(waiting, asyncio.Future) and not waiting.done():
-                waiting.set_exception(NotReadyError("Server exiting"))
-        self._on_end()
-
-    def _on_result(self, result: CallResult) -> None:
-        waiting = self._calls.get(result.number)
-        if isinstance(waiting, asyncio.Future):
-            del self._calls[result.number]
-            if waiting.done():
-                return  # its caller was cancelled
-            if result.error is None:
-                waiting.set_result(result.value)
-            else:
-                waiting.set_exception(error_of(result.error))
-        elif result.number in self._calls:
-            self._calls[result.number] = result
+    def _on_peer_end(self, number: int, peer: Peer) -> None:
+        if self.peers.get(number) is peer:
+            del self.peers[number]
+        peer.close()

@@ -24,7 +24,7 @@ from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, SubmittedRequest, Trace
-from naiad.server.processes.messages import ErrorFields, GuestCaller, error_fields, error_of
+from naiad.server.processes.messages import GuestCaller
 from naiad.server.processes.remote_trace import RemoteTrace
 
 # A call that was open at two looks so far apart is reported. Most calls take less, and are never reported.
@@ -38,16 +38,27 @@ class Notify(Protocol):
         """Send *arguments*, which can be pickled."""
 
 
+class IdleReplica(Protocol):
+    """A replica that can execute a call."""
+
+    @property
+    def version(self) -> Target | None: ...
+
+    def note_load(self) -> None:
+        """Have other processes know how many requests it has."""
+
+
 class Routes(Protocol):
-    """Where calls of a process's guests go, as far as the process knows."""
+    """Where calls of a process's guests go, as far as the process knows, and what else they ask for."""
 
-    def target_of(self, call: ModelCall) -> Target | None:
-        """What a call goes to without the coordinator: an idle instance here; None without one."""
+    @property
+    def notify(self) -> Notify:
+        """Calls a service of the coordinator that has no result."""
 
-    def note_call(self, target: Target) -> None:
-        """A call was submitted to *target*."""
+    def replica_for(self, call: ModelCall) -> IdleReplica | None:
+        """What executes a call without the coordinator: an idle instance here; None without one."""
 
-    def submit_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
+    def send_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
         """Send a call to the coordinator. Raises `NaiadError` if that is not possible."""
 
 
@@ -61,56 +72,45 @@ class GuestWaits(NamedTuple):
     is_executing: bool
 
 
-class _RelayedCall(NamedTuple):
-    """A call that the coordinator executes."""
+class _RelayedCall:
+    """A call that the coordinator executes; sends its results to the guest, if that still waits for them."""
 
-    opened: OpenRequest
-    blocks_batch: bool  # whether it blocks the guest only while that executes a batch
+    __slots__ = ("_relay", "_worker", "blocks_batch", "number", "opened")
 
-
-class _Results:
-    """Sends the results of a call that the coordinator executes to its guest, if that still waits for them."""
-
-    __slots__ = ("_call", "_relay", "_worker")
-
-    def __init__(self, relay: GuestRelay, worker: Worker, call: int) -> None:
+    def __init__(self, relay: GuestRelay, worker: Worker, call: ModelCall) -> None:
         self._relay = relay
         self._worker = worker
-        self._call = call
+        self.number = call.number
+        self.opened = OpenRequest(call.request, self)
+        self.blocks_batch = call.is_decoupled or call.is_awaited  # it blocks the guest only while that executes a batch
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        self._relay.on_result(self._worker, self._call, response, final=final)
+        if self._relay.is_relayed(self._worker, self.number, ends=final):
+            self._worker.send_result(self.number, response, final)
 
 
 class GuestRelay:
     """Implements `naiad.guests.worker.GuestServices` for the guests of a process's replicas."""
 
-    def __init__(self, notify: Notify, routes: Routes) -> None:
-        self._notify = notify
-        self._routes = routes
+    def __init__(self, engine: Routes) -> None:
+        self._engine = engine
         self._own = ModelCalls()
         self._numbers = itertools.count(1)
         self._guests: dict[int, Worker] = {}
         self._known: dict[Worker, int] = {}
         # Calls that the coordinator executes, as long as the model waits for their results.
-        self._relayed: dict[Worker, dict[int, _RelayedCall]] = {}
+        self._relayed: dict[CallId, _RelayedCall] = {}
         self._loop = asyncio.get_running_loop()
         self._next_look: asyncio.TimerHandle | None = None
         self._open_before: frozenset[CallId] = frozenset()  # calls at the last look
         self._lasting: frozenset[CallId] = frozenset()  # those of them that were open at the look before, too
         self._reported: Mapping[int, GuestWaits] = {}
+        self.services = {"reply": self._on_reply}  # what the coordinator calls
 
     @property
     def made(self) -> Counter[tuple[str, str]]:
         """How many calls this process has executed itself, by the names of the calling and the called model."""
         return self._own.made
-
-    def on_notice(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Handle what the coordinator has sent for a guest; whether it was that."""
-        if name != "reply":
-            return False
-        self._on_reply(*arguments)
-        return True
 
     def close(self) -> None:
         if self._next_look is not None:
@@ -120,12 +120,12 @@ class GuestRelay:
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
         caller = _caller_of(worker, call)
-        target = None if _needs_coordinator(call, caller) else self._routes.target_of(call)
-        if target is None:
+        replica = None if _needs_coordinator(call, caller) else self._engine.replica_for(call)
+        if replica is None:
             self._relay(worker, call, caller)
         else:
-            self._own.on_call(worker, call, target)
-            self._routes.note_call(target)
+            self._own.on_call(worker, call, replica.version)
+            replica.note_load()
         if self._next_look is None:
             self._next_look = self._loop.call_later(_LASTING_SECONDS, self._look)
 
@@ -147,61 +147,46 @@ class GuestRelay:
             propagated=None if caller is None else dict(caller.propagated),
             traced=trace.number if isinstance(trace, RemoteTrace) and trace.context is not None else None,
         )
-        calls = self._relayed.setdefault(worker, {})
-        opened = OpenRequest(call.request, _Results(self, worker, call.number))
-        calls[call.number] = _RelayedCall(opened, call.is_decoupled or call.is_awaited)
+        relayed = self._relayed[worker, call.number] = _RelayedCall(self, worker, call)
         try:
-            self._routes.submit_call(opened, made_by)
+            self._engine.send_call(relayed.opened, made_by)
         except NaiadError as error:
-            self._forget_relayed(worker, call.number)
+            del self._relayed[worker, call.number]
             worker.send_result(call.number, rejection(call, error), True)
 
+    def is_relayed(self, worker: Worker, number: int, *, ends: bool) -> bool:
+        """Whether the guest still waits for the results of a call, which *ends* with the next one."""
+        found = self._relayed.pop((worker, number), None) if ends else self._relayed.get((worker, number))
+        return found is not None
+
     def on_results_consumed(self, worker: Worker, number: int, count: int) -> None:
-        relayed = self._relayed.get(worker, {}).get(number)
+        relayed = self._relayed.get((worker, number))
         if relayed is not None:
             relayed.opened.confirm_sent(count)
         else:
             self._own.on_results_consumed(worker, number, count)
 
     def on_calls_cancelled(self, worker: Worker, numbers: Sequence[int]) -> None:
-        for relayed in self._relayed_of(worker, numbers).values():
-            relayed.opened.cancel(drops_responses=False)
+        for number in numbers:
+            if (worker, number) in self._relayed:
+                self._relayed[worker, number].opened.cancel(drops_responses=False)
         self._own.on_calls_cancelled(worker, numbers)
 
     def on_results_discarded(self, worker: Worker, numbers: Sequence[int]) -> None:
-        for number, relayed in self._relayed_of(worker, numbers).items():
-            relayed.opened.drop_responses()
-            self._forget_relayed(worker, number)
+        for number in numbers:
+            relayed = self._relayed.pop((worker, number), None)
+            if relayed is not None:
+                relayed.opened.drop_responses()
         self._own.on_results_discarded(worker, numbers)
 
     def is_calling(self, worker: Worker) -> bool:
-        return worker in self._relayed or self._own.is_calling(worker)
-
-    def _relayed_of(self, worker: Worker, numbers: Sequence[int]) -> Mapping[int, _RelayedCall]:
-        calls = self._relayed.get(worker, {})
-        return {number: calls[number] for number in numbers if number in calls}
-
-    def _forget_relayed(self, worker: Worker, number: int) -> None:
-        calls = self._relayed.get(worker)
-        if calls is not None:
-            calls.pop(number, None)
-            if not calls:
-                del self._relayed[worker]
-
-    def on_result(self, worker: Worker, number: int, response: InferResponse | None, *, final: bool) -> None:
-        if number not in self._relayed.get(worker, ()):
-            return  # the guest has exited, or does not want it any more
-        if final:
-            self._forget_relayed(worker, number)
-        worker.send_result(number, response, final)
+        return any(caller is worker for caller, _ in self._relayed) or self._own.is_calling(worker)
 
     # -- what calls wait for --------------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Report calls that last, and look again later while there are calls."""
-        now = frozenset(self._own.open_calls()) | {
-            (worker, number) for worker, calls in self._relayed.items() for number in calls
-        }
+        now = frozenset(self._own.open_calls()) | self._relayed.keys()
         self._lasting, self._open_before = now & self._open_before, now
         self.report_waits()
         self._next_look = self._loop.call_later(_LASTING_SECONDS, self._look) if now else None
@@ -211,7 +196,7 @@ class GuestRelay:
         report = self._waits() if self._lasting else {}
         if report != self._reported:
             self._reported = report
-            self._notify("waits", report)
+            self._engine.notify("guest_waits", report)
 
     def _waits(self) -> Mapping[int, GuestWaits]:
         blocking = self._own.blocking_calls()
@@ -220,7 +205,7 @@ class GuestRelay:
         for worker, number in self._lasting:
             if (worker, number) in blocking:
                 calls.setdefault(worker, []).append(number)
-            relayed = self._relayed.get(worker, {}).get(number)
+            relayed = self._relayed.get((worker, number))
             if relayed is not None and relayed.blocks_batch and worker.batches:
                 executing.add(worker)
         numbers = {worker: self._number(worker) for worker in {*calls, *executing}}
@@ -238,18 +223,19 @@ class GuestRelay:
     # -- what else models ask for ---------------------------------------------------------------------------------
 
     def on_query(self, worker: Worker, number: int, what: str, fields: Mapping[str, str]) -> None:
-        self._notify("guest_query", self._number(worker), number, what, dict(fields), worker.is_starting)
+        self._engine.notify("guest_query", self._number(worker), number, what, dict(fields), worker.is_starting)
 
     def on_notification(self, worker: Worker, what: str, fields: Mapping[str, str]) -> None:
-        self._notify("guest_notified", self._number(worker), what, dict(fields))
+        self._engine.notify("guest_notification", self._number(worker), what, dict(fields))
 
     def on_worker_exit(self, worker: Worker) -> None:
         self._own.on_worker_exit(worker)
-        self._relayed.pop(worker, None)
+        for call in [call for call in self._relayed if call[0] is worker]:
+            del self._relayed[call]
         number = self._known.pop(worker, None)
         if number is not None:
             del self._guests[number]
-            self._notify("guest_exit", number)
+            self._engine.notify("guest_exit", number)
 
     def _number(self, worker: Worker) -> int:
         number = self._known.get(worker)
@@ -257,13 +243,13 @@ class GuestRelay:
             number = self._known[worker] = next(self._numbers)
             self._guests[number] = worker
             spec = worker.spec
-            self._notify("guest", number, spec.name, spec.load.model_name, spec.load_number)
+            self._engine.notify("guest", number, spec.name, spec.load.model_name, spec.load_number)
         return number
 
-    def _on_reply(self, guest: int, number: int, error: ErrorFields | None, text: str) -> None:
+    def _on_reply(self, guest: int, number: int, error: NaiadError | None, text: str) -> None:
         worker = self._guests.get(guest)
         if worker is not None:
-            worker.reply(number, error=None if error is None else error_of(error), text=text)
+            worker.reply(number, error=error, text=text)
 
 
 def _caller_of(worker: Worker, call: ModelCall) -> InferRequest | None:
@@ -319,7 +305,7 @@ class RemoteGuest:
                 sink.send(None, True)
 
     def reply(self, number: int, *, error: NaiadError | None = None, text: str = "") -> None:
-        self._notify("reply", self._number, number, None if error is None else error_fields(error), text)
+        self._notify("reply", self._number, number, error, text)
 
     def propagated(self) -> Mapping[str, str]:
         """See `Worker`; as it was at the guest's last call."""
@@ -333,13 +319,17 @@ class RemoteGuest:
         """Nothing: tensors in GPU memory do not pass between processes of the server."""
 
 
+def _as_worker(guest: RemoteGuest) -> Worker:
+    return cast("Worker", guest)  # it has what the services use of one
+
+
 class _CallOfGuest:
     """Implements `SubmittedRequest`: a call of a guest of another process."""
 
     def __init__(self, services: ModelServices, guest: RemoteGuest, number: int) -> None:
         self._services = services
         self._guest = guest
-        self._worker = cast("Worker", guest)  # it has what the services use of one
+        self._worker = _as_worker(guest)
         self._number = number
 
     def cancel(self, *, drops_responses: bool = True) -> None:
@@ -371,40 +361,38 @@ class RemoteGuests:
         self._guests: dict[int, RemoteGuest] = {}
         self._by_instance: dict[tuple[int, str], RemoteGuest] = {}  # the latest guest of each, by load and instance
         self._waiting: frozenset[int] = frozenset()
+        # What the process calls.
+        self.services: dict[str, Callable[..., None]] = {
+            "guest": self._on_guest,
+            "guest_waits": self._on_waits,
+            "guest_query": self._on_query,
+            "guest_notification": self._on_notification,
+            "guest_exit": self._on_exit,
+        }
 
     @property
     def are_waiting(self) -> bool:
         """Whether the process has reported last that guests wait."""
         return bool(self._waiting)
 
-    def on_notice(self, name: str, arguments: Sequence[Any]) -> bool:
-        """Handle what the process has sent for a guest; whether it was that."""
-        if name == "waits":
-            self._on_waits(*arguments)
-            return True
-        if name == "guest":
-            number, instance, model, load = arguments
-            made = self._guests[number] = RemoteGuest(self._notify, number, instance, model, load)
-            self._by_instance[load, instance] = made
-            return True
-        if not name.startswith("guest_"):
-            return False
-        guest, *rest = arguments
+    def _on_guest(self, number: int, instance: str, model: str, load: int) -> None:
+        made = self._guests[number] = RemoteGuest(self._notify, number, instance, model, load)
+        self._by_instance[load, instance] = made
+
+    def _on_query(self, guest: int, number: int, what: str, fields: Mapping[str, str], is_starting: bool) -> None:  # noqa: FBT001 - by its position, from the link
         remote = self._guests[guest]
-        worker = cast("Worker", remote)  # it has what the services use of one
-        services = self._services
-        if name == "guest_query":
-            *query, remote.is_starting = rest
-            services.on_query(worker, *query)
-        elif name == "guest_notified":
-            services.on_notification(worker, *rest)
-        elif name == "guest_exit":
-            del self._guests[guest]
-            if self._by_instance.get((remote.load_number, remote.spec.name)) is remote:
-                del self._by_instance[remote.load_number, remote.spec.name]
-            services.on_worker_exit(worker)
-            remote.end_calls(list(remote.results))
-        return True
+        remote.is_starting = is_starting
+        self._services.on_query(_as_worker(remote), number, what, fields)
+
+    def _on_notification(self, guest: int, what: str, fields: Mapping[str, str]) -> None:
+        self._services.on_notification(_as_worker(self._guests[guest]), what, fields)
+
+    def _on_exit(self, guest: int) -> None:
+        remote = self._guests.pop(guest)
+        if self._by_instance.get((remote.load_number, remote.spec.name)) is remote:
+            del self._by_instance[remote.load_number, remote.spec.name]
+        self._services.on_worker_exit(_as_worker(remote))
+        remote.end_calls(list(remote.results))
 
     def on_call(self, caller: GuestCaller, request: InferRequest, sink: Sink) -> SubmittedRequest | None:
         """Submit a call of a guest; None if the guest has exited meanwhile."""
@@ -417,13 +405,8 @@ class RemoteGuests:
         remote.headers = caller.headers
         remote.caller = None if propagated is None else InferRequest("", -1, (), propagated=propagated, trace=trace)
         remote.results[caller.number] = sink
-        worker = cast("Worker", remote)  # it has what the services use of one
-        self._services.on_call(
-            worker,
-            ModelCall(
-                caller.number, request, caller.is_decoupled, caller.is_blocking, caller.is_awaited, caller.traced_by
-            ),
-        )
+        flags = caller.is_decoupled, caller.is_blocking, caller.is_awaited
+        self._services.on_call(_as_worker(remote), ModelCall(caller.number, request, *flags, caller.traced_by))
         return _CallOfGuest(self._services, remote, caller.number)
 
     def _on_waits(self, report: Mapping[int, GuestWaits]) -> None:
@@ -436,7 +419,7 @@ class RemoteGuests:
                 calls = None
                 if waits is not None:
                     calls = {call: self._workers(events) for call, events in waits.calls.items()}
-                changes[cast("Worker", remote)] = calls
+                changes[_as_worker(remote)] = calls
         self._waiting = frozenset(report)
         self._services.calls.on_waits_reported(changes)
 
@@ -450,17 +433,17 @@ class RemoteGuests:
                 if known is None:
                     guests.clear()
                     break
-                guests.append(cast("Worker", known))
+                guests.append(_as_worker(known))
             found.append(guests)
         return found
 
     def of(self, load: int, instance: str) -> Worker:
         """The guest of an instance, to look for deadlocks; one that has asked for nothing waits for nothing."""
         known = self._by_instance.get((load, instance))
-        return cast("Worker", known or RemoteGuest(self._notify, 0, instance, "", load))
+        return _as_worker(known or RemoteGuest(self._notify, 0, instance, "", load))
 
     def close(self) -> None:
         guests, self._guests = list(self._guests.values()), {}
         self._by_instance.clear()
         for remote in guests:
-            self._services.on_worker_exit(cast("Worker", remote))
+            self._services.on_worker_exit(_as_worker(remote))

@@ -13,17 +13,17 @@ class RemoteTrace:
     The monotonic clock is the same in all processes, so the coordinator records the times as they are.
     """
 
-    __slots__ = ("_report", "context", "number")
+    __slots__ = ("_notify", "context", "number")
 
-    def __init__(self, number: int, context: bytes | None, report: Callable[..., None]) -> None:
-        """*report* gets the request's number on the link to the coordinator, and the five times of `on_computed`."""
+    def __init__(self, number: int, context: bytes | None, notify: Callable[..., None]) -> None:
+        """*number* is the request's on the link to the coordinator, where *notify* calls services."""
         self.context = context
         self.number = number
-        self._report = report
+        self._notify = notify
 
     def on_computed(self, queued: int, laid_out: int, started: int, ended: int, done: int) -> None:
         """See `Trace`; called before the last response, which the coordinator gets after this."""
-        self._report(self.number, queued, laid_out, started, ended, done)
+        self._notify("computed", self.number, queued, laid_out, started, ended, done)
 
     on_composed = on_computed  # an ensemble or a cache that answers it measures the same five times
 

@@ -6,7 +6,6 @@ A process that has exited is replaced by another one, which gets all replicas of
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -25,41 +24,31 @@ from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
 from naiad.protocol.metadata import InstanceStatus, ModelMetadata
+from naiad.server.processes.calls import ProcessExitedError
 from naiad.server.processes.load_table import LoadTable
-from naiad.server.processes.messages import CallResult, FrameKind, Notice, Origin, RemoteCall, VersionRoute, error_of
-from naiad.server.processes.peer import exited_error
+from naiad.server.processes.messages import VersionRoute
+from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.remote_guests import RemoteGuests
 from naiad.server.processes.request_link import RequestLink
-from naiad.server.processes.session import ProcessSession
 
 logger = logging.getLogger("naiad.engine")
 
 _GATHER_SECONDS = 1.0
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 30.0
-_CALL = Origin(needs_idle=True)
 _PROCESS_EXIT = "process exit"  # why an instance was restarted, where its process has exited
 
 
-class _ProcessEndedError(Exception):
-    """The process has exited before it did what it was to do."""
-
-
 class _ReplicaProcess:
-    def __init__(self, session: ProcessSession, services: ModelServices) -> None:
-        self.session = session
-        session.to_replicas.find_guest = self.find_guest
-        self.guests = RemoteGuests(services, self.notify, session.to_replicas.trace_of)
-        session.requests.on_call = self.guests.on_call
-        self.orders: dict[int, asyncio.Future[Any]] = {}  # what it was ordered to do, and has not done yet
-        self.gathering: asyncio.Future[Any] | None = None  # set once it has reported what it has counted
+    def __init__(self, peer: Peer, services: ModelServices) -> None:
+        self.peer = peer
+        self.guests = RemoteGuests(services, peer.calls.notify, peer.requests.trace_of)
+        peer.requests.find_guest = self.guests.of
+        peer.session.on_call = self.guests.on_call
+        peer.calls.services.update(self.guests.services)
+        self.gathering: asyncio.Future[ProcessCounts] | None = None  # done once it has reported what it has counted
+        self.received = 0  # requests of its clients that it has executed or sent elsewhere, as it reported last
         self.calls: Mapping[tuple[str, str], int] = {}  # that it has executed itself, as it reported last
-
-    def find_guest(self, load: int, instance: str) -> Worker:
-        return self.guests.of(load, instance)
-
-    def notify(self, name: str, *arguments: Any) -> None:
-        self.session.send_soon(FrameKind.NOTIFY_PROCESS, Notice(name, arguments))
 
 
 class _Replica:
@@ -112,7 +101,7 @@ class VersionReplicas:
 
     async def start(self) -> None:
         self.is_open = True
-        await finish_all([self._start_in(number) for number in self._replicas], except_for=(_ProcessEndedError,))
+        await finish_all([self._start_in(number) for number in self._replicas], except_for=(ProcessExitedError,))
 
     async def _start_in(self, number: int) -> None:
         replica = self._replicas[number]
@@ -130,7 +119,7 @@ class VersionReplicas:
             while self.is_open:
                 try:
                     await self._start_in(number)
-                except _ProcessEndedError:
+                except ProcessExitedError:
                     return
                 except NaiadError as error:
                     logger.error("cannot start instances of '%s' again: %s", self._of[0], error.message)  # noqa: TRY400 - the model's error
@@ -157,8 +146,8 @@ class VersionReplicas:
 
     async def _stop_in(self, number: int, timeout: float) -> None:
         try:
-            await self._processes.order(number, "stop", self._order.number, timeout)
-        except _ProcessEndedError:
+            await self._processes.order(number, "stop_replica", self._order.number, timeout)
+        except ProcessExitedError:
             pass
         except NaiadError as error:
             logger.error("cannot end instances of '%s': %s", self._of[0], error.message)  # noqa: TRY400 - the cause is there
@@ -228,7 +217,7 @@ class VersionReplicas:
     async def _is_not_ready(self, number: int) -> bool:
         try:
             return not await self._processes.order(number, "check", self._order.number)
-        except _ProcessEndedError:
+        except ProcessExitedError:
             return False  # as for an instance that is being started again
 
     # -- requests -------------------------------------------------------------------------------------------------
@@ -262,7 +251,7 @@ class VersionReplicas:
             opened.fail(exited_error(process), self._of)
             return
         try:
-            link.submit(opened, _CALL if opened.needs_idle else None, link.route_to(self._route))
+            link.send_request(opened, link.route_to(self._route))
         except NaiadError as error:
             opened.fail(error, self._of)
 
@@ -303,7 +292,6 @@ class ReplicaProcesses:
         self.keep_lines: Callable[[Sequence[ServerLine]], None] = lambda _: None
         self._running: dict[int, _ReplicaProcess] = {}
         self._versions: dict[int, VersionReplicas] = {}
-        self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def make(self, order: ReplicaOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> VersionReplicas:
@@ -322,10 +310,17 @@ class ReplicaProcesses:
 
     # -- processes ------------------------------------------------------------------------------------------------
 
-    def connect(self, number: int, session: ProcessSession) -> None:
-        process = self._running[number] = _ReplicaProcess(session, self.services)
-        session.on_replica_message = lambda kind, message: self._on_message(number, process, kind, message)
-        session.send_descriptor(FrameKind.TABLE, (self.processes, number), self.table.descriptor)
+    def connect(self, number: int, peer: Peer) -> None:
+        process = self._running[number] = _ReplicaProcess(peer, self.services)
+        peer.calls.services.update(
+            {
+                "reports": lambda counts: self._on_reports(process, number, counts),
+                "log_record": self._on_log_record,
+                "log_output": log_guest_line,
+                "log_lines": lambda lines: self.keep_lines(lines),  # noqa: PLW0108 - it is set later
+            }
+        )
+        peer.calls.notify_with(self.table.descriptor, "table", self.processes, number)
         for version in list(self._versions.values()):
             version.on_process(number)
 
@@ -333,39 +328,25 @@ class ReplicaProcesses:
         process = self._running.pop(number, None)
         if process is None:
             return
-        for order in process.orders.values():
-            if not order.done():
-                order.set_exception(_ProcessEndedError("it has exited"))
         process.guests.close()
         for version in list(self._versions.values()):
             version.on_process_end(number)
 
     async def order(self, number: int, method: str, *arguments: Any) -> Any:
-        """Have a process do something, and wait for that; NaiadError if it fails, _ProcessEndedError if it exits."""
-        process = self._running.get(number)
-        if process is None:
-            raise _ProcessEndedError("it does not run")
-        order = next(self._numbers)
-        done: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()
-        process.orders[order] = done
-        process.session.send(FrameKind.ORDER, RemoteCall(order, method, arguments, {}))
-        try:
-            result = await done
-        finally:
-            process.orders.pop(order, None)
-        if result.error is not None:
-            raise error_of(result.error)
-        return result.value
+        """Have a process do something, and wait for that; NaiadError if it fails, ProcessExitedError if it exits."""
+        if number not in self._running:
+            raise exited_error(number)
+        return await self._running[number].peer.calls.call(method, *arguments)
 
     def requests_to(self, number: int) -> RequestLink | None:
         """The requests to replicas of a process; None if it does not run."""
         process = self._running.get(number)
-        return None if process is None else process.session.to_replicas
+        return None if process is None else process.peer.requests
 
     def sent_counts(self, load: int, processes: Iterable[int]) -> Mapping[int, int]:
         """How many requests to a version each of *processes* has that were sent there."""
         running = self._running
-        return {number: running[number].session.to_replicas.count_of(load) for number in processes if number in running}
+        return {number: running[number].peer.requests.count_of(load) for number in processes if number in running}
 
     def take_back(self, opened: OpenRequest, load: int) -> None:
         """A process has not taken a request to its replica of a version."""
@@ -383,7 +364,7 @@ class ReplicaProcesses:
     def close_replicas(self) -> None:
         """Have replicas take no further requests: the server exits, and rejects them."""
         for process in self._running.values():
-            process.notify("exiting")
+            process.peer.calls.notify("exiting")
 
     async def gather(self) -> None:
         """Have all processes report what they have counted; slow ones keep what they reported last."""
@@ -392,14 +373,19 @@ class ReplicaProcesses:
 
     async def _gather_from(self, number: int, process: _ReplicaProcess) -> None:
         if process.gathering is None or process.gathering.done():
-            process.gathering = asyncio.ensure_future(self.order(number, "report"))
+            process.gathering = process.peer.calls.call("report")
         gathering = process.gathering
         done, _ = await asyncio.wait([gathering], timeout=_GATHER_SECONDS)
         if done and gathering.exception() is None:
-            self._on_reports(number, process, gathering.result())
+            self._on_reports(process, number, gathering.result())
 
-    def _on_reports(self, number: int, process: _ReplicaProcess, counts: ProcessCounts) -> None:
-        process.session.answered_count = counts.received
+    def _on_log_record(self, load: int, *record: Any) -> None:
+        if load in self._versions:
+            self._versions[load].log.record(*record)
+
+    def _on_reports(self, process: _ReplicaProcess, number: int, counts: ProcessCounts) -> None:
+        process.peer.session.received_count += counts.received - process.received
+        process.received = counts.received
         self.services.calls.made.update(counts.calls)
         self.services.calls.made.subtract(process.calls)
         process.calls = counts.calls
@@ -416,28 +402,8 @@ class ReplicaProcesses:
     async def _gather_waits(self, then: Callable[[], None]) -> None:
         asked = [number for number, process in self._running.items() if process.guests.are_waiting]
         # What a process that exits has reported ends with it.
-        await asyncio.gather(*(self.order(number, "waits") for number in asked), return_exceptions=True)
+        await asyncio.gather(*(self.order(number, "report_waits") for number in asked), return_exceptions=True)
         then()
-
-    def _on_message(self, number: int, process: _ReplicaProcess, kind: int, message: Any) -> None:
-        if kind == FrameKind.ORDERED:
-            order = process.orders.get(message.number)
-            if order is not None and not order.done():
-                order.set_result(message)
-            return
-        name, arguments = message
-        if name == "record":
-            version, *record = arguments
-            if version in self._versions:
-                self._versions[version].log.record(*record)
-        elif name == "output":
-            log_guest_line(*arguments)
-        elif name == "lines":
-            self.keep_lines(*arguments)
-        elif name == "reports":
-            self._on_reports(number, process, *arguments)
-        else:
-            process.guests.on_notice(name, arguments)
 
     def close(self) -> None:
         self.table.close()

@@ -1,7 +1,6 @@
 """Requests to the models of another process of the server, over the link to it, and the responses to them.
 
-The other end is `request_session.RequestSession`. Responses and commands are passed on in the order of their arrival;
-while a call blocks (`blocking`), they wait. What must not wait for that is taken in at once.
+The other end is `request_session.RequestSession`.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ import itertools
 import logging
 import os
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import orjson
 from naiad_stub import wire
@@ -23,7 +22,6 @@ from naiad_stub.segment import Segment
 
 from naiad.core import clock
 from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error, without_frames
-from naiad.core.turns import SHARE_SECONDS, turns_of
 from naiad.engine.open_request import Events, OpenRequest
 from naiad.guests.memory.instance import COPY_LIMIT
 from naiad.guests.memory.tracking import track
@@ -42,10 +40,10 @@ from naiad.protocol.inference import (
     Trace,
 )
 from naiad.protocol.metadata import ModelMetadata
+from naiad.server.processes.calls import RemoteCalls
 from naiad.server.processes.input_part import InputPart
-from naiad.server.processes.link import LONG_FRAME, Link, Payload
+from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
-    COMPUTED,
     CONFIRM_SENT,
     FINAL,
     MAX_SHORT_TEXT,
@@ -57,26 +55,17 @@ from naiad.server.processes.messages import (
     RESPONSE,
     SHORT_REQUEST,
     SHORT_REQUEST_FRAME,
-    TRACE,
-    TRACED_SENDING,
     FrameKind,
     FullRequest,
     FullResponse,
-    Origin,
-    PartAnnouncement,
-    RegionUse,
     RequestTemplate,
     ResponseLayout,
-    SegmentAnnouncement,
     TemplateInput,
     VersionRoute,
-    error_of,
     input_offsets,
-    pack,
     pack_before,
     unpack,
 )
-from naiad.server.processes.own_ensembles import OwnEnsemble
 from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.region_use import split_regions
 
@@ -93,6 +82,7 @@ _UNKNOWN_ROUTE = VersionRoute(
     config={},
     inputs=None,
 )
+_HERE_ALONE: Any = {"layout_key": None, "trace": None, "place": None, "device": None}  # what only this process has
 _GIVEN = ""  # in place of the name of a model whose route the caller has found: no model has this name
 
 
@@ -107,43 +97,13 @@ class _KnownTemplate(NamedTuple):
     has_no_strings: bool = False  # no request with the layout key that it was found by has counted strings
 
 
-# A request, its origin, and the number of the load that it was sent to: if that is gone when the other process reads
-# the request, it is sent once more. Plain, since creating a named tuple takes a quarter of a microsecond.
-_SentRequest: TypeAlias = "tuple[OpenRequest, Origin | None, int]"
-
-
-class HeldCounts(NamedTuple):
-    """How much a process holds at a moment."""
-
-    requests: int  # without their last response
-    copied: int  # those of them whose inputs are still copied, or that follow such a request
-    abandoned: int  # those of them whose further responses are dropped
-    routes: int  # versions that requests can be sent to without asking the other process
-    templates: int  # of requests, and layout keys that they are found by
-    layouts: int  # of responses
-    segments: int  # of guests that are mapped
-    input_bytes: int  # in the parts of segments
-
-
-class _CopiedRequest:
+class _CopiedRequest(NamedTuple):
     """A request that is sent once its inputs have been copied to a part, or one of a sequence that is to follow it."""
 
-    __slots__ = ("known", "later", "opened", "origin", "part", "place")
-
-    def __init__(
-        self,
-        opened: OpenRequest,
-        origin: Origin | None,
-        known: KnownRoute,
-        part: InputPart | None,
-        place: int,
-    ) -> None:
-        self.known = known  # the route that was known when it came
-        self.opened = opened
-        self.origin = origin
-        self.part = part  # where its inputs are; None if they were not copied
-        self.place = place  # where they begin there
-        self.later: list[Callable[[], None]] = []  # what is to be sent after it
+    opened: OpenRequest
+    known: KnownRoute  # the route that was known when it came
+    part: InputPart | None  # where its inputs are; None if they were not copied
+    place: int  # where they begin there
 
 
 class KnownRoute:
@@ -151,7 +111,7 @@ class KnownRoute:
 
     __slots__ = ("part", "replica", "route", "templates")
 
-    def __init__(self, route: VersionRoute, part: InputPart | None, replica: OwnReplica | OwnEnsemble | None) -> None:
+    def __init__(self, route: VersionRoute, part: InputPart | None, replica: OwnReplica | None) -> None:
         self.route = route
         self.part = part
         self.replica = replica
@@ -163,25 +123,19 @@ class RequestLink:
 
     def __init__(
         self,
+        calls: RemoteCalls,
         find_route: Callable[[str, int], KnownRoute] | None = None,
-        on_command: Callable[[int, Any], None] = lambda *_: None,
-        take_other: Callable[[int, Payload], bool] = lambda *_: False,
         send_elsewhere: Callable[[OpenRequest, int], None] | None = None,
     ) -> None:
         """*find_route* finds a route by name and version, and adds it to `routes`; None if requests have theirs.
 
-        *on_command* gets kind and content of messages that do not concern requests, in order; *take_other* gets kind
-        and payload of such a message before, and says whether it was handled at once. *send_elsewhere* gets a request
-        and the number of its version's load, which the other process does not have any more, or has no idle instance of
-        for a call; None to send it there again.
+        *send_elsewhere* gets a request and the number of its version's load, which the other process does not have any
+        more, or has no idle instance of for a call; None to send it there again.
         """
         # Of requests to a name and version, as far as known; dropped when they may have changed.
         self.routes: dict[tuple[str, int], KnownRoute] = {}
         self.route_changes = 0  # how often they were dropped
-        self.blocking = 0  # calls to the other process that block now: frontends expect no response meanwhile
         self._find_route = find_route
-        self._on_command = on_command
-        self._take_other = take_other
         self._send_elsewhere = send_elsewhere
         # Finds the guest of an instance there, by the number of the version's load and the instance's name, to look for
         # deadlocks; None where that is not done.
@@ -189,22 +143,40 @@ class RequestLink:
         self._submitted = self._submitted_before = 0  # requests, until now and until `trim` was called last
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
+        self._notify = calls.notify
         self._parts: dict[int, InputPart] = {}  # by the number of the segment of inputs
         self._segments_of_loads: dict[int, int] = {}  # numbers in `_parts`
         self._segments: dict[int, memoryview] = {}
         self._layouts: dict[int, ResponseLayout] = {}
-        self._sent: dict[int, _SentRequest] = {}
+        # By number. If a request's load is gone when the other process reads it, it is sent once more.
+        self._sent: dict[int, OpenRequest] = {}
         self._counts: Counter[int] = Counter()  # of `_sent`, by load
         self._copied: dict[int, _CopiedRequest] = {}  # those of `_sent` that the other process does not know yet
         self._unsent = UnsentFrames(self._loop, self._on_copied, self._on_copy_failed)
         self._numbers = itertools.count(1)
         self._template_numbers = itertools.count(1)
         self._template_count = self._template_bytes = 0
-        self._deferred: deque[tuple[int, Payload]] = deque()  # responses and commands, in the order of their arrival
-        self._turns = turns_of(self._loop)
-        self._is_resuming = False  # `on_received` is called in a later turn
         self._references: dict[int, Any] = {}  # to borrowed outputs, by token
         self._thread = threading.get_ident()
+        self.handlers = {
+            FrameKind.RESPONSE: self._on_response,
+            FrameKind.FULL_RESPONSE: self._on_full_response,
+            FrameKind.INPUTS_FREE: self._on_inputs_free,
+        }
+        calls.services.update(
+            {
+                "layout": self._on_layout,
+                "forget_layouts": self._layouts.clear,
+                "segment": self._on_segment,
+                "forget_segment": self._segments.__delitem__,  # unmapped with its last view
+                "part": self._on_part,
+                "forget_part": self._forget_part,
+                "routes_changed": self._on_routes_changed,
+                "taken": self._on_taken,
+                "traced": self._on_traced,
+                "computed": self._on_computed,
+            }
+        )
 
     def connect(self, link: Link) -> None:
         self._link = link
@@ -216,29 +188,11 @@ class RequestLink:
     def count_of(self, load: int) -> int:
         return self._counts[load]
 
-    @property
-    def held(self) -> HeldCounts:
-        """What it holds of requests, and of the other process's memory."""
-        return HeldCounts(
-            requests=len(self._sent),
-            copied=len(self._copied),
-            abandoned=sum(opened.drops_responses for opened, _, _ in self._sent.values()),
-            routes=len(self.routes),
-            templates=self._template_count,
-            layouts=len(self._layouts),
-            segments=len(self._segments),
-            input_bytes=sum(part.in_use for part in self._parts.values()),
-        )
-
     def open_link(self) -> Link:
         """The link; NotReadyError if the other process has exited."""
         if self._link is None or not self._link.is_open:
             raise NotReadyError("Server exiting")
         return self._link
-
-    def send(self, data: bytes) -> None:
-        if self._link is not None:
-            self._link.send(data)
 
     def part_of(self, number: int | None) -> InputPart | None:
         """This process's part of a segment of inputs, if it has one."""
@@ -263,7 +217,7 @@ class RequestLink:
         self.routes.clear()
         while self._parts:
             self._parts.popitem()[1].close()
-        for opened, _, _ in sent.values():
+        for opened in sent.values():
             opened.fail(error)
 
     def forget_routes(self) -> None:
@@ -272,6 +226,10 @@ class RequestLink:
             self.forget_templates()
         self.routes.clear()
 
+    def _on_routes_changed(self) -> None:
+        self.forget_routes()
+        self.route_changes += 1
+
     def forget_routes_to(self, load: int) -> None:
         """Look for the routes to a loaded version again. Others stay: a call of a guest without one goes elsewhere."""
         for key in [key for key, known in self.routes.items() if known.route.number == load]:
@@ -279,17 +237,17 @@ class RequestLink:
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def submit(self, opened: OpenRequest, origin: Origin | None = None, known: KnownRoute | None = None) -> None:
+    def send_request(self, opened: OpenRequest, known: KnownRoute | None = None) -> None:
         """Send a request; what only the other process can reject is answered to its sink. See `EngineFacade.submit`.
 
-        *origin* is what the other process has to know of it beside its content; without *known*, its route is found.
+        Without *known*, its route is found.
         """
         number = next(self._numbers) & _LARGEST_NUMBER
         request = opened.request
         opened.key, opened.holder, opened.instance = number, self, ""
         self._submitted += 1
         try:
-            self._submit(opened, origin, known or self._route_of(request))
+            self._send(opened, known or self._route_of(request))
         except NaiadError:
             raise
         except Exception as error:
@@ -300,21 +258,10 @@ class RequestLink:
                 self._free_copied(waiting)
             problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
         else:
-            # What was done with it where it was before, the other process has to know, too.
-            if opened.is_cancelled:
-                self.cancel(opened)
-            if opened.drops_responses:
-                self.drop_responses(opened)
             return
         raise fresh(problem)  # outside the handler: as its context, the error would keep the request's tensors
 
-    def _submit(
-        self,
-        opened: OpenRequest,
-        origin: Origin | None,
-        known: KnownRoute,
-        copied: _CopiedRequest | None = None,
-    ) -> None:
+    def _send(self, opened: OpenRequest, known: KnownRoute, copied: _CopiedRequest | None = None) -> None:
         """Send a request, or let it wait; with *copied*, it has waited."""
         link = self.open_link()
         number, request = opened.key, opened.request
@@ -339,47 +286,68 @@ class RequestLink:
             self._remove(number)
         # Requests of a sequence keep their order.
         if copies or (self._copied and request.correlation_id and copied is None):
-            part = known.part if place >= 0 else None
-            self._put(_CopiedRequest(opened, origin, known, part, place), copies)
+            self._add(opened, known)
+            self._copied[number] = _CopiedRequest(opened, known, known.part if place >= 0 else None, place)
+            self._unsent.put(b"", number, copies)
             return
         try:
             parts = [] if place >= 0 else _parts_of(buffers, template)
             data_size = 0 if place >= 0 else template.size
-            self._add(opened, origin, known)
-            if request.trace is not None:
-                context = request.trace.context
-                link.send(wire.frame(FrameKind.TRACE, TRACE.pack(context is not None) + (context or b"")))
-            if (
-                origin is None
-                and not request.parameters
-                and regions is None
-                # Requests of ensembles and models may have the same layout key and differ in any of these.
-                and request.correlation_id == 0
-                and not (request.flags or request.priority or request.timeout_us)
-                and (template.has_no_strings or all(tensor.strings is None for tensor in inputs))
-            ):
-                request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
-                propagated = orjson.dumps(dict(request.propagated)) if request.propagated else b""
-                id_size, context_size = len(request_id), len(propagated)
-                if id_size <= MAX_SHORT_TEXT and context_size <= MAX_SHORT_TEXT:
-                    size = SHORT_REQUEST.size + id_size + context_size + data_size
-                    head = SHORT_REQUEST_FRAME.pack(
-                        size, FrameKind.SHORT_REQUEST, 0, number, template.number, place, id_size, context_size
-                    )
-                    parts = [head, request_id, propagated, *parts]
-                    if size <= LONG_FRAME:
-                        link.send(b"".join(parts))
-                    else:
-                        link.send_parts(parts)
-                    return
-            message = _full_request(number, template, request, place, data_size, origin, regions)
-            link.send_parts([pack_before(FrameKind.REQUEST, message, data_size), *parts])
+            self._add(opened, known)
+            head = self._short_head(opened, template, place, data_size)
+            if head is None:
+                message = FullRequest(
+                    number,
+                    template.number,
+                    replace(request, inputs=(), requested_outputs=(), reader=0, **_HERE_ALONE),
+                    tuple([tensor.strings for tensor in request.inputs]),
+                    place,
+                    data_size,
+                    opened.origin,
+                    opened.needs_idle,
+                    request.trace is not None,
+                    None if request.trace is None else request.trace.context,
+                    regions,
+                )
+                head = pack_before(FrameKind.REQUEST, message, data_size)
+            link.send_parts([head, *parts])
         except BaseException:
             self._remove(number)
             if place >= 0 and copied is None:
                 assert known.part is not None
                 known.part.free(place)
             raise
+        # What was done with it where it was before, or while it waited, the other process has to know, too.
+        if opened.is_cancelled:
+            self.cancel(opened)
+        if opened.drops_responses:
+            self.drop_responses(opened)
+
+    def _short_head(self, opened: OpenRequest, template: _KnownTemplate, place: int, size: int) -> bytes | None:
+        """What a request's inputs of *size* bytes follow; None if it has more than a template and an id."""
+        request = opened.request
+        if (
+            opened.origin is not None
+            or opened.needs_idle
+            or request.trace is not None
+            or request.device is not None
+            or request.parameters
+            # Requests of ensembles and models may have the same layout key and differ in any of these.
+            or request.correlation_id != 0
+            or (request.flags or request.priority or request.timeout_us)
+            or not (template.has_no_strings or all(tensor.strings is None for tensor in request.inputs))
+        ):
+            return None
+        request_id = request.request_id.encode("utf-8", "surrogatepass") if request.request_id else b""
+        context = orjson.dumps(dict(request.propagated)) if request.propagated else b""
+        id_size, context_size = len(request_id), len(context)
+        if id_size > MAX_SHORT_TEXT or context_size > MAX_SHORT_TEXT:
+            return None
+        size += SHORT_REQUEST.size + id_size + context_size
+        head = SHORT_REQUEST_FRAME.pack(
+            size, FrameKind.SHORT_REQUEST, 0, opened.key, template.number, place, id_size, context_size
+        )
+        return head + request_id + context if id_size or context_size else head
 
     def _route_of(self, request: InferRequest) -> KnownRoute:
         key = request.model_name, request.model_version
@@ -389,60 +357,51 @@ class RequestLink:
             known = self._find_route(*key)
         return known
 
-    def _route_again(
-        self, request: InferRequest, origin: Origin | None, before: KnownRoute | None = None
-    ) -> KnownRoute:
+    def _route_again(self, opened: OpenRequest, before: KnownRoute | None = None) -> KnownRoute:
         """The route of a request that had one *before*, which may have changed."""
         if self._find_route is None:
             assert before is not None
             return self.route_to(before.route)
-        return self._route_of(request) if origin is None or origin.caller is None else self.route_of_call(request)
+        is_call = opened.origin is not None and opened.origin.caller is not None
+        return self.route_of_call(opened.request) if is_call else self._route_of(opened.request)
 
     def route_of_call(self, request: InferRequest) -> KnownRoute:
         """The route of a call, which the other process looks for: one without a part if none is known here."""
         key = request.model_name, request.model_version
         return self.routes.get(key) or KnownRoute(_UNKNOWN_ROUTE, None, None)
 
-    def _add(self, opened: OpenRequest, origin: Origin | None, known: KnownRoute) -> None:
-        load = known.route.number
-        self._sent[opened.key] = opened, origin, load
+    def _add(self, opened: OpenRequest, known: KnownRoute) -> None:
+        opened.load = load = known.route.number
+        self._sent[opened.key] = opened
         self._counts[load] += 1
 
     def _remove(self, number: int) -> OpenRequest | None:
-        sent = self._sent.pop(number, None)
-        if sent is None:
+        opened = self._sent.pop(number, None)
+        if opened is None:
             return None
-        opened, _, load = sent
+        load = opened.load
         self._counts[load] -= 1
         if not self._counts[load]:
             del self._counts[load]
         return opened
-
-    def _put(self, waiting: _CopiedRequest, copies: list[InputCopy] | None = None) -> None:
-        """Send a request behind those that wait, once *copies* are made."""
-        opened = waiting.opened
-        self._add(opened, waiting.origin, waiting.known)
-        self._copied[opened.key] = waiting
-        self._unsent.put(b"", opened.key, copies)
 
     def _on_copied(self, _: bytes, number: int) -> None:
         """Send a request that has waited. Its route and its template may have changed meanwhile."""
         waiting = self._copied.pop(number, None)
         if waiting is None:
             return  # the other process has exited
-        request, part = waiting.opened.request, waiting.part
+        opened, part = waiting.opened, waiting.part
         is_sent, known = False, None
         try:
-            known = self._route_again(request, waiting.origin, waiting.known)
-            self._submit(waiting.opened, waiting.origin, known, waiting)
+            known = self._route_again(opened, waiting.known)
+            self._send(opened, known, waiting)
             is_sent = True
         except NaiadError as error:
-            self._reject_copied(waiting, error)
+            self._reject_copied(opened, error)
         except Exception as error:
-            logger.exception("cannot submit a request to '%s'", request.model_name)
-            self._reject_copied(waiting, unexpected_error(f"submit the request to '{request.model_name}'", error))
-        for act in waiting.later:
-            act()
+            name = opened.request.model_name
+            logger.exception("cannot submit a request to '%s'", name)
+            self._reject_copied(opened, unexpected_error(f"submit the request to '{name}'", error))
         if not is_sent or known is None or known.part is not part:
             self._free_copied(waiting)
 
@@ -453,12 +412,12 @@ class RequestLink:
             return
         name = waiting.opened.request.model_name
         logger.error("cannot copy the inputs of a request to '%s'", name, exc_info=error)
-        self._reject_copied(waiting, unexpected_error(f"copy the inputs of the request to '{name}'", error))
+        self._reject_copied(waiting.opened, unexpected_error(f"copy the inputs of the request to '{name}'", error))
         self._free_copied(waiting)
 
-    def _reject_copied(self, waiting: _CopiedRequest, error: NaiadError) -> None:
-        self._remove(waiting.opened.key)
-        waiting.opened.reject(error)
+    def _reject_copied(self, opened: OpenRequest, error: NaiadError) -> None:
+        self._remove(opened.key)
+        opened.reject(error)
 
     def _free_copied(self, waiting: _CopiedRequest) -> None:
         """Free the inputs of a request that was not sent with them, if their part is still there."""
@@ -466,27 +425,27 @@ class RequestLink:
             waiting.part.free(waiting.place)
 
     def _has(self, opened: OpenRequest) -> bool:
-        sent = self._sent.get(opened.key)
-        return sent is not None and sent[0] is opened
+        return self._sent.get(opened.key) is opened
+
+    def _act(self, opened: OpenRequest, kind: int) -> None:
+        """Have the other process do something with a request that it knows; it learns of others when they are sent."""
+        if self._link is not None and opened.key not in self._copied:
+            self._link.send(wire.frame(kind, NUMBER.pack(opened.key)))
 
     def cancel(self, opened: OpenRequest) -> None:
-        if opened.key in self._copied:
-            self._copied[opened.key].later.append(partial(self.cancel, opened))
-        elif self._has(opened):
+        if self._has(opened):
             opened.is_cancelled = True
-            self.send(wire.frame(FrameKind.CANCEL, NUMBER.pack(opened.key)))
+            self._act(opened, FrameKind.CANCEL)
 
     def drop_responses(self, opened: OpenRequest) -> None:
         """See `Holder`. Responses that are on their way are dropped here, as those after them are there."""
-        if opened.key in self._copied:
-            self._copied[opened.key].later.append(partial(self.drop_responses, opened))
-        elif self._has(opened):
+        if self._has(opened):
             opened.drops_responses = True
-            self.send(wire.frame(FrameKind.DROP_RESPONSES, NUMBER.pack(opened.key)))
+            self._act(opened, FrameKind.DROP_RESPONSES)
 
     def confirm_sent(self, opened: OpenRequest, count: int) -> None:
-        if self._has(opened):
-            self.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(opened.key, count)))
+        if self._has(opened) and self._link is not None:
+            self._link.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(opened.key, count)))
 
     def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
         """Nothing: see `is_waiting`."""
@@ -499,13 +458,13 @@ class RequestLink:
         """See `Holder`. A request of which it is not known which instance has it is not looked at."""
         if self.find_guest is None or not opened.instance or not self._has(opened):
             return ()
-        guest = self.find_guest(self._sent[opened.key][2], opened.instance)
+        guest = self.find_guest(opened.load, opened.instance)
         return () if guest is None else ((guest,),)
 
     def trace_of(self, number: int) -> Trace | None:
         """The trace of a request without its last response; None without one."""
-        sent = self._sent.get(number)
-        return None if sent is None else sent[0].request.trace
+        opened = self._sent.get(number)
+        return None if opened is None else opened.request.trace
 
     # -- templates ------------------------------------------------------------------------------------------------
 
@@ -538,7 +497,7 @@ class RequestLink:
                 route.is_decoupled,
                 None if known.part is None else known.part.number,
             )
-            self.send(pack(FrameKind.TEMPLATE, message))
+            self._notify("template", message)
             known.templates[signature] = template
         if request.layout_key is not None and request.device is None:
             if all(tensor.datatype is not Datatype.BYTES for tensor in inputs):  # whose strings may have been counted
@@ -552,7 +511,7 @@ class RequestLink:
         for known in self.routes.values():
             known.templates.clear()
         self._template_count = self._template_bytes = 0
-        self.send(wire.frame(FrameKind.FORGET_TEMPLATES, b""))
+        self._notify("forget_templates")
 
     def trim(self) -> bool:
         """Return free pages of a part to the system after a pause in traffic; whether pages are left.
@@ -567,108 +526,22 @@ class RequestLink:
         self._submitted_before = self._submitted
         return is_idle and any(part.trim() for part in self._parts.values())
 
-    # -- frames ---------------------------------------------------------------------------------------------------
+    # -- what the other process announces -------------------------------------------------------------------------
 
-    def on_frame(self, kind: int, payload: Payload) -> None:
-        """Handle a frame of the other process; while a call blocks, only what cannot call back into a frontend."""
-        try:
-            if kind == FrameKind.RESPONSE and not self.blocking and not self._deferred:  # most frames
-                self._on_response(payload)
-            else:
-                self._take_in(kind, payload)
-        except Exception:  # the frames after this one must still be handled
-            logger.exception("cannot handle a message of another process")
+    def _on_layout(self, layout: ResponseLayout) -> None:
+        self._layouts[layout.number] = layout
 
-    def _take_in(self, kind: int, payload: Payload) -> None:
-        if kind == FrameKind.LAYOUT:
-            layout: ResponseLayout = unpack(payload)
-            self._layouts[layout.number] = layout
-        elif kind == FrameKind.SEGMENT:
-            self._on_segment(unpack(payload))
-        elif kind == FrameKind.PART:
-            self._on_part(unpack(payload))
-        elif kind == FrameKind.INPUTS_FREE:
-            number, start = PLACE.unpack(payload)
-            part = self._parts.get(number)
-            if part is not None:
-                part.free(start)
-        elif kind == FrameKind.ROUTES_CHANGED:
-            self.forget_routes()
-            self.route_changes += 1
-        elif kind == FrameKind.FORGET_PART:
-            self._forget_part(*NUMBER.unpack(payload))
-        elif kind == FrameKind.TRACED:
-            self._on_traced(*NUMBER.unpack(payload))
-        elif kind == FrameKind.TAKEN:
-            number, instance = unpack(payload)
-            if number in self._sent:
-                self._sent[number][0].instance = instance
-        elif self._take_other(kind, payload):
-            pass
-        elif self.blocking or self._deferred:
-            self._deferred.append((kind, payload))
-        else:
-            self._handle(kind, payload)
-
-    def on_received(self) -> None:
-        """Pass on what has waited, for a share of the turn. While a call blocks, frontends expect no response."""
-        deferred = self._deferred
-        deadline = 0.0
-        while deferred and not self.blocking:
-            kind, payload = deferred.popleft()
-            try:
-                self._handle(kind, payload)
-            except Exception:  # those after this one must still be handled
-                logger.exception("cannot handle a message of another process")
-            if deferred:
-                now = clock.perf_counter()
-                if not deadline:
-                    deadline = now + SHARE_SECONDS
-                elif now >= deadline:
-                    break
-        self.resume_later()
-
-    def resume_later(self) -> None:
-        """Pass on in a later turn what has waited for a call."""
-        if self._deferred and not self.blocking and not self._is_resuming:
-            self._is_resuming = True
-            self._turns.defer(self._resume)
-
-    def _resume(self) -> None:
-        self._is_resuming = False
-        self.on_received()
-
-    def _handle(self, kind: int, payload: Payload) -> None:
-        if kind == FrameKind.RESPONSE:
-            self._on_response(payload)
-        elif kind == FrameKind.FULL_RESPONSE:
-            self._on_full_response(unpack(payload), payload)
-        elif kind == FrameKind.COMPUTED:
-            number, *times = COMPUTED.unpack(payload)
-            trace = self.trace_of(number)
-            if trace is not None:
-                trace.on_computed(*times)
-        elif kind == FrameKind.FORGET_LAYOUTS:
-            (first,) = NUMBER.unpack(payload)
-            self._layouts = {number: layout for number, layout in self._layouts.items() if number >= first}
-        elif kind == FrameKind.FORGET_SEGMENT:
-            del self._segments[NUMBER.unpack(payload)[0]]  # unmapped with its last view
-        else:
-            self._on_command(kind, unpack(payload))
-
-    def _on_segment(self, announced: SegmentAnnouncement) -> None:
-        assert self._link is not None
-        descriptor = self._link.descriptors.popleft()
-        self._segments[announced.number] = Segment(descriptor, announced.capacity).view
+    def _on_segment(self, descriptor: int, number: int, capacity: int) -> None:
+        """Outputs may be in this segment of a guest: see `PLACE`."""
+        self._segments[number] = Segment(descriptor, capacity).view
         os.close(descriptor)
 
-    def _on_part(self, announced: PartAnnouncement) -> None:
-        assert self._link is not None
-        descriptor = self._link.descriptors.popleft()
-        part = self._parts[announced.number] = InputPart(announced.number, descriptor, announced.start, announced.size)
+    def _on_part(self, descriptor: int, number: int, start: int, size: int, load: int) -> None:
+        """This process has *size* bytes from *start* on of a segment of inputs (`SharedInputs.number`) of a load."""
+        part = self._parts[number] = InputPart(number, descriptor, start, size)
         os.close(descriptor)
-        self._segments_of_loads[announced.load] = announced.number
-        known = self.routes.get((_GIVEN, announced.load))
+        self._segments_of_loads[load] = number
+        known = self.routes.get((_GIVEN, load))
         if known is not None:
             known.part = part
             known.templates.clear()  # they say where inputs are
@@ -681,13 +554,28 @@ class RequestLink:
         for key in [key for key, known in self.routes.items() if known.part is part]:
             del self.routes[key]  # with its templates, which say where inputs are
 
-    # -- responses ------------------------------------------------------------------------------------------------
+    def _on_inputs_free(self, payload: Payload) -> None:
+        number, start = PLACE.unpack(payload)
+        part = self._parts.get(number)
+        if part is not None:
+            part.free(start)
+
+    def _on_taken(self, number: int, instance: str) -> None:
+        if number in self._sent:
+            self._sent[number].instance = instance
 
     def _on_traced(self, number: int) -> None:
         """The coordinator traces a request, whose responses follow."""
         if number in self._sent:
-            opened = self._sent[number][0]
-            opened.sink = _TimedSink(number, opened.sink, self.send)
+            opened = self._sent[number]
+            opened.sink = _TimedSink(number, opened.sink, self._notify)
+
+    def _on_computed(self, number: int, *times: int) -> None:
+        trace = self.trace_of(number)
+        if trace is not None:
+            trace.on_computed(*times)
+
+    # -- responses ------------------------------------------------------------------------------------------------
 
     def _on_response(self, payload: Payload) -> None:
         number, layout_number, flags, token = RESPONSE.unpack_from(payload)
@@ -720,10 +608,7 @@ class RequestLink:
 
     def _find(self, number: int, *, final: bool) -> OpenRequest | None:
         """The request that a response is for; forget it with its last one."""
-        if final:
-            return self._remove(number)
-        sent = self._sent.get(number)
-        return None if sent is None else sent[0]
+        return self._remove(number) if final else self._sent.get(number)
 
     def _drop(self, opened: OpenRequest | None, token: int, *, final: bool) -> None:
         """Free the memory of a response that is discarded, and pass on the end of its request."""
@@ -732,37 +617,36 @@ class RequestLink:
         if final and opened is not None:
             self._pass_on(opened, None, final=True)
 
-    def _on_full_response(self, response: FullResponse, payload: Payload) -> None:
-        _, origin, load = self._sent.get(response.number, (None, None, 0))
-        opened = self._find(response.number, final=response.final)
+    def _on_full_response(self, payload: Payload) -> None:
+        full: FullResponse = unpack(payload)
+        opened = self._find(full.number, final=full.final)
+        response = full.response
         if opened is None or (opened.drops_responses and response.error is None):
-            self._drop(opened, response.token, final=response.final)
+            self._drop(opened, full.token, final=full.final)
             return
         outputs = []
         position = 0
-        placed = [(place, size) for _, _, _, size, place in response.outputs if place is not None]
-        buffers = iter(self._placed([place for place, _ in placed], [size for _, size in placed], response.token))
-        view = memoryview(payload)[len(payload) - response.size :]
-        for name, datatype, shape, size, place in response.outputs:
+        placed = [(place, size) for _, _, _, size, place in full.outputs if place is not None]
+        buffers = iter(self._placed([place for place, _ in placed], [size for _, size in placed], full.token))
+        view = memoryview(payload)[len(payload) - full.size :]
+        for name, datatype, shape, size, place in full.outputs:
             if place is None:
                 outputs.append(OutputTensor(name, datatype, shape, view[position : position + size]))
                 position += size
             else:
                 outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
-        error = None if response.error is None else error_of(response.error)
-        if response.is_reroute and not opened.drops_responses:
+        response.outputs = outputs
+        if full.is_reroute and not opened.drops_responses:
             if self._send_elsewhere is not None:
-                self._send_elsewhere(opened, load)
+                self._send_elsewhere(opened, opened.load)
                 return
-            error = self._submit_again(opened, origin)
-            if error is None:
+            response.error = self._send_again(opened)
+            if response.error is None:
                 return
-        if response.is_rejection and error is not None and isinstance(opened.sink, RejectableSink):
-            opened.reject(error)
+        if full.is_rejection and response.error is not None and isinstance(opened.sink, RejectableSink):
+            opened.reject(response.error)
             return
-        of = response.model_name, response.model_version, response.request_id
-        read = InferResponse(*of, outputs, response.parameters or NO_PARAMETERS, error)
-        self._pass_on(opened, read, final=response.final)
+        self._pass_on(opened, response, final=full.final)
 
     def _pass_on(self, opened: OpenRequest, response: InferResponse | None, *, final: bool) -> None:
         """Send a response to a sink. If that fails, end it with an error, and cancel the request there."""
@@ -778,12 +662,12 @@ class RequestLink:
         if final:
             opened.release()
 
-    def _submit_again(self, opened: OpenRequest, origin: Origin | None) -> NaiadError | None:
+    def _send_again(self, opened: OpenRequest) -> NaiadError | None:
         """Send a request to the version that serves now; why that is not possible."""
         request = opened.request
         self.routes.pop((request.model_name, request.model_version), None)
         try:
-            self.submit(opened, origin, self._route_again(request, origin))
+            self.send_request(opened, self._route_again(opened))
         except NaiadError as error:
             return without_frames(error)
         return None
@@ -828,7 +712,7 @@ class _TimedSink:
 
     __slots__ = ("_number", "_report", "_sink")
 
-    def __init__(self, number: int, sink: Sink, report: Callable[[bytes], None]) -> None:
+    def __init__(self, number: int, sink: Sink, report: Callable[..., None]) -> None:
         self._number = number
         self._sink = sink
         self._report = report
@@ -844,8 +728,7 @@ class _TimedSink:
         self._report_sent(began, final=True)
 
     def _report_sent(self, began: int, *, final: bool) -> None:
-        times = TRACED_SENDING.pack(self._number, began, clock.monotonic_ns(), FINAL if final else 0)
-        self._report(wire.frame(FrameKind.TRACED_SENDING, times))
+        self._report("traced_sending", self._number, began, clock.monotonic_ns(), final)
 
 
 def _parts_of(buffers: list[Buffer], template: _KnownTemplate) -> list[Buffer]:
@@ -859,30 +742,3 @@ def _parts_of(buffers: list[Buffer], template: _KnownTemplate) -> list[Buffer]:
         end = offset + len(data)
     parts.append(bytes(template.size - end))
     return parts
-
-
-def _full_request(
-    number: int,
-    template: _KnownTemplate,
-    request: InferRequest,
-    place: int,
-    size: int,
-    origin: Origin | None,
-    regions: RegionUse | None,
-) -> FullRequest:
-    return FullRequest(
-        number,
-        template.number,
-        request.request_id,
-        dict(request.parameters),
-        request.correlation_id,
-        request.flags,
-        request.priority,
-        request.timeout_us,
-        tuple([tensor.strings for tensor in request.inputs]),
-        place,
-        size,
-        dict(request.propagated),
-        origin,
-        regions,
-    )

@@ -10,16 +10,17 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import orjson
 from naiad_stub import wire
 from naiad_stub.memo import size_of
 
-from naiad.core.errors import NaiadError, NotReadyError, unexpected_error
-from naiad.engine.open_request import ForwardedRequest
+from naiad.config.model.model_config import ModelConfig
+from naiad.core.errors import NaiadError, NotReadyError, unexpected_error, without_frames
+from naiad.engine.open_request import ForwardedRequest, OpenRequest
 from naiad.engine.served import Target
 from naiad.engine.serving.forwarding import Forwarding
 from naiad.frontends.regions import RegionPart
@@ -30,7 +31,6 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import device_bytes
 from naiad.protocol.inference import (
     NO_HEADERS,
-    NO_PARAMETERS,
     Buffer,
     InferRequest,
     InferResponse,
@@ -41,9 +41,9 @@ from naiad.protocol.inference import (
     SubmittedRequest,
 )
 from naiad.protocol.request_plan import CheckedLayout
-from naiad.server.processes.link import LONG_FRAME, Link, Payload
+from naiad.server.processes.calls import RemoteCalls
+from naiad.server.processes.link import Link, Payload
 from naiad.server.processes.messages import (
-    COMPUTED,
     CONFIRM_SENT,
     FINAL,
     NO_RESPONSE,
@@ -53,19 +53,13 @@ from naiad.server.processes.messages import (
     RESPONSE,
     RESPONSE_FRAME,
     SHORT_REQUEST,
-    TRACE,
-    TRACED_SENDING,
     FrameKind,
     FullRequest,
     FullResponse,
     GuestCaller,
-    Origin,
-    PartAnnouncement,
     RequestTemplate,
     ResponseLayout,
-    SegmentAnnouncement,
     TracedArrival,
-    error_fields,
     input_offsets,
     pack,
     pack_before,
@@ -77,21 +71,6 @@ from naiad.server.processes.traced_sink import TracedSink
 
 logger = logging.getLogger("naiad.frontends")
 
-# What the other process sends about its requests.
-REQUEST_KINDS = frozenset(
-    {
-        FrameKind.TEMPLATE,
-        FrameKind.SHORT_REQUEST,
-        FrameKind.REQUEST,
-        FrameKind.CANCEL,
-        FrameKind.DROP_RESPONSES,
-        FrameKind.CONFIRM_SENT,
-        FrameKind.RELEASE_OUTPUTS,
-        FrameKind.FORGET_TEMPLATES,
-        FrameKind.TRACED_SENDING,
-        FrameKind.TRACE,
-    }
-)
 _MAX_LAYOUTS = 1024
 _MAX_LAYOUT_BYTES = 1 << 20
 _MAX_ATTEMPTS = 3  # after so many requests of a template, its layout is known if it ever will be
@@ -102,6 +81,19 @@ class GoneError(NaiadError):
     """The version that a request was sent to is not here any more, or no instance of it is idle for a call."""
 
 
+class RequestTarget(Protocol):
+    """What a request of another process goes to."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def accept(self, opened: OpenRequest) -> None:
+        """See `Target.accept`; `GoneError` if the process has to look again."""
+
+
 class OwnModels(Protocol):
     """The models of this process, as sessions need them. Versions are named, and have the number of their load."""
 
@@ -109,16 +101,11 @@ class OwnModels(Protocol):
     def is_exiting(self) -> bool:
         """Whether requests are rejected because the server ends."""
 
-    def route(self, name: str, version: int, load: int) -> Target:
+    def admit(self, request: InferRequest, load: int) -> RequestTarget:
         """What a request goes to; NaiadError, a refusal, for none, `GoneError` if the process has to look again."""
 
     def find_target(self, name: str, version: int, load: int) -> Target:
-        """What an inference request would go to; raises like `route`."""
-
-    def submit(
-        self, request: InferRequest, sink: Sink, load: int, on_taken: Callable[[str], None] | None = None
-    ) -> SubmittedRequest:
-        """See `EngineFacade.submit`. With *on_taken*, only an idle instance may take it, whose name that gets."""
+        """What an inference request would go to; raises like `admit`."""
 
 
 class _OwnedTemplate:
@@ -217,27 +204,28 @@ class RequestSession:
 
     def __init__(
         self,
+        calls: RemoteCalls,
         models: OwnModels,
         memory: LinkMemory,
         tracer: Tracer | None = None,
         find_part: Callable[[str, int, int], RegionPart] | None = None,
     ) -> None:
         """Requests that may be traced go elsewhere without *tracer*, those with GPU memory without *find_part*."""
-        # Requests of clients that it has sent here. It is counted here, so that a process that is killed takes none of
-        # them along.
+        # Requests of its clients: those that it has sent here, which are counted here, so that a process that is killed
+        # takes none of them along, and those that it has executed itself or sent elsewhere, as it reported last.
         self.received_count = 0
+        self._notify, self._notify_with = calls.notify, calls.notify_with
         self._models = models
         self._memory = memory
         self._tracer = tracer
         self._find_part = find_part
         self._traces: dict[int, TracedSink] = {}  # by the numbers of requests
-        self._next_trace: bytes | None = None  # the content of a TRACE: the next frame has its request
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         self._link: Link | None = None
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
-        self._open: dict[int, SubmittedRequest | None] = {}  # by the numbers of requests; None during `submit`
+        self._open: dict[int, SubmittedRequest | None] = {}  # by the numbers of requests; None while one is accepted
         # Submits a call of one of its guests.
         self.on_call: Callable[[GuestCaller, InferRequest, Sink], SubmittedRequest | None] = lambda *_: None
         self._layouts: dict[tuple[object, bool], int] = {}
@@ -246,46 +234,34 @@ class RequestSession:
         self._segments: set[int] = set()
         self._lent: dict[int, InferResponse] = {}
         self._token = 0
-        self._handlers: Mapping[int, Callable[[Payload], None]] = {
+        self.handlers: dict[int, Callable[[Payload], None]] = {
+            FrameKind.SHORT_REQUEST: self._on_short_request,
             FrameKind.REQUEST: self._on_request,
-            FrameKind.TEMPLATE: self._on_template,
-            FrameKind.FORGET_TEMPLATES: self._on_forget_templates,
             FrameKind.CANCEL: self._on_cancel,
             FrameKind.DROP_RESPONSES: self._on_drop_responses,
             FrameKind.CONFIRM_SENT: self._on_confirm_sent,
             FrameKind.RELEASE_OUTPUTS: self._on_release_outputs,
-            FrameKind.TRACED_SENDING: self._on_traced_sending,
-            FrameKind.TRACE: self._on_trace,
         }
+        calls.services.update(
+            {
+                "template": self._on_template,
+                "forget_templates": self._templates.clear,
+                "traced_sending": self._on_traced_sending,
+            }
+        )
 
     def connect(self, link: Link) -> None:
         self._link = link
+        self._memory.users.append(self)
 
     @property
     def request_count(self) -> int:
         return len(self._open)
 
-    @property
-    def template_count(self) -> int:
-        return len(self._templates)
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)
-
-    def on_frame(self, kind: int, payload: Payload) -> None:
-        try:
-            if kind == FrameKind.SHORT_REQUEST:  # most frames
-                self._on_short_request(payload)
-            else:
-                self._handlers[kind](payload)
-        except Exception as error:  # the frames after this one must still be handled
-            logger.exception("cannot handle a message of another process")
-            if kind in {FrameKind.SHORT_REQUEST, FrameKind.REQUEST}:
-                self._reject_unreadable(kind, payload, error)
-
     def close(self) -> None:
         """The process has exited: cancel its requests, and free what it had."""
+        if self._link is not None:
+            self._memory.users.remove(self)
         self._link = None
         for submitted in list(self._open.values()):
             if submitted is not None:
@@ -309,42 +285,38 @@ class RequestSession:
             if part is None:
                 return None  # until guests are done with the inputs of processes that have exited
             self._parts[shared.number] = part
-            announcement = PartAnnouncement(shared.number, part * shared.part_size, shared.part_size, target.number)
-            self._link.send_descriptor(pack(FrameKind.PART, announcement), shared.descriptor)
+            start, size = part * shared.part_size, shared.part_size
+            self._notify_with(shared.descriptor, "part", shared.number, start, size, target.number)
         return shared
 
     def on_routes_changed(self) -> None:
         """Announce that names may be served by other versions."""
         for template in self._templates.values():
             template.forget_version()
+        self._notify("routes_changed")
         if self._link is not None:
-            self._link.send(wire.frame(FrameKind.ROUTES_CHANGED, b""))
             self._link.flush()
 
     def forget_part(self, number: int) -> None:
         """Have the process unmap its part of a segment of inputs, whose version has ended."""
-        if self._parts.pop(number, None) is not None and self._link is not None:
-            self._link.send(wire.frame(FrameKind.FORGET_PART, NUMBER.pack(number)))
+        if self._parts.pop(number, None) is not None:
+            self._notify("forget_part", number)
 
     def forget_segment(self, number: int) -> None:
         """Have the process unmap an output segment, after the responses that were sent and name it."""
-        if number in self._segments and self._link is not None:
+        if number in self._segments:
             self._segments.remove(number)
-            self._link.send(wire.frame(FrameKind.FORGET_SEGMENT, NUMBER.pack(number)))
+            self._notify("forget_segment", number)
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def _on_template(self, payload: Payload) -> None:
-        template: RequestTemplate = unpack(payload)
+    def _on_template(self, template: RequestTemplate) -> None:
         # The segment that the process has used: the version that serves now may have another one.
         shared = None if template.segment is None else self._memory.inputs.get(template.segment)
         self._templates[template.number] = _OwnedTemplate(self, template, shared)
         if template.segment is None:  # from the next template on, inputs may be in shared memory
             with contextlib.suppress(NaiadError):
                 self.share_inputs(self._models.find_target(template.model_name, template.model_version, template.load))
-
-    def _on_forget_templates(self, _: Payload) -> None:
-        self._templates.clear()
 
     def _on_short_request(self, payload: Payload) -> None:
         self.received_count += 1
@@ -359,7 +331,7 @@ class RequestSession:
             context = bytes(payload[position : position + context_size])
             position += context_size
         data = payload[position:]
-        if start < 0 and self._next_trace is None and not self._models.is_exiting:
+        if start < 0 and not self._models.is_exiting:
             layout = template.layout or self._known_layout(template)
             if layout is not None:  # forward the request as it came, if it need not be submitted like any other
                 assert template.forwarding is not None
@@ -373,7 +345,7 @@ class RequestSession:
             self._reroute(number, template, str(request_id, "utf-8", "surrogatepass"))
             return
         inputs, place = found
-        self._submit(number, template, template.request(inputs, request_id, context, place))
+        self._open_request(number, template, template.request(inputs, request_id, context, place))
 
     def _known_layout(self, template: _OwnedTemplate) -> CheckedLayout | None:
         """The layout of a template's requests, once the version that serves them has checked one."""
@@ -396,39 +368,27 @@ class RequestSession:
         template = self._templates[full.template]
         found = self._inputs(template, full.place, payload[len(payload) - full.size :])
         if found is None:
-            self._reroute(full.number, template, full.request_id)
+            self._reroute(full.number, template, full.request.request_id)
             return
-        inputs, place = found
-        for tensor, scan in zip(inputs, full.scans, strict=True):
+        request = full.request
+        request.requested_outputs = template.outputs
+        request.inputs, request.place = found
+        for tensor, scan in zip(request.inputs, full.scans, strict=True):
             tensor.strings = scan
-        use = None
         if full.regions is not None:  # whose layout is not that of the template
             assert self._find_part is not None
-            place = None
+            request.place = None
             try:
-                use = join_regions(inputs, full.regions, self._find_part)
+                request.device = join_regions(request.inputs, full.regions, self._find_part)
             except NaiadError as error:
-                self._reject(full.number, template.request(inputs, full.request_id.encode(), b"", None), error)
+                self._reject(full.number, request, error)
                 return
         # The check of a request depends on these two as well, so a layout that was checked earlier is not enough.
-        is_usual = isinstance(full.correlation_id, int) and len(full.request_id) < _USUAL_ID and use is None
-        request = InferRequest(
-            template.model_name,
-            template.model_version,
-            inputs,
-            full.request_id,
-            template.outputs,
-            full.parameters or NO_PARAMETERS,
-            full.correlation_id,
-            full.flags,
-            full.priority,
-            full.timeout_us,
-            template if is_usual else None,
-            place=place,
-            propagated=full.propagated,
-            device=use,
-        )
-        self._submit(full.number, template, request, full.origin)
+        elif isinstance(request.correlation_id, int) and len(request.request_id) < _USUAL_ID:
+            request.layout_key = template
+        if full.is_traced:
+            request.trace = RemoteTrace(full.number, full.context, self._notify)
+        self._open_request(full.number, template, request, full)
 
     def _inputs(
         self, template: _OwnedTemplate, start: int, data: Payload
@@ -447,63 +407,60 @@ class RequestSession:
         view = shared.lend(part, start, template.size, lambda: self._on_inputs_dropped(number, start))
         return template.slices(view), InputPlace(number, part * shared.part_size + start, view)
 
-    def _submit(
-        self, number: int, template: _OwnedTemplate, request: InferRequest, origin: Origin | None = None
+    def _open_request(
+        self, number: int, template: _OwnedTemplate, request: InferRequest, full: FullRequest | None = None
     ) -> None:
-        if self._next_trace is not None:
-            request.trace, self._next_trace = self._remote_trace(number, self._next_trace), None
         self._open[number] = None
         sink = self.sink_of(number)
-        if origin is not None and origin.caller is not None:
-            self._submit_call(number, request, sink, origin.caller)
-            return
+        arrival, caller = (None, None) if full is None or full.origin is None else full.origin
+        if caller is not None:
+            self.received_count -= 1
+            opened = self.on_call(caller, request, sink)
+        else:
+            needs_idle = full is not None and full.needs_idle
+            opened = self._accept(number, template, request, sink, arrival, needs_idle=needs_idle)
+        if number in self._open:
+            self._open[number] = opened
+
+    def _accept(
+        self,
+        number: int,
+        template: _OwnedTemplate,
+        request: InferRequest,
+        sink: Sink,
+        arrival: TracedArrival | None,
+        *,
+        needs_idle: bool,
+    ) -> OpenRequest | None:
+        """Pass a request to what it goes to; None if that does not take it."""
         try:
-            version = self._models.route(request.model_name, request.model_version, template.load)
-            if version.number != template.load and version.config.decoupled != template.is_decoupled:
+            target = self._models.admit(request, template.load)
+            if target.number != template.load and target.config.decoupled != template.is_decoupled:
                 raise NotReadyError(
                     f"model '{request.model_name}' was loaded again with another transaction policy while the request "
                     "was received; send it again"
                 )
-            if origin is not None and origin.arrival is not None:
-                sink = self._trace(number, request, sink, origin.arrival)
-            on_taken = partial(self._send_taken, number) if origin is not None and origin.needs_idle else None
-            submitted = self._models.submit(request, sink, template.load, on_taken)
+            if arrival is not None:
+                sink = self._trace(number, request, sink, arrival)
+            opened = OpenRequest(request, sink, needs_idle)
+            target.accept(opened)
         except GoneError:
             self._reroute(number, template, request.request_id)
-            return
-        except NaiadError as error:
+            return None
+        except Exception as error:
+            if isinstance(error, NaiadError):
+                problem = without_frames(error)
+            else:
+                logger.exception("cannot submit a request to '%s'", request.model_name)
+                problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
             if request.trace is not None:
                 request.trace.on_rejected()
                 self._traces.pop(number, None)
-            self._reject(number, request, error)
-            return
-        except Exception as error:
-            logger.exception("cannot submit a request to '%s'", request.model_name)
-            self._reject(number, request, unexpected_error(f"submit the request to '{request.model_name}'", error))
-            return
-        if number in self._open:
-            self._open[number] = submitted
-
-    def _submit_call(self, number: int, request: InferRequest, sink: Sink, caller: GuestCaller) -> None:
-        self.received_count -= 1
-        call = self.on_call(caller, request, sink)
-        if number in self._open:
-            self._open[number] = call
-
-    def _send_taken(self, number: int, instance: str) -> None:
-        if self._link is not None:
-            self._link.send(pack(FrameKind.TAKEN, (number, instance)))
-
-    def _on_trace(self, payload: Payload) -> None:
-        self._next_trace = bytes(payload)
-
-    def _remote_trace(self, number: int, announced: bytes) -> RemoteTrace:
-        (has_context,) = TRACE.unpack_from(announced)
-        return RemoteTrace(number, announced[TRACE.size :] if has_context else None, self._send_computed)
-
-    def _send_computed(self, number: int, *times: int) -> None:
-        if self._link is not None:
-            self._link.send(wire.frame(FrameKind.COMPUTED, COMPUTED.pack(number, *times)))
+            self._reject(number, request, problem)
+            return None
+        if needs_idle:
+            self._notify("taken", number, "" if opened.worker is None else opened.worker.spec.name)
+        return opened
 
     def _trace(self, number: int, request: InferRequest, sink: Sink, arrival: TracedArrival) -> Sink:
         """Trace a request if its turn has come; the sink for its responses."""
@@ -511,23 +468,17 @@ class RequestSession:
         recorder = self._tracer.start(request, arrival.protocol, arrival.headers, arrival.received)
         if recorder is None:
             return sink
-        traced = TracedSink(recorder, sink, arrival.protocol, lambda: self._send_traced(number))
+        traced = TracedSink(recorder, sink, arrival.protocol, lambda: self._notify("traced", number))
         self._traces[number] = traced
         return traced
 
-    def _send_traced(self, number: int) -> None:
-        if self._link is not None:
-            self._link.send(wire.frame(FrameKind.TRACED, NUMBER.pack(number)))
-
-    def _on_traced_sending(self, payload: Payload) -> None:
-        number, began, ended, final = TRACED_SENDING.unpack(payload)
+    def _on_traced_sending(self, number: int, began: int, ended: int, final: bool) -> None:  # noqa: FBT001 - by its position, from the link
         traced = self._traces.pop(number) if final else self._traces[number]
-        traced.on_sent(began, ended, final=bool(final))
+        traced.on_sent(began, ended, final=final)
 
     def _reroute(self, number: int, template: _OwnedTemplate, request_id: str) -> None:
         """Have the process send a request again: its version is gone, or the memory with its inputs."""
         self.received_count -= 1
-        self._next_trace = None
         error = NotReadyError(
             f"model '{template.model_name}' was unloaded while the request was received; send it again"
         )
@@ -536,9 +487,8 @@ class RequestSession:
 
     def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
         self._open.pop(number, None)
-        name, version = request.model_name, request.model_version
-        fields = error_fields(error)
-        message = FullResponse(number, True, name, version, request.request_id, (), 0, 0, {}, fields, True, is_reroute)
+        response = InferResponse(request.model_name, request.model_version, request.request_id, error=error)
+        message = FullResponse(number, True, response, is_rejection=True, is_reroute=is_reroute)
         if self._link is not None:
             self._link.send(pack(FrameKind.FULL_RESPONSE, message))
 
@@ -546,11 +496,11 @@ class RequestSession:
         if number in self._open:
             self._reject(number, InferRequest("", -1, ()), error)
 
-    def _reject_unreadable(self, kind: int, payload: Payload, error: Exception) -> None:
-        """Reject a request that could not be read or submitted: its client waits."""
-        self._next_trace = None
-        number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
-        self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
+    def reject_unreadable(self, kind: int, payload: Payload, error: Exception) -> None:
+        """Reject a request whose message could not be handled: its client waits."""
+        if kind in {FrameKind.SHORT_REQUEST, FrameKind.REQUEST}:
+            number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
+            self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
 
     def _on_cancel(self, payload: Payload) -> None:
         submitted = self._open.get(*NUMBER.unpack(payload))
@@ -626,11 +576,7 @@ class RequestSession:
             head = RESPONSE.pack(number, layout, final, 0)
             body = [output.data for output in outputs]
         size = len(head) + sum(map(len, body))
-        parts = [wire.FRAME.pack(size, FrameKind.RESPONSE, 0), head, *body]
-        if size <= LONG_FRAME:
-            link.send(b"".join(parts))
-        else:
-            link.send_parts(parts)
+        link.send_parts([wire.FRAME.pack(size, FrameKind.RESPONSE, 0), head, *body])
 
     def _respond_in_full(
         self, number: int, response: InferResponse, places: list[tuple[int, int] | None], *, final: bool
@@ -645,19 +591,9 @@ class RequestSession:
         )
         parts = [data for data, place in zip(found, places, strict=True) if place is None]
         size = sum(map(len, parts))
-        error = None if response.error is None else error_fields(response.error)
-        message = FullResponse(
-            number,
-            final,
-            response.model_name,
-            response.model_version,
-            response.request_id,
-            outputs,
-            size,
-            self._lend(response) if any(places) else 0,
-            dict(response.parameters),
-            error,
-        )
+        token = self._lend(response) if any(places) else 0
+        plain = replace(response, outputs=(), layout=None, is_on_device=False)
+        message = FullResponse(number, final, plain, outputs, size, token)
         assert self._link is not None
         self._link.send_parts([pack_before(FrameKind.FULL_RESPONSE, message, size), *parts])
 
@@ -671,9 +607,7 @@ class RequestSession:
             return None
         if segment.number not in self._segments:
             self._segments.add(segment.number)
-            assert self._link is not None
-            announcement = SegmentAnnouncement(segment.number, segment.capacity)
-            self._link.send_descriptor(pack(FrameKind.SEGMENT, announcement), segment.descriptor)
+            self._notify_with(segment.descriptor, "segment", segment.number, segment.capacity)
         return segment.number, segment.offset_of(data)
 
     def _lend(self, response: InferResponse) -> int:
@@ -702,14 +636,12 @@ class RequestSession:
         model_version: int,
         outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, int], ...],
     ) -> int:
-        assert self._link is not None
         self._layout_count += 1
         self._layout_bytes += size_of(outputs)
         if len(self._layouts) >= _MAX_LAYOUTS or self._layout_bytes > _MAX_LAYOUT_BYTES:
             self._layouts.clear()
             self._layout_bytes = size_of(outputs)
-            self._link.send(wire.frame(FrameKind.FORGET_LAYOUTS, NUMBER.pack(self._layout_count)))
-        message = ResponseLayout(self._layout_count, model_name, model_version, outputs)
-        self._link.send(pack(FrameKind.LAYOUT, message))
+            self._notify("forget_layouts")
+        self._notify("layout", ResponseLayout(self._layout_count, model_name, model_version, outputs))
         self._layouts[key] = self._layout_count
         return self._layout_count

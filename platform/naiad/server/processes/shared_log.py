@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from naiad.core.logs import ActiveLog, LogSettings
-from naiad.server.processes.messages import FrameKind
 from naiad.server.processes.remote_engine import RemoteEngine
 
 
 class OtherProcesses(Protocol):
     """The other processes, as the coordinator's log needs them."""
 
-    def broadcast(self, kind: int, message: Any) -> None:
-        """Send a message to all of them."""
+    def broadcast(self, name: str, *arguments: Any) -> None:
+        """Call a service of all of them."""
 
     async def wait_sent(self) -> None:
         """Wait until they can know of it."""
@@ -61,5 +60,5 @@ class SharedLog:
     async def change(self, settings: LogSettings) -> None:
         self._log.apply(settings)
         self.is_verbose = self._log.is_verbose
-        self._processes.broadcast(FrameKind.LOG_SETTINGS, settings)
+        self._processes.broadcast("log_settings", settings)
         await self._processes.wait_sent()

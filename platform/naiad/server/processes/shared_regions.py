@@ -9,58 +9,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from naiad.core.errors import NaiadError
 from naiad.frontends.regions import ClientRegions, CudaRegion, Region, RegionPart, in_use
-from naiad.server.processes.messages import FrameKind, UsedRegions, pack
 from naiad.server.processes.remote_engine import RemoteEngine
-
-
-class NewRegion(NamedTuple):
-    """A region to add; see `ClientRegions.add`."""
-
-    name: str
-    key: str
-    offset: int
-    byte_size: int
-
-
-class NewCudaRegion(NamedTuple):
-    """A region of GPU memory to add; see `ClientRegions.add_cuda`."""
-
-    name: str
-    handle: bytes
-    device_id: int
-    byte_size: int
-
-
-class ReturnedRegions(NamedTuple):
-    """How unregistering ended: the regions that the processes took out."""
-
-    taken: Sequence[str]
-    used: Sequence[str]  # those of them that a process uses: the others put them back
 
 
 class FrontendProcesses(Protocol):
     """The processes beside the coordinator, as the coordinator's registry needs them."""
 
-    def broadcast(self, kind: int, message: Any) -> None:
-        """Send a message to all of them."""
+    def broadcast(self, name: str, *arguments: Any) -> None:
+        """Call a service of all of them."""
 
     async def wait_sent(self) -> None:
         """Wait until they can know of what was sent."""
 
     async def take_regions(self, names: Sequence[str]) -> Sequence[str]:
         """Have each of them take regions out of its registry; those that one of them uses."""
-
-
-def _add(regions: ClientRegions, region: NewRegion | NewCudaRegion) -> None:
-    if isinstance(region, NewCudaRegion):
-        regions.add_cuda(*region)
-    else:
-        regions.add(*region)
 
 
 class SharedRegions:
@@ -79,26 +46,22 @@ class SharedRegions:
         self.cuda_status = regions.cuda_status
         self.check_allowed = regions.check_allowed
 
-    def messages(self) -> list[tuple[int, NewRegion | NewCudaRegion]]:
-        """What a process that starts has to know."""
-        system = [NewRegion(each.name, each.key, each.offset, each.byte_size) for each in self._regions.status()]
-        cuda = [
-            NewCudaRegion(each.name, each.handle, each.device_id, each.byte_size)
-            for each in self._regions.cuda_status()
-        ]
-        regions: list[NewRegion | NewCudaRegion] = [*system, *cuda]
-        return [(FrameKind.REGION, region) for region in regions]
+    def calls(self) -> list[tuple[str, tuple[Any, ...]]]:
+        """What is called of a process that starts."""
+        system = [(each.name, each.key, each.offset, each.byte_size) for each in self._regions.status()]
+        cuda = [(each.name, each.handle, each.device_id, each.byte_size) for each in self._regions.cuda_status()]
+        return [*(("region", each) for each in system), *(("cuda_region", each) for each in cuda)]
 
     async def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        await self._register(NewRegion(name, key, offset, byte_size))
+        async with self._changing:
+            self._regions.add(name, key, offset, byte_size)
+            self._processes.broadcast("region", name, key, offset, byte_size)
+        await self._processes.wait_sent()
 
     async def register_cuda(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
-        await self._register(NewCudaRegion(name, handle, device_id, byte_size))
-
-    async def _register(self, region: NewRegion | NewCudaRegion) -> None:
         async with self._changing:
-            _add(self._regions, region)
-            self._processes.broadcast(FrameKind.REGION, region)
+            self._regions.add_cuda(name, handle, device_id, byte_size)
+            self._processes.broadcast("cuda_region", name, handle, device_id, byte_size)
         await self._processes.wait_sent()
 
     async def unregister(self, name: str = "", *, is_cuda: bool = False) -> None:
@@ -110,7 +73,7 @@ class SharedRegions:
             taken = set(await self._processes.take_regions(names))
             # Guests may use a region of GPU memory beyond the request that other processes know.
             used = sorted(taken.union(each for each in names if each not in taken and not self._regions.take(each)))
-            self._processes.broadcast(FrameKind.RETURN_REGIONS, ReturnedRegions(names, used))
+            self._processes.broadcast("return_regions", names, used)
         await self._processes.wait_sent()
         if used:
             raise in_use(name, used, is_cuda=is_cuda)
@@ -124,22 +87,24 @@ class RemoteRegions:
         # The coordinator has found the GPUs of the regions that it announces, and uses its own region in requests.
         self._regions = ClientRegions(is_allowed=is_allowed, find_gpu=lambda _: bytes(16))
         self._taken: dict[str, Region | CudaRegion] = {}
+        self.services: dict[str, Callable[..., Any]] = {  # what the coordinator calls
+            "region": self._add,
+            "cuda_region": self._add_cuda,
+            "take_regions": self._take,
+            "return_regions": self._settle,
+        }
 
-    def on_command(self, kind: int, content: Any) -> None:
-        if kind == FrameKind.REGION:
-            self._add(content)
-        elif kind == FrameKind.TAKE_REGIONS:
-            self._take(*content)
-        elif kind == FrameKind.RETURN_REGIONS:
-            self._settle(content)
-
-    def _add(self, region: NewRegion | NewCudaRegion) -> None:
+    def _add(self, *region: Any) -> None:
         """Add a region that the coordinator has registered. One that cannot be opened any more is unknown here."""
         with contextlib.suppress(NaiadError):
-            _add(self._regions, region)
+            self._regions.add(*region)
 
-    def _take(self, number: int, names: Sequence[str]) -> None:
-        """Take regions out, until the coordinator says how that ends; report those that requests use."""
+    def _add_cuda(self, *region: Any) -> None:
+        with contextlib.suppress(NaiadError):
+            self._regions.add_cuda(*region)
+
+    def _take(self, names: Sequence[str]) -> Sequence[str]:
+        """Take regions out, until the coordinator says how that ends; those that requests use."""
         used = []
         for name in names:
             if self._regions.has(name):
@@ -148,12 +113,13 @@ class RemoteRegions:
                     used.append(name)
                 else:
                     self._taken[name] = region
-        self._engine.send(pack(FrameKind.USED_REGIONS, UsedRegions(number, used)))
+        return used
 
-    def _settle(self, returned: ReturnedRegions) -> None:
-        for name in returned.taken:
+    def _settle(self, taken: Sequence[str], used: Sequence[str]) -> None:
+        """Forget the regions that were *taken*, but for those that a process has *used*."""
+        for name in taken:
             region = self._taken.pop(name, None)
-            if name not in returned.used:
+            if name not in used:
                 self._regions.discard(name)  # the coordinator did not wait for this process, if it has just started
             elif region is not None:
                 self._regions.put(region)

@@ -25,6 +25,9 @@ class RemoteTracer:
         # The coordinator announces changes, and waits until each process has taken them in.
         self.is_on: bool = engine.ask("is_tracing")
 
+    def switch(self, is_on: bool) -> None:  # noqa: FBT001 - by its position, from the link
+        self.is_on = is_on
+
     def submit(
         self,
         engine: EngineFacade,  # noqa: ARG002 - the signature of `RequestTracer`
