@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
@@ -59,44 +60,57 @@ class LoadResult:
         self.first_error = self.first_error or message
 
 
+@asynccontextmanager
+async def _tasks(result: LoadResult, timeout: float, seconds: float = 0.0) -> AsyncIterator[set[asyncio.Task[None]]]:
+    """Tasks of a load of so many seconds, to be added: those that have not ended *timeout* seconds later are errors."""
+    running: set[asyncio.Task[None]] = set()
+    pending: set[asyncio.Task[None]] = set()
+    try:
+        yield running
+        if running:
+            _, pending = await asyncio.wait(set(running), timeout=seconds + timeout)
+    finally:
+        left = list(running)
+        for task in left:
+            task.cancel()
+        ends = await asyncio.gather(*left, return_exceptions=True)
+    for _ in pending:
+        result.add_error(f"no response within {timeout:g} s")
+    for end in ends:
+        if isinstance(end, Exception):
+            raise end
+
+
+async def _send(target: LoadTarget, worker: int, due: int, result: LoadResult) -> bool:
+    """Send a request, whose latency begins when it was due; whether it succeeded."""
+    try:
+        first_ns = await target.send(worker)
+    except NaiadError as error:
+        result.add_error(error.message)
+        return False
+    result.latencies_ms.append((clock.monotonic_ns() - due) / _NS_PER_MS)
+    if first_ns:
+        result.first_ms.append(first_ns / _NS_PER_MS)
+    return True
+
+
 async def run_load(target: LoadTarget, concurrency: int, seconds: float, *, timeout: float) -> LoadResult:
     """Send requests for some seconds; those in flight then are waited for *timeout* seconds, and count."""
     await target.open(concurrency)
     result = LoadResult(concurrency=concurrency)
     started = clock.monotonic_ns()
     deadline = started + int(seconds * _NS_PER_SECOND)
-    workers = [asyncio.ensure_future(_work(target, number, started, deadline, result)) for number in range(concurrency)]
-    try:
-        _, pending = await asyncio.wait(workers, timeout=seconds + timeout)
-    finally:
-        for worker in workers:
-            worker.cancel()
-        ends = await asyncio.gather(*workers, return_exceptions=True)
-    for _ in pending:
-        result.add_error(f"no response within {timeout:g} s")
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
+
+    async def work(number: int) -> None:
+        while (due := clock.monotonic_ns()) < deadline:
+            if not await _send(target, number, due, result):
+                await asyncio.sleep(_PAUSE_SECONDS)
+            result.seconds = (clock.monotonic_ns() - started) / _NS_PER_SECOND
+
+    async with _tasks(result, timeout, seconds) as running:
+        running |= {asyncio.ensure_future(work(number)) for number in range(concurrency)}
     result.seconds = max(result.seconds, 1e-9)
     return result
-
-
-async def _work(target: LoadTarget, number: int, first: int, deadline: int, result: LoadResult) -> None:
-    now = clock.monotonic_ns()
-    while now < deadline:
-        started = now
-        try:
-            first_ns = await target.send(number)
-        except NaiadError as error:
-            result.add_error(error.message)
-            await asyncio.sleep(_PAUSE_SECONDS)
-            now = clock.monotonic_ns()
-        else:
-            now = clock.monotonic_ns()
-            result.latencies_ms.append((now - started) / _NS_PER_MS)
-            if first_ns:
-                result.first_ms.append(first_ns / _NS_PER_MS)
-        result.seconds = (now - first) / _NS_PER_SECOND
 
 
 async def run_paced_load(
@@ -113,25 +127,17 @@ async def run_paced_load(
     result = LoadResult(concurrency=0, rate=rate)
     free = list(range(most))[::-1]
     await target.open(1)
-    running: set[asyncio.Task[None]] = set()
     first = clock.monotonic_ns()
     total = max(int(rate * seconds), 1)
 
     async def send(worker: int, due: int) -> None:
         try:
-            first_ns = await target.send(worker)
-        except NaiadError as error:
-            result.add_error(error.message)
-        else:
-            now = clock.monotonic_ns()
-            result.latencies_ms.append((now - due) / _NS_PER_MS)
-            if first_ns:
-                result.first_ms.append(first_ns / _NS_PER_MS)
-            result.seconds = (now - first) / _NS_PER_SECOND
+            if await _send(target, worker, due, result):
+                result.seconds = (clock.monotonic_ns() - first) / _NS_PER_SECOND
         finally:
             free.append(worker)
 
-    try:
+    async with _tasks(result, timeout) as running:
         for number in range(total):
             due = first + int(number / rate * _NS_PER_SECOND)
             while (wait := due - clock.monotonic_ns()) > 0:
@@ -147,19 +153,6 @@ async def run_paced_load(
             running.add(task)
             task.add_done_callback(running.discard)
             result.concurrency = max(result.concurrency, most - len(free))
-        pending: set[asyncio.Task[None]] = set()
-        if running:
-            _, pending = await asyncio.wait(set(running), timeout=timeout)
-    finally:
-        left = list(running)
-        for task in left:
-            task.cancel()
-        ends = await asyncio.gather(*left, return_exceptions=True)
-    for _ in pending:
-        result.add_error(f"no response within {timeout:g} s")
-    for end in ends:
-        if isinstance(end, Exception):
-            raise end
     result.seconds = max(result.seconds, seconds, 1e-9)
     return result
 

@@ -302,7 +302,6 @@ def _files_in(directory: Path, without: set[Path]) -> Iterator[tuple[Path, str]]
             yield here / name, (here / name).relative_to(directory).as_posix()
 
 
-_PARAMETER = "EXECUTION_ENV_PATH"
 _VERSION_DIRECTORY = "$$NAIAD_VERSION_DIRECTORY"
 
 
@@ -317,11 +316,11 @@ def rewrite_config(text: str, source: str, versions: Iterable[int], place: Calla
     for key, old in named.items():
         if not old:
             continue
-        if key in (_PARAMETER, PYTHON_PARAMETER) and _VERSION_DIRECTORY in old:
+        if key in (ENVIRONMENT_PARAMETER, PYTHON_PARAMETER) and _VERSION_DIRECTORY in old:
             # One value names a different environment for each version, so each version gets its own parameter.
             del message.parameters[key]
             for version in versions:
-                own = f"{_PARAMETER}.{version}"
+                own = f"{ENVIRONMENT_PARAMETER}.{version}"
                 if not named.get(own):
                     message.parameters[own].string_value = place(key, old, version)
             continue
@@ -337,4 +336,4 @@ def rewrite_backend(text: str, new: str) -> str:
 
 
 def _is_environment(key: str) -> bool:
-    return key == _PARAMETER or key.startswith(f"{_PARAMETER}.")
+    return key == ENVIRONMENT_PARAMETER or key.startswith(f"{ENVIRONMENT_PARAMETER}.")

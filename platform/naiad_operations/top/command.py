@@ -44,24 +44,15 @@ _REMEDIES = {
     _UNAUTHORIZED: "its page needs a password; add --ui-password=FILE",
     _FORBIDDEN: "its page is not served to this address; start it with --ui-password=FILE or --ui-address",
 }
-_KEYS = {
-    "\x1b[A": "up",
-    "\x1bOA": "up",
-    "k": "up",
-    "\x1b[B": "down",
-    "\x1bOB": "down",
-    "j": "down",
-    "\x1b[5~": "page up",
-    "b": "page up",
-    "\x1b[6~": "page down",
-    " ": "page down",
-    "\x1b[H": "home",
-    "\x1b[1~": "home",
-    "g": "home",
-    "\x1b[F": "end",
-    "\x1b[4~": "end",
-    "G": "end",
+_SEQUENCES = {
+    "up": ("\x1b[A", "\x1bOA", "k"),
+    "down": ("\x1b[B", "\x1bOB", "j"),
+    "page up": ("\x1b[5~", "b"),
+    "page down": ("\x1b[6~", " "),
+    "home": ("\x1b[H", "\x1b[1~", "g"),
+    "end": ("\x1b[F", "\x1b[4~", "G"),
 }
+_KEYS = {sequence: key for key, sequences in _SEQUENCES.items() for sequence in sequences}
 # One key: the sequence of a key without a letter (ECMA-48, section 5.4), or a letter.
 _KEY = re.compile(r"\x1b(?:\[[0-9;]*[A-Za-z~]|O[A-Z])|.", re.DOTALL)
 

@@ -151,12 +151,10 @@ class _TensorTypes:
 def check_ensemble_members(message: pb.ModelConfig, members: Mapping[str, pb.ModelConfig]) -> bool:
     """Check a valid ensemble against the effective configurations of its steps' models; whether it is decoupled."""
     types = _TensorTypes(message.name)
-    for given in message.input:
-        dims = given.reshape.shape if given.HasField("reshape") else given.dims
-        types.add(given.name, _tensor_type(message, given.data_type, dims))
-    for asked in message.output:
-        dims = asked.reshape.shape if asked.HasField("reshape") else asked.dims
-        types.add(asked.name, _tensor_type(message, asked.data_type, dims))
+    declared: list[pb.ModelInput | pb.ModelOutput] = [*message.input, *message.output]
+    for tensor in declared:
+        dims = tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
+        types.add(tensor.name, _tensor_type(message, tensor.data_type, dims))
     for step in message.ensemble_scheduling.step:
         member = members[step.model_name]
         if 0 < member.max_batch_size < message.max_batch_size:
@@ -195,7 +193,6 @@ def _check_outputs(types: _TensorTypes, step: pb.ModelEnsembling.Step, member: p
                 f"in ensemble {types.name}, ensemble tensor {made} is mapped from non-existing output {name} in model "
                 f"{step.model_name}"
             )
-    for name, made in sorted(step.output_map.items()):
         types.add(made, _tensor_type(member, outputs[name].data_type, outputs[name].dims))
 
 

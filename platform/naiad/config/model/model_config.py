@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -114,9 +114,9 @@ def freeze(message: pb.ModelConfig) -> ModelConfig:
         backend=copy.backend,
         runtime=copy.runtime,
         max_batch_size=copy.max_batch_size,
-        inputs=tuple(_freeze_input(tensor) for tensor in copy.input),
-        outputs=tuple(_freeze_output(tensor) for tensor in copy.output),
-        instance_groups=tuple(_freeze_group(group) for group in copy.instance_group),
+        inputs=tuple(map(_freeze_tensor, copy.input)),
+        outputs=tuple(map(_freeze_tensor, copy.output)),
+        instance_groups=tuple(map(_freeze_group, copy.instance_group)),
         version_policy=freeze_version_policy(copy.version_policy) if copy.HasField("version_policy") else Latest(),
         default_model_filename=copy.default_model_filename,
         parameters=MappingProxyType({key: value.string_value for key, value in sorted(copy.parameters.items())}),
@@ -179,25 +179,16 @@ def datatype_of(number: int) -> Datatype:
     return Datatype(number) if number in pb.DataType.DESCRIPTOR.values_by_number else Datatype.INVALID
 
 
-def _freeze_input(tensor: pb.ModelInput) -> TensorConfig:
-    return TensorConfig(
+def _freeze_tensor(tensor: pb.ModelInput | pb.ModelOutput) -> TensorConfig:
+    frozen = TensorConfig(
         name=tensor.name,
         datatype=datatype_of(tensor.data_type),
         dims=tuple(tensor.dims),
         reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
-        optional=tensor.optional,
-        allow_ragged_batch=tensor.allow_ragged_batch,
     )
-
-
-def _freeze_output(tensor: pb.ModelOutput) -> TensorConfig:
-    return TensorConfig(
-        name=tensor.name,
-        datatype=datatype_of(tensor.data_type),
-        dims=tuple(tensor.dims),
-        reshape=tuple(tensor.reshape.shape) if tensor.HasField("reshape") else None,
-        label_filename=tensor.label_filename,
-    )
+    if isinstance(tensor, pb.ModelOutput):
+        return replace(frozen, label_filename=tensor.label_filename)
+    return replace(frozen, optional=tensor.optional, allow_ragged_batch=tensor.allow_ragged_batch)
 
 
 def _freeze_group(group: pb.ModelInstanceGroup) -> InstanceGroup:

@@ -225,7 +225,6 @@ _JSON_TOKEN = re.compile(
     |(?P<mark>[{}\[\]:,])""",
     re.VERBOSE | re.DOTALL,
 )
-_ESCAPED_QUOTE = re.compile(r"\\(.)", re.DOTALL)
 
 
 def make_strict(text: str) -> str | None:
@@ -259,17 +258,7 @@ def _add_word(words: list[str], match: re.Match[str]) -> None:
 
 def _double_quoted(content: str) -> str:
     """The content of a string in single quotes, in double quotes; its escapes stay, except that of a single quote."""
-
-    def escape(match: re.Match[str]) -> str:
-        return "'" if match[1] == "'" else match[0]
-
-    # First the escapes, so that the quotes that are added below are not taken for escaped ones.
-    parts = re.split(r"(\\.)", content, flags=re.DOTALL)
-    return (
-        '"'
-        + "".join(
-            _ESCAPED_QUOTE.sub(escape, part) if index % 2 else part.replace('"', '\\"')
-            for index, part in enumerate(parts)
-        )
-        + '"'
-    )
+    # Escapes and what is between them: a quote of an escape needs no other one.
+    parts = re.findall(r"\\.|[^\\]+", content, flags=re.DOTALL)
+    inner = ("'" if part == "\\'" else part if part[0] == "\\" else part.replace('"', '\\"') for part in parts)
+    return f'"{"".join(inner)}"'

@@ -263,11 +263,7 @@ def _validate_correlation_id(control: pb.ModelSequenceBatching.Control, model: s
 
 
 def _pairs(control: pb.ModelSequenceBatching.Control) -> dict[str, int]:
-    counts = {
-        "int32_false_true": len(control.int32_false_true),
-        "fp32_false_true": len(control.fp32_false_true),
-        "bool_false_true": len(control.bool_false_true),
-    }
+    counts = {name: len(getattr(control, name)) for name in ("int32_false_true", "fp32_false_true", "bool_false_true")}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -293,9 +289,14 @@ def _validate_batch_tensors(message: pb.ModelConfig) -> None:
     outputs = {tensor.name for tensor in message.output}
     try:
         for batch_input in message.batch_input:
-            _validate_batch_input(batch_input, inputs)
+            _validate_kind(pb.BatchInput.Kind.items(), batch_input, "input")
+            if batch_input.data_type not in {pb.TYPE_INT32, pb.TYPE_FP32}:
+                raise ConfigError("batch input data type must be TYPE_INT32 or TYPE_FP32")
+            _validate_sources(batch_input.source_input, inputs)
         for batch_output in message.batch_output:
-            _validate_batch_output(batch_output, inputs, outputs)
+            _validate_kind(pb.BatchOutput.Kind.items(), batch_output, "output")
+            _validate_sources(batch_output.source_input, inputs)
+            _validate_targets(batch_output.target_name, outputs)
     except ConfigError as error:
         raise ConfigError(f"{error.message} for {message.name}") from error
 
@@ -352,35 +353,22 @@ def _reject_tensorrt_settings(tensor: pb.ModelInput | pb.ModelOutput, platform: 
         raise ConfigError(f"Non-linear IO format {direction} requires 3 dims")
 
 
-def _validate_batch_input(tensor: pb.BatchInput, inputs: set[str]) -> None:
-    kind = _kind_name(pb.BatchInput.Kind.items(), tensor.kind, "input")
+def _validate_kind(kinds: Iterable[tuple[str, int]], tensor: pb.BatchInput | pb.BatchOutput, direction: str) -> None:
+    kind = next((name for name, number in kinds if number == tensor.kind), None)
+    if kind is None:  # without its name, as in the reference
+        raise ConfigError(f"unknown batch {direction} kind ''")
     if len(tensor.source_input) != 1:
-        raise ConfigError(f"batch input kind '{kind}' expects 1 source input, got {len(tensor.source_input)}")
-    if tensor.data_type not in {pb.TYPE_INT32, pb.TYPE_FP32}:
-        raise ConfigError("batch input data type must be TYPE_INT32 or TYPE_FP32")
-    _validate_sources(tensor.source_input, inputs)
+        raise ConfigError(f"batch {direction} kind '{kind}' expects 1 source input, got {len(tensor.source_input)}")
 
 
-def _validate_batch_output(tensor: pb.BatchOutput, inputs: set[str], outputs: set[str]) -> None:
-    kind = _kind_name(pb.BatchOutput.Kind.items(), tensor.kind, "output")
-    if len(tensor.source_input) != 1:
-        raise ConfigError(f"batch output kind '{kind}' expects 1 source input, got {len(tensor.source_input)}")
-    _validate_sources(tensor.source_input, inputs)
+def _validate_targets(targets: Iterable[str], outputs: set[str]) -> None:
     seen: set[str] = set()
-    for name in tensor.target_name:
+    for name in targets:
         if name not in outputs:
             raise ConfigError(f"unknown target output name '{name}'")
         if name in seen:
             raise ConfigError(f"target output name '{name}' can only be specified once")
         seen.add(name)
-
-
-def _kind_name(kinds: Iterable[tuple[str, int]], kind: int, direction: str) -> str:
-    """The name of a kind. The error about an unknown one has no name, as in the reference."""
-    for name, number in kinds:
-        if number == kind:
-            return name
-    raise ConfigError(f"unknown batch {direction} kind ''")
 
 
 def _validate_sources(sources: Iterable[str], inputs: set[str]) -> None:

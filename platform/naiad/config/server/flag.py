@@ -56,11 +56,6 @@ class Kind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Supported:
-    """The server does what the flag asks for."""
-
-
-@dataclass(frozen=True, slots=True)
 class NoEffect:
     """The flag is accepted and changes nothing; `reason` says why and is logged when the flag is given."""
 
@@ -76,9 +71,6 @@ class Unsupported:
     is_harmless: Callable[[str], bool] = field(default=lambda _: False)
 
 
-Support = Supported | NoEffect | Unsupported
-
-
 @dataclass(frozen=True, slots=True)
 class Flag:
     """One flag."""
@@ -91,7 +83,7 @@ class Flag:
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
-    support: Support = field(default_factory=Supported)
+    support: NoEffect | Unsupported | None = None  # None: the server does what the flag asks for
     repeatable: bool = False  # every use adds a value; otherwise the last use counts
     same_as: str = ""
     own: bool = False  # Triton has no such flag. A prefix that is unique among Triton's flags stays unique despite it.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from naiad.config.server.flag import Flag, Supported, UsageError, is_truth_value
+from naiad.config.server.flag import Flag, UsageError, is_truth_value
 
 _MOST_ALTERNATIVES = 5
 
@@ -90,7 +90,7 @@ def _unknown_flag(name: str, text: str, by_name: Mapping[str, Flag], program: st
 
 def _ending_with(name: str, by_name: Mapping[str, Flag]) -> list[str]:
     """The flags whose first word is missing from a name: `http-port` and others for `port`; none if there are many."""
-    flags = (flag for flag in by_name.values() if isinstance(flag.support, Supported) and not flag.same_as)
+    flags = (flag for flag in by_name.values() if flag.support is None and not flag.same_as)
     found = [flag.name for flag in flags if flag.name.partition("-")[2] == name]
     return found if len(found) <= _MOST_ALTERNATIVES else []
 
