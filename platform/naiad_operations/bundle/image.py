@@ -10,11 +10,10 @@ Format: https://github.com/opencontainers/image-spec (image-layout.md, manifest.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from naiad.core.foreign_json import read_json
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.environments.elf import read_dynamic_section
 from naiad_operations.bundle.host import HOST_FOLDER, interpreter_arguments
-from naiad_operations.bundle.layers import ImageLayer, write_layer
+from naiad_operations.bundle.layers import ImageLayer, as_json, image_config, write_layer
 from naiad_operations.bundle.make import Bundle
 
 # Not root. OpenShift replaces the user with an arbitrary uid in group 0, so folders are writable for group 0.
@@ -33,12 +32,10 @@ IMAGE_USER = "65532:0"
 _AT = "naiad"
 _STORE = "var/lib/naiad"
 _PROGRAMS = "opt/tritonserver/bin"
-_CREATED = "1980-01-01T00:00:00Z"  # constant, so that the image's digest depends on its files only
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 _INDEX = "application/vnd.oci.image.index.v1+json"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-_STOP = "SIGTERM"
 
 
 def write_image(bundle: Bundle, options: ServerOptions, layout: Path, *, base: Path | None = None) -> str:
@@ -81,52 +78,20 @@ class _LayoutWriter:
             self._layer("environments", bundle.environments),
             self._layer("models", bundle.models, folders={_STORE: 0o775}),
         ]
-        image = self._image(config, layers, bundle, options)
-        config_descriptor = self._add_json(image, _CONFIG)
+        image = image_config(layers, self._architecture, _runtime_config(config, bundle, options))
         manifest = {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
-            "config": config_descriptor,
+            "config": self._add_blob(image, _CONFIG),
             "layers": [layer.descriptor for layer in layers],
         }
-        pointer = self._add_json(manifest, _MANIFEST)
+        pointer = self._add_blob(as_json(manifest), _MANIFEST)
         pointer["platform"] = {"architecture": self._architecture, "os": "linux"}
         pointer["annotations"] = {"org.opencontainers.image.ref.name": bundle.manifest.name}
         index = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [pointer]}
-        (self._layout / "index.json").write_bytes(_json(index))
-        (self._layout / "oci-layout").write_bytes(_json({"imageLayoutVersion": "1.0.0"}))
+        (self._layout / "index.json").write_bytes(as_json(index))
+        (self._layout / "oci-layout").write_bytes(as_json({"imageLayoutVersion": "1.0.0"}))
         return str(pointer["digest"])
-
-    def _image(
-        self, base: dict[str, Any], layers: Sequence[ImageLayer], bundle: Bundle, options: ServerOptions
-    ) -> dict[str, Any]:
-        ports = [options.http.port] * options.http.is_enabled + [options.grpc.port] * options.grpc.is_enabled
-        ports += [options.metrics.port] * options.metrics.is_enabled
-        environ = [variable for variable in base.get("Env", ()) if not variable.startswith(("NAIAD_STORE=", "HOME="))]
-        if not any(variable.startswith("PATH=") for variable in environ):
-            environ.append("PATH=/usr/local/bin:/usr/bin:/bin")
-        environ = [_with_programs(variable) if variable.startswith("PATH=") else variable for variable in environ]
-        history = [{"created": _CREATED, "created_by": layer.made_by} for layer in layers]
-        return {
-            "created": _CREATED,
-            "architecture": self._architecture,
-            "os": "linux",
-            "config": {
-                "User": IMAGE_USER,
-                "ExposedPorts": {f"{port}/tcp": {} for port in ports},
-                "Env": [*environ, f"NAIAD_STORE=/{_STORE}", "HOME=/tmp"],
-                "Entrypoint": [f"/{_AT}/{HOST_FOLDER}/bin/python3", *interpreter_arguments(), f"/{_AT}"],
-                "Volumes": {f"/{_STORE}": {}},
-                "WorkingDir": f"/{_AT}",
-                "StopSignal": _STOP,
-                "Labels": {
-                    "org.opencontainers.image.title": bundle.manifest.name,
-                    "org.opencontainers.image.version": bundle.manifest.naiad,
-                },
-            },
-            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in layers]},
-            "history": history,
-        }
 
     def _system(self, bundle: Bundle) -> ImageLayer:
         binaries = [member.source for member in bundle.host if member.source is not None]
@@ -150,11 +115,32 @@ class _LayoutWriter:
     ) -> ImageLayer:
         return write_layer(self._blobs, members, folders=folders, at=at, made_by=f"naiad bundle: {made_by}")
 
-    def _add_json(self, document: dict[str, Any], media_type: str) -> dict[str, Any]:
-        data = _json(document)
+    def _add_blob(self, data: bytes, media_type: str) -> dict[str, Any]:
         digest = hashlib.sha256(data).hexdigest()
         (self._blobs / digest).write_bytes(data)
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+
+
+def _runtime_config(base: dict[str, Any], bundle: Bundle, options: ServerOptions) -> dict[str, Any]:
+    """How a container starts the server, and what it inherits of the *base* image."""
+    ports = [each.port for each in (options.http, options.grpc, options.metrics) if each.is_enabled]
+    environ = [variable for variable in base.get("Env", ()) if not variable.startswith(("NAIAD_STORE=", "HOME="))]
+    if not any(variable.startswith("PATH=") for variable in environ):
+        environ.append("PATH=/usr/local/bin:/usr/bin:/bin")
+    environ = [_with_programs(variable) if variable.startswith("PATH=") else variable for variable in environ]
+    return {
+        "User": IMAGE_USER,
+        "ExposedPorts": {f"{port}/tcp": {} for port in ports},
+        "Env": [*environ, f"NAIAD_STORE=/{_STORE}", "HOME=/tmp"],
+        "Entrypoint": [f"/{_AT}/{HOST_FOLDER}/bin/python3", *interpreter_arguments(), f"/{_AT}"],
+        "Volumes": {f"/{_STORE}": {}},
+        "WorkingDir": f"/{_AT}",
+        "StopSignal": "SIGTERM",
+        "Labels": {
+            "org.opencontainers.image.title": bundle.manifest.name,
+            "org.opencontainers.image.version": bundle.manifest.naiad,
+        },
+    }
 
 
 def _tritonserver_program() -> OutputMember:
@@ -202,10 +188,6 @@ def _chosen(base: Path, index: dict[str, Any], architecture: str) -> dict[str, A
         document: dict[str, Any] = read_json(blob_path(base, entry["digest"]).read_bytes())
         return _chosen(base, document, architecture) if "manifests" in document else document
     raise BundleError(f"cannot build on --base={base}: it has no image for {architecture}")
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, indent=1).encode()
 
 
 def blob_path(layout: Path, digest: str) -> Path:

@@ -6,6 +6,7 @@ Format: https://github.com/opencontainers/image-spec/blob/v1.1.0/layer.md.
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import tempfile
 from collections.abc import Iterable
@@ -17,6 +18,8 @@ from naiad.environments.archives.archive_writer import MTIME, HashedOutput, Outp
 from naiad.environments.archives.parallel_gzip import STORED, gzip_writer
 from naiad.models.artifacts.manifest import LAYER_GZIP
 
+_CREATED = "1980-01-01T00:00:00Z"  # constant, so that an image's digest depends on its files only
+
 
 @dataclass(frozen=True, slots=True)
 class ImageLayer:
@@ -25,6 +28,26 @@ class ImageLayer:
     descriptor: dict[str, Any]
     diff_id: str
     made_by: str
+
+
+def image_config(layers: Iterable[ImageLayer], architecture: str, config: dict[str, Any]) -> bytes:
+    """The configuration of an image with these layers (config.md of the format)."""
+    written = list(layers)
+    return as_json(
+        {
+            "created": _CREATED,
+            "architecture": architecture,
+            "os": "linux",
+            "config": config,
+            "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in written]},
+            "history": [{"created": _CREATED, "created_by": layer.made_by} for layer in written],
+        }
+    )
+
+
+def as_json(document: dict[str, Any]) -> bytes:
+    """A document of an image, in the same bytes each time."""
+    return json.dumps(document, indent=1).encode()
 
 
 def write_layer(

@@ -6,9 +6,7 @@ model, so that a registry stores an unchanged part once. Everything is below the
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -39,19 +37,24 @@ from naiad.sources.registry.references import Reference
 from naiad_operations.bundle.bill_of_materials import EnvironmentFacts, bill_of_materials
 from naiad_operations.bundle.environments import BundledEnvironments
 from naiad_operations.bundle.image import architecture_of, blob_path, read_base
-from naiad_operations.bundle.layers import ImageLayer, write_layer
+from naiad_operations.bundle.layers import ImageLayer, as_json, image_config, write_layer
 from naiad_operations.bundle.manifest import digests_of
 from naiad_operations.bundle.models import CollectedLayout, CollectedModels, collect_models
 from naiad_operations.bundle.records import PushRecords, StaleRecordError, state_of_members
 
-_log = logging.getLogger("naiad.bundle")
 # Files of a model with at least so many bytes have their own layer: a change of code does not send weights again.
 _LARGE_FILE = 16 << 20
 _LAYER_LIMIT = 120  # container engines mount at most 127 layers
-_CREATED = "1980-01-01T00:00:00Z"  # constant, so that the digest depends on the files only
 _BACKENDS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/backends"
 _ENVIRONMENTS = f"{TOP_FOLDER}/{HIDDEN_FOLDER}/environments"
 _SBOM_NAME = "sbom.cdx.json"
+# Kinds of layers by the folder, in their order: environments precede models, because they change less often.
+_KINDS = {
+    "environments": LayerKind.ENVIRONMENT,
+    "backends": LayerKind.BACKEND,
+    "models": LayerKind.MODEL,
+    "sbom": LayerKind.BILL_OF_MATERIALS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def write_repository(
             key_id, data = sign_statement(statement, key)
             layer = ArtifactLayer(kind=LayerKind.SIGNATURE, name=f"{key_id}.json")
             writer.add(layer, [OutputMember(name=f"{TOP_FOLDER}/{layer.folder}", data=data)])
-    return writer.image((*environments.notes, *_notes(writer)))
+    return writer.image((*environments.notes, *_notes(writer.count)))
 
 
 class _ImageWriter:
@@ -190,16 +193,7 @@ class _ImageWriter:
 
     def image(self, notes: tuple[str, ...]) -> RepositoryImage:
         written = [*self._base_layers, *(layer for _, layer in self._layers)]
-        config = _json(
-            {
-                "created": _CREATED,
-                "architecture": architecture_of(host_platform()),
-                "os": "linux",
-                "config": self._base,
-                "rootfs": {"type": "layers", "diff_ids": [layer.diff_id for layer in written]},
-                "history": [{"created": _CREATED, "created_by": layer.made_by} for layer in written],
-            }
-        )
+        config = image_config(written, architecture_of(host_platform()), self._base)
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST_TYPE,
@@ -209,7 +203,7 @@ class _ImageWriter:
             "annotations": {"naiad.version": __version__},
         }
         return RepositoryImage(
-            manifest=_json(manifest),
+            manifest=as_json(manifest),
             config=config,
             layers=tuple(layer for layer, _ in self._layers),
             blobs=self._blobs,
@@ -222,13 +216,13 @@ def _made_by(layer: ArtifactLayer) -> str:
 
 
 def _parts(members: Mapping[str, OutputMember]) -> dict[ArtifactLayer, list[OutputMember]]:
-    """The members of each layer. Environments precede models: they change less often."""
+    """The members of each layer, in the order of the kinds."""
     parts: dict[ArtifactLayer, list[OutputMember]] = {}
     for name in sorted(members):
         # The archive of an environment may not be written yet, and has a layer of its own whatever its size.
         size = 0 if name.startswith(_ENVIRONMENTS) else members[name].size
         parts.setdefault(_layer_of(name, size), []).append(members[name])
-    order = (LayerKind.ENVIRONMENT, LayerKind.BACKEND, LayerKind.MODEL, LayerKind.BILL_OF_MATERIALS)
+    order = list(_KINDS.values())
     keys = sorted(parts, key=lambda part: (order.index(part.kind), part.name, part.file))
     return {part: parts[part] for part in keys}
 
@@ -238,12 +232,7 @@ def _layer_of(path: str, size: int) -> ArtifactLayer:
     if first != HIDDEN_FOLDER:
         file = "/".join(rest) if size >= _LARGE_FILE else ""
         return ArtifactLayer(kind=LayerKind.MODEL, name=first, file=file)
-    kinds = {
-        "backends": LayerKind.BACKEND,
-        "environments": LayerKind.ENVIRONMENT,
-        "sbom": LayerKind.BILL_OF_MATERIALS,
-    }
-    return ArtifactLayer(kind=kinds[rest[0]], name=rest[1])
+    return ArtifactLayer(kind=_KINDS[rest[0]], name=rest[1])
 
 
 def _uses(collected: CollectedModels, part: ArtifactLayer) -> tuple[str, ...]:
@@ -280,14 +269,6 @@ def _sbom(
     return OutputMember(name=f"{TOP_FOLDER}/{HIDDEN_FOLDER}/sbom/{_SBOM_NAME}", data=data)
 
 
-def _notes(writer: _ImageWriter) -> Sequence[str]:
-    notes = []
-    if writer.count > _LAYER_LIMIT:
-        notes.append(
-            f"{writer.count} layers: naiad pulls any number, but container engines, such as KServe's, mount at most 127"
-        )
-    return notes
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, indent=1).encode()
+def _notes(count: int) -> Iterator[str]:
+    if count > _LAYER_LIMIT:
+        yield f"{count} layers: naiad pulls any number, but container engines, such as KServe's, mount at most 127"

@@ -6,24 +6,24 @@ import difflib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import naiad
 from naiad.cli.command_line import CommandLine, run_command, server_flag, usage, with_server_flags
 from naiad.config.server.command_line import read_options
 from naiad.config.server.console_options import LOOPBACK
-from naiad.config.server.flag import Flag, Kind, UsageError
-from naiad.config.server.flag_values import FlagValues
+from naiad.config.server.flag import Flag, UsageError
 from naiad.config.server.getopt import split_arguments
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import DeploymentError
 from naiad_operations.bundle.manifest import RUN, read_manifest
-from naiad_operations.deploy.docker import PATH_FLAGS, compose, default_base, default_package, dockerfile
+from naiad_operations.deploy.docker import PATH_FLAGS, compose, default_package, dockerfile
 from naiad_operations.deploy.kserve import MODELS, inference_service, serving_runtime
-from naiad_operations.deploy.kubernetes import Pod, Targets, autoscaler, deployment, monitor, network_policy
-from naiad_operations.deploy.server import DeployedServer, describe_server, is_label
+from naiad_operations.deploy.kubernetes import autoscaler, check_pod, deployment, monitor, network_policy
+from naiad_operations.deploy.options import DeployOptions
+from naiad_operations.deploy.server import DeployedServer, describe_server
 from naiad_operations.deploy.systemd import unit
 
 _PROGRAM = "naiad deploy systemd|compose|dockerfile|kubernetes|kserve"
@@ -32,86 +32,6 @@ _PRIVATE_FOLDERS = ("/tmp", "/var/tmp")  # noqa: S108 - compared with, not used
 _DRAIN_SECONDS = "15"  # three readiness probes of Kubernetes fail within 15 s (`kubernetes.container`)
 # The ports and the folder with which KServe's documentation starts Triton.
 _KSERVE_FLAGS = (f"--model-repository={MODELS}", "--http-port=8080", "--grpc-port=9000")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeployOptions:
-    """The flags of `naiad deploy`."""
-
-    name: str = own_option(
-        "name", "Name of the unit, the service, the image or the Kubernetes objects.", default="naiad"
-    )
-    output: Path | None = own_option("output", "File to write; default: standard output.", read=FlagValues.path)
-    replaces: bool = own_option("force", "Replace an existing file.", Kind.NOTHING)
-    memory: str = own_option("memory", "Memory limit: 8G (systemd, compose), 8Gi.")
-    cpus: str = own_option("cpus", "CPU limit.")
-    gpus: int = own_option("gpus", "Number of GPUs; systemd: 1 makes devices visible.", Kind.INTEGER, "0", low=0)
-    bundle: Path | None = own_option(
-        "unpacked-bundle",
-        "Start this bundle; systemd: its folder; else: what the image contains.",
-        read=lambda values, name: Path(values.text(name)).absolute() if values.has(name) else None,
-    )
-    image: str = own_option(
-        "image",
-        "Container image; one of `naiad bundle --oci` has its own flags. compose: default is to build the Dockerfile.",
-    )
-    namespace: str = own_option(
-        "namespace", "Namespace of the objects; also selects the pods in queries of Prometheus."
-    )
-    replicas: int = own_option(
-        "replicas", "Number of pods; with --max-replicas the smallest number.", Kind.INTEGER, "1", low=0
-    )
-    max_replicas: int = own_option(
-        "max-replicas",
-        "Largest number of pods; adds an autoscaler by queue time and pending requests.",
-        Kind.INTEGER,
-        "0",
-        low=0,
-    )
-    target_queue_ms: int = own_option(
-        "target-queue-ms", "Mean queue time at which a pod is added.", Kind.INTEGER, "50", low=1
-    )
-    target_pending: int = own_option(
-        "target-pending", "Pending requests of each pod at which one is added.", Kind.INTEGER, "8", low=1
-    )
-    uses_keda: bool = own_option(
-        "keda",
-        "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace.",
-        Kind.NOTHING,
-    )
-    prometheus: str = own_option("prometheus-url", "Prometheus that KEDA queries.")
-    has_monitor: bool = own_option(
-        "pod-monitor", "Add a PodMonitor of the Prometheus operator (kubernetes).", Kind.NOTHING
-    )
-    has_policy: bool = own_option(
-        "network-policy", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes).", Kind.NOTHING
-    )
-    allowed: list[str] = own_option(
-        "allow-namespace", "Namespace that may connect, too; implies --network-policy.", repeatable=True
-    )
-    no_surge: bool = own_option(
-        "no-surge",
-        "A new release stops each pod before it starts the next: for the last GPU (kubernetes).",
-        Kind.NOTHING,
-    )
-    models_claim: str = own_option("models-claim", "PersistentVolumeClaim with the repositories (kubernetes).")
-    store_claim: str = own_option("store-claim", "PersistentVolumeClaim for the store; default: an emptyDir.")
-    uid: int | None = own_option("uid", "User id to run as; default: the image's user.", Kind.INTEGER, low=1)
-    is_for_cluster: bool = own_option("cluster", "Write a ClusterServingRuntime (kserve).", Kind.NOTHING)
-    storage_uri: str = own_option("storage-uri", "Add an InferenceService of these models (kserve).")
-    is_standard: bool = own_option(
-        "standard", "The InferenceService uses Deployments instead of Knative (kserve).", Kind.NOTHING
-    )
-    canary_percent: int | None = own_option(
-        "canary-percent", "Share of the requests for the newest revision (kserve).", Kind.INTEGER, low=0, high=100
-    )
-    base: str = own_option("base", "Image to build on; default: python:X.Y-slim of this Python (dockerfile).")
-    package: str = own_option(
-        "package", "What pip installs: a requirement or a wheel; default: this version (dockerfile)."
-    )
-    system_packages: list[str] = own_option(
-        "apt", "Package of Debian to install, such as libgomp1 (dockerfile).", repeatable=True
-    )
 
 
 OWN_FLAGS = flags_of("Deployment (also takes all flags of the server; the server starts with them)", DeployOptions)
@@ -163,7 +83,7 @@ def _systemd(line: CommandLine, own: DeployOptions) -> str:
                 file=sys.stderr,
             )
     command = [str(Path(sys.executable).with_name("naiad")), "serve"] if own.bundle is None else [str(own.bundle / RUN)]
-    return unit(server, command, memory=own.memory, cpus=own.cpus, gpus=own.gpus > 0)
+    return unit(server, command, own)
 
 
 def _hidden_folder(flag: str) -> str | None:
@@ -182,64 +102,34 @@ def _dockerfile(line: CommandLine, own: DeployOptions) -> str:
             "--no-deps`, and name it with --package=FILE.whl",
             file=sys.stderr,
         )
-    return dockerfile(
-        server,
-        base=own.base or default_base(),
-        package=own.package or default_package(options),
-        system_packages=own.system_packages,
-        context=Path.cwd(),
-    )
+    return dockerfile(server, own, package=own.package or default_package(options), context=Path.cwd())
 
 
 def _compose(line: CommandLine, own: DeployOptions) -> str:
-    _, server = _described(line, own, line.server, drains=False)
-    return compose(
-        server,
-        image=own.image,
-        context=Path.cwd(),
-        file=own.output,
-        memory=own.memory,
-        cpus=own.cpus,
-        gpus=own.gpus,
-        uid=own.uid,
-    )
+    return compose(_described(line, own, line.server, drains=False)[1], own, context=Path.cwd())
 
 
 def _kubernetes(line: CommandLine, own: DeployOptions) -> str:
     server = _server(line, own, line.server)
-    pod = _pod(own)
-    made = [deployment(server, pod)]
+    check_pod(own)
+    made = [deployment(server, own)]
     if own.has_policy or own.allowed:
-        made.append(network_policy(server, pod, own.allowed))
-    if pod.is_monitored:
-        # KEDA queries the metrics themselves.
-        made.append(monitor(server, pod, records=bool(pod.max_replicas) and not own.uses_keda))
-    if pod.max_replicas:
-        made.append(autoscaler(server, pod, _targets(own), keda=own.uses_keda))
+        made.append(network_policy(server, own))
+    if own.is_monitored:
+        made.append(monitor(server, own))
+    if own.max_replicas:
+        made.append(autoscaler(server, own))
     return "---\n".join(made)
 
 
 def _kserve(line: CommandLine, own: DeployOptions) -> str:
     # Flags that the user gives come last, so that they override KServe's.
     server = _server(line, own, [*split_arguments(_KSERVE_FLAGS, SERVER_FLAGS, _PROGRAM)[0], *line.server])
-    pod = _pod(own)
-    made = [serving_runtime(server, pod, cluster=own.is_for_cluster)]
+    check_pod(own)
+    made = [serving_runtime(server, own)]
     if own.storage_uri:
-        made.append(
-            inference_service(
-                server,
-                pod,
-                own.storage_uri,
-                is_standard=own.is_standard or own.uses_keda,
-                canary_percent=own.canary_percent,
-                targets=_targets(own) if own.uses_keda else None,
-            )
-        )
+        made.append(inference_service(server, own))
     return "---\n".join(made)
-
-
-def _targets(own: DeployOptions) -> Targets:
-    return Targets(queue_milliseconds=own.target_queue_ms, pending=own.target_pending, prometheus=own.prometheus)
 
 
 _WRITERS: dict[str, Callable[[CommandLine, DeployOptions], str]] = {
@@ -303,34 +193,6 @@ def _described(
             file=sys.stderr,
         )
     return options, describe_server(own.name, options, flags)
-
-
-def _pod(own: DeployOptions) -> Pod:
-    if not own.image:
-        raise DeploymentError(
-            "cannot describe a pod: no image is named; add --image=IMAGE, such as one made by `naiad bundle --oci`"
-        )
-    if own.namespace and not is_label(own.namespace):
-        raise DeploymentError(
-            f"cannot use --namespace={own.namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; the "
-            "first and last are not '-'"
-        )
-    if own.uses_keda and not own.max_replicas:
-        raise DeploymentError("cannot use --keda: the largest number of pods is missing; add --max-replicas=N")
-    pod = Pod(
-        image=own.image,
-        namespace=own.namespace or None,
-        gpus=own.gpus,
-        replicas=own.replicas,
-        max_replicas=own.max_replicas,
-        # Autoscalers need the metrics of the pods.
-        is_monitored=own.has_monitor or own.max_replicas > 0,
-        has_surge=not own.no_surge,
-        models_claim=own.models_claim,
-        store_claim=own.store_claim,
-        uid=own.uid,
-    )
-    return replace(pod, cpus=own.cpus or pod.cpus, memory=own.memory or pod.memory)
 
 
 def with_absolute_path(flag: str) -> str:

@@ -20,6 +20,7 @@ import naiad
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import DeploymentError
 from naiad.sources.storage.opening import EXTRAS
+from naiad_operations.deploy.options import DeployOptions
 from naiad_operations.deploy.server import READY, STORE, DeployedServer
 from naiad_operations.deploy.templates import render
 
@@ -40,9 +41,7 @@ _BYTES = re.compile(r"\d+(\.\d+)?([bkmg]b?)?", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
-def dockerfile(
-    server: DeployedServer, *, base: str, package: str, system_packages: Sequence[str], context: Path
-) -> str:
+def dockerfile(server: DeployedServer, options: DeployOptions, *, package: str, context: Path) -> str:
     """The text of the Dockerfile; *package* is a requirement for pip, or a wheel in the build context, with extras."""
     flags, placed = _place_files(server.flags)
     wheel, requirement = _wheel(package, context)
@@ -53,8 +52,9 @@ def dockerfile(
         name=server.name,
         ports="".join(f" -p {port}:{port}" for port in server.ports.values()),
         mounts="".join(secrets),
-        base=base,
-        system=_system(system_packages),
+        # Models without an environment run under the Python of the server.
+        base=options.base or f"python:{sys.version_info.major}.{sys.version_info.minor}-slim",
+        system=_system(options.system_packages),
         wheel=wheel,
         package=shlex.quote(requirement),
         user=_IMAGE_USER,
@@ -72,11 +72,6 @@ def _health_command(server: DeployedServer) -> list[str]:
     scheme, more = ("https", ", context=ssl._create_unverified_context()") if server.uses_tls else ("http", "")
     url = f"{scheme}://127.0.0.1:{server.ports['http']}{READY}"
     return ["python3", "-c", f"import ssl, urllib.request as r; r.urlopen({url!r}, timeout=4{more})"]
-
-
-def default_base() -> str:
-    """The image of this Python: models without an environment run under the Python of the server."""
-    return f"python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 
 
 def default_package(options: ServerOptions) -> str:
@@ -131,23 +126,10 @@ def _prefetch(flags: Sequence[str]) -> str:
     return f"RUN naiad env prefetch {' '.join(map(shlex.quote, used))}"
 
 
-def compose(
-    server: DeployedServer,
-    *,
-    context: Path,
-    image: str = "",
-    file: Path | None = None,
-    memory: str = "",
-    cpus: str = "",
-    gpus: int = 0,
-    uid: int | None = None,
-) -> str:
-    """The text of the file for Compose; empty texts set nothing.
-
-    Args:
-        context: Folder of the Dockerfile that makes the image, where *image* is empty.
-        file: The file to write; its folder is where relative paths begin. None for one in the current folder.
-    """
+def compose(server: DeployedServer, options: DeployOptions, *, context: Path) -> str:
+    """The text of the file for Compose, without an image of its own with that of the Dockerfile in *context*."""
+    image, file = options.image, options.output
+    # Relative paths begin in the folder of the file.
     folder = context if file is None else file.absolute().parent
     flags, placed = _place_files(server.flags)
     # An image that the Dockerfile makes has the flags and the folders; secrets are mounted in either case.
@@ -170,29 +152,26 @@ def compose(
         build=None if image else build,
         image=image or server.name,
         command=flags if image and flags else None,
-        user=None if uid is None else f"{uid}:0",
+        user=None if options.uid is None else f"{options.uid}:0",
         ports=[f"{port}:{port}" for port in server.ports.values()],
         mounts=mounts or None,
         health=["CMD", *_health_command(server)],
         grace=server.grace,
-        limits=_resources(memory, cpus, gpus),
+        limits=_resources(options),
         volumes={"store": {}} if has_volume else None,
     )
 
 
-def _resources(memory: str, cpus: str, gpus: int) -> dict[str, Any] | None:
-    limits = {}
-    if cpus:
-        if not _NUMBER.fullmatch(cpus) or not float(cpus):
-            raise DeploymentError(f"cannot use --cpus={cpus}: expected a number of processors, such as 1.5")
-        limits["cpus"] = cpus
-    if memory:
-        if not _BYTES.fullmatch(memory):
-            raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of Docker, such as 8G")
-        limits["memory"] = memory
+def _resources(options: DeployOptions) -> dict[str, Any] | None:
+    cpus, memory = options.cpus, options.memory
+    if cpus and (not _NUMBER.fullmatch(cpus) or not float(cpus)):
+        raise DeploymentError(f"cannot use --cpus={cpus}: expected a number of processors, such as 1.5")
+    if memory and not _BYTES.fullmatch(memory):
+        raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of Docker, such as 8G")
+    limits = {name: value for name, value in (("cpus", cpus), ("memory", memory)) if value}
     resources: dict[str, Any] = {"limits": limits} if limits else {}
-    if gpus:
-        device = {"driver": "nvidia", "count": gpus, "capabilities": ["gpu"]}
+    if options.gpus:
+        device = {"driver": "nvidia", "count": options.gpus, "capabilities": ["gpu"]}
         resources["reservations"] = {"devices": [device]}
     return {"resources": resources} if resources else None
 

@@ -8,73 +8,59 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from naiad.core.errors import DeploymentError
-from naiad_operations.deploy.server import STORE, DeployedServer
+from naiad_operations.deploy.options import DeployOptions
+from naiad_operations.deploy.server import STORE, DeployedServer, is_label
 from naiad_operations.deploy.templates import render
 
 _CPUS = re.compile(r"\d+(\.\d+)?|\d+m")
 _MEMORY = re.compile(r"\d+(\.\d+)?([KMGTPE]i|[kMGTPE])?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """The settings of a pod."""
+def check_pod(options: DeployOptions) -> None:
+    """Reject settings of pods that are missing, or that Kubernetes would reject."""
+    if not options.image:
+        raise DeploymentError(
+            "cannot describe a pod: no image is named; add --image=IMAGE, such as one made by `naiad bundle --oci`"
+        )
+    if options.namespace and not is_label(options.namespace):
+        raise DeploymentError(
+            f"cannot use --namespace={options.namespace}: a namespace has 1 to 63 lowercase letters, digits and '-'; "
+            "the first and last are not '-'"
+        )
+    if options.cpus and not _CPUS.fullmatch(options.cpus):
+        raise DeploymentError(f"cannot use --cpus={options.cpus}: expected a number of processors, such as 2 or 500m")
+    if options.memory:
+        check_memory(options.memory)
+    if 0 < options.max_replicas < options.replicas:
+        raise DeploymentError(
+            f"cannot use --max-replicas={options.max_replicas}: it is less than --replicas={options.replicas}"
+        )
+    if options.prometheus and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", options.prometheus):
+        raise DeploymentError(
+            f"cannot use --prometheus-url={options.prometheus}: expected a URL, such as "
+            "http://prometheus-operated.monitoring.svc:9090"
+        )
+    if options.uses_keda:
+        _check_keda(options)
 
-    image: str
-    namespace: str | None = None
-    cpus: str = "2"
-    memory: str = "4Gi"
-    gpus: int = 0
-    replicas: int = 1
-    max_replicas: int = 0
-    is_monitored: bool = False  # whether a PodMonitor names the metrics port, so that annotations need not
-    # Whether a new release starts one pod more before it stops an old one. It cannot where the new pod needs what the
-    # old one holds: the last GPU, or a volume that only one node mounts.
-    has_surge: bool = True
-    models_claim: str = ""  # PersistentVolumeClaim that is mounted at the folders of the repositories; empty for none
-    store_claim: str = ""  # PersistentVolumeClaim for the store; empty for an emptyDir, which is deleted with the pod
-    uid: int | None = None
 
-    def __post_init__(self) -> None:
-        if not _CPUS.fullmatch(self.cpus):
-            raise DeploymentError(f"cannot use --cpus={self.cpus}: expected a number of processors, such as 2 or 500m")
-        check_memory(self.memory)
-        if self.max_replicas and self.max_replicas < self.replicas:
-            raise DeploymentError(
-                f"cannot use --max-replicas={self.max_replicas}: it is less than --replicas={self.replicas}"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Targets:
-    """The load at which the autoscaler adds pods; *prometheus* is the URL that KEDA queries, empty if nothing does."""
-
-    queue_milliseconds: int = 50
-    pending: int = 8
-    prometheus: str = ""
-
-    def __post_init__(self) -> None:
-        if self.prometheus and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", self.prometheus):
-            raise DeploymentError(
-                f"cannot use --prometheus-url={self.prometheus}: expected a URL, such as "
-                "http://prometheus-operated.monitoring.svc:9090"
-            )
-
-    def check_keda(self, pod: Pod) -> None:
-        if not self.prometheus:
-            raise DeploymentError(
-                "cannot use --keda: the address of Prometheus is missing; add --prometheus-url=URL, such as "
-                "http://prometheus-operated.monitoring.svc:9090"
-            )
-        if not pod.namespace:
-            raise DeploymentError(
-                "cannot use --keda: the namespace is missing, and its queries would count the requests of servers with "
-                "this name in all namespaces; add --namespace=NAME"
-            )
+def _check_keda(options: DeployOptions) -> None:
+    if not options.max_replicas:
+        raise DeploymentError("cannot use --keda: the largest number of pods is missing; add --max-replicas=N")
+    if not options.prometheus:
+        raise DeploymentError(
+            "cannot use --keda: the address of Prometheus is missing; add --prometheus-url=URL, such as "
+            "http://prometheus-operated.monitoring.svc:9090"
+        )
+    if not options.namespace:
+        raise DeploymentError(
+            "cannot use --keda: the namespace is missing, and its queries would count the requests of servers with "
+            "this name in all namespaces; add --namespace=NAME"
+        )
 
 
 def check_memory(memory: str) -> None:
@@ -83,66 +69,69 @@ def check_memory(memory: str) -> None:
         raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of Kubernetes, such as 8Gi or 8G")
 
 
-def deployment(server: DeployedServer, pod: Pod) -> str:
+def deployment(server: DeployedServer, options: DeployOptions) -> str:
     """The Deployment, whose pods a new release replaces one by one, its Service, and its PodDisruptionBudget."""
     ports = [{"name": name, "port": port, "targetPort": name} for name, port in server.ports.items()]
     return render(
         "deployment.yaml",
         name=server.name,
-        namespace=pod.namespace,
+        namespace=options.namespace or None,
         # An autoscaler owns the number: with a number here, each `kubectl apply` would undo its work.
-        replicas=None if pod.max_replicas else pod.replicas,
-        surge=1 if pod.has_surge else 0,
-        unavailable=0 if pod.has_surge else 1,
-        annotations={} if pod.is_monitored else scraping(server),
-        uid=pod.uid,
+        replicas=None if options.max_replicas else options.replicas,
+        # A release starts one pod more before it stops an old one, unless the new pod needs what the old one holds: the
+        # last GPU, or a volume that only one node mounts.
+        surge=0 if options.no_surge else 1,
+        unavailable=1 if options.no_surge else 0,
+        annotations={} if options.is_monitored else scraping(server),
+        uid=options.uid,
         grace=server.grace,
         spread=topology_spread({"app.kubernetes.io/name": "naiad", "app.kubernetes.io/instance": server.name}),
-        container=container(server, pod, "naiad", [*server.ports]),
-        volumes=volumes(server, pod),
+        container=container(server, options, "naiad", [*server.ports]),
+        volumes=volumes(server, options),
         service_ports=ports,
     )
 
 
-def network_policy(server: DeployedServer, pod: Pod, namespaces: Sequence[str]) -> str:
+def network_policy(server: DeployedServer, options: DeployOptions) -> str:
     """The NetworkPolicy: the server's and these namespaces may connect, and all to the metrics, for Prometheus."""
     own: dict[str, Any] = {"podSelector": {}}
-    others = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}} for name in namespaces]
+    others = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}} for name in options.allowed]
     clients = [{"port": name, "protocol": "TCP"} for name in server.ports if name != "metrics"]
     ingress: list[dict[str, Any]] = [{"from": [own, *others], "ports": clients}]
     if "metrics" in server.ports:
         ingress.append({"from": [{"namespaceSelector": {}}], "ports": [{"port": "metrics", "protocol": "TCP"}]})
-    return render("network_policy.yaml", name=server.name, namespace=pod.namespace, ingress=ingress)
+    return render("network_policy.yaml", name=server.name, namespace=options.namespace or None, ingress=ingress)
 
 
-def monitor(server: DeployedServer, pod: Pod, *, records: bool) -> str:
-    """The PodMonitor, and the PrometheusRule with alerts; with *records* also the series that autoscalers read."""
+def monitor(server: DeployedServer, options: DeployOptions) -> str:
+    """The PodMonitor, and the PrometheusRule with alerts and the series that the autoscaler reads."""
     if "metrics" not in server.ports:
         raise DeploymentError("cannot monitor the pods with --allow-metrics=false: enable metrics")
-    pods = _selector(server, pod)
-    series = render("recorded_series.yaml", name=server.name, pods=pods) if records else None
-    return render("pod_monitor.yaml", name=server.name, namespace=pod.namespace, pods=pods, series=series)
+    pods = _selector(server, options)
+    # KEDA queries the metrics themselves.
+    has_records = options.max_replicas and not options.uses_keda
+    series = render("recorded_series.yaml", name=server.name, pods=pods) if has_records else None
+    namespace = options.namespace or None
+    return render("pod_monitor.yaml", name=server.name, namespace=namespace, pods=pods, series=series)
 
 
-def autoscaler(server: DeployedServer, pod: Pod, targets: Targets, *, keda: bool) -> str:
+def autoscaler(server: DeployedServer, options: DeployOptions) -> str:
     """The HorizontalPodAutoscaler, or the ScaledObject of KEDA, which queries Prometheus itself."""
-    if keda:
-        targets.check_keda(pod)
     return render(
-        "scaled_object.yaml" if keda else "autoscaler.yaml",
+        "scaled_object.yaml" if options.uses_keda else "autoscaler.yaml",
         name=server.name,
-        namespace=pod.namespace,
-        least=max(pod.replicas, 1),
-        most=pod.max_replicas,
-        queue=targets.queue_milliseconds,
-        pending=targets.pending,
-        prometheus=targets.prometheus,
-        pods=_selector(server, pod),
+        namespace=options.namespace or None,
+        least=max(options.replicas, 1),
+        most=options.max_replicas,
+        queue=options.target_queue_ms,
+        pending=options.target_pending,
+        prometheus=options.prometheus,
+        pods=_selector(server, options),
     )
 
 
-def _selector(server: DeployedServer, pod: Pod) -> str:
-    place = f'namespace="{pod.namespace}", ' if pod.namespace else ""
+def _selector(server: DeployedServer, options: DeployOptions) -> str:
+    place = f'namespace="{options.namespace}", ' if options.namespace else ""
     # Prometheus replaces what its names of labels cannot contain.
     return f'{place}app_kubernetes_io_instance="{server.name}"'
 
@@ -160,33 +149,35 @@ def topology_spread(selected: dict[str, str]) -> list[dict[str, Any]]:
     ]
 
 
-def container(server: DeployedServer, pod: Pod, name: str, ports: Sequence[str], user: str | None = None) -> str:
+def container(
+    server: DeployedServer, options: DeployOptions, name: str, ports: Sequence[str], user: str | None = None
+) -> str:
     """The container of a pod with these ports; *user* has further lines of its security context."""
-    resources: dict[str, Any] = {"cpu": pod.cpus, "memory": pod.memory}
-    if pod.gpus:
-        resources["nvidia.com/gpu"] = str(pod.gpus)
+    resources: dict[str, Any] = {"cpu": options.cpus or "2", "memory": options.memory or "4Gi"}
+    if options.gpus:
+        resources["nvidia.com/gpu"] = str(options.gpus)
     mounts = [{"name": "store", "mountPath": STORE}, {"name": "temporary", "mountPath": "/tmp"}]  # noqa: S108 - its own
     return render(
         "container.yaml",
         container_name=name,
-        image=pod.image,
+        image=options.image,
         args=list(server.flags) or None,
         ports=[{"name": port, "containerPort": server.ports[port], "protocol": "TCP"} for port in ports],
         probed="port: http, scheme: HTTPS" if server.uses_tls else "port: http",
         resources=resources,
         user=user,
-        mounts=mounts + (model_mounts(server.folders) if pod.models_claim else []),
+        mounts=mounts + (model_mounts(server.folders) if options.models_claim else []),
     )
 
 
-def volumes(server: DeployedServer, pod: Pod) -> list[dict[str, Any]]:
+def volumes(server: DeployedServer, options: DeployOptions) -> list[dict[str, Any]]:
     """The volumes of the pod: the store, temporary files, and the models if a claim has them."""
     store: dict[str, Any] = (
-        {"persistentVolumeClaim": {"claimName": pod.store_claim}} if pod.store_claim else {"emptyDir": {}}
+        {"persistentVolumeClaim": {"claimName": options.store_claim}} if options.store_claim else {"emptyDir": {}}
     )
     mounted: list[dict[str, Any]] = [{"name": "store", **store}, {"name": "temporary", "emptyDir": {}}]
-    if pod.models_claim and server.folders:
-        mounted.append(model_volume(pod.models_claim))
+    if options.models_claim and server.folders:
+        mounted.append(model_volume(options.models_claim))
     return mounted
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from naiad.core.errors import DeploymentError
+from naiad_operations.deploy.options import DeployOptions
 from naiad_operations.deploy.server import DeployedServer
 from naiad_operations.deploy.templates import render
 
@@ -13,10 +14,9 @@ _UNPRIVILEGED_PORT = 1024  # lower ports need CAP_NET_BIND_SERVICE
 _MEMORY = re.compile(r"\d+(\.\d+)?[KMGTPE]?|\d+(\.\d+)?%|infinity")
 
 
-def unit(
-    server: DeployedServer, command: Sequence[str], *, memory: str = "", cpus: str = "", gpus: bool = False
-) -> str:
+def unit(server: DeployedServer, command: Sequence[str], options: DeployOptions) -> str:
     """The text of the unit."""
+    memory, cpus = options.memory, options.cpus
     if memory and not _MEMORY.fullmatch(memory):
         raise DeploymentError(f"cannot use --memory={memory}: expected a quantity of systemd, such as 8G or 50%")
     needs_capability = any(port < _UNPRIVILEGED_PORT for port in server.ports.values())
@@ -28,7 +28,7 @@ def unit(
         name=server.name,
         command=" \\\n    ".join(_quoted(word) for word in (*command, *server.flags)),
         grace=server.grace,
-        private_devices="no" if gpus else "yes",
+        private_devices="no" if options.gpus else "yes",
         capabilities="CAP_NET_BIND_SERVICE" if needs_capability else "",
         limits="\n".join(limits) or None,
     )

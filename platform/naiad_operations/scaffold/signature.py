@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ast
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from naiad.core.errors import ScaffoldError
 from naiad.protocol.datatypes import Datatype
@@ -102,27 +103,20 @@ def _of_generic(base: str, inner: ast.expr) -> TensorType | None:
     element = of_hint(parts[0])
     if element is None:
         return None
-    match element.form:
-        case PythonForm.SCALAR:
-            return replace(element, dims=(-1,), form=PythonForm.LIST)
-        case PythonForm.TEXT:
-            return replace(element, dims=(-1,), form=PythonForm.TEXTS)
-        case PythonForm.LIST:
-            return replace(element, dims=(-1, *element.dims))
-        case _:
-            return None
+    if element.form is PythonForm.LIST:
+        return replace(element, dims=(-1, *element.dims))
+    form = {PythonForm.SCALAR: PythonForm.LIST, PythonForm.TEXT: PythonForm.TEXTS}.get(element.form)
+    return None if form is None else replace(element, dims=(-1,), form=form)
 
 
 def _of_name(hint: ast.expr) -> TensorType | None:
     name = _name(hint)
     if name in _ARRAYS:
         return UNKNOWN
+    if name in {"tuple", "Tuple"}:
+        return None
     if name in _LISTS:
-        return (
-            TensorType(datatype=Datatype.FP64, dims=(-1,), form=PythonForm.LIST)
-            if name not in {"tuple", "Tuple"}
-            else None
-        )
+        return TensorType(datatype=Datatype.FP64, dims=(-1,), form=PythonForm.LIST)
     if name in _SCALARS:
         form = PythonForm.TEXT if name == "str" else PythonForm.SCALAR
         return TensorType(datatype=_SCALARS[name], dims=(1,), form=form)
@@ -195,6 +189,9 @@ class Signature:
     notes: tuple[str, ...] = ()
 
 
+T = TypeVar("T", Parameter, Result)
+
+
 def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = None) -> Signature:
     """The inputs and outputs of a function; *ask* returns an array's dimensions (None: assume one, with a note).
 
@@ -212,9 +209,8 @@ def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = No
     given: tuple[Parameter | Result, ...] = (*parameters, *results)
     arrays = [one.name for one in given if one.tensor.form is PythonForm.ARRAY]
     if ask is not None:
-        ranks = {name: ask(name) for name in dict.fromkeys(arrays)}
-        parameters = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in parameters)
-        results = tuple(replace(one, tensor=_with_rank(one.tensor, ranks.get(one.name))) for one in results)
+        dims = {name: (-1,) * ask(name) for name in dict.fromkeys(arrays)}
+        parameters, results = tuple(_with_dims(parameters, dims)), tuple(_with_dims(results, dims))
     elif arrays:
         notes.append(
             f"the number of dimensions of {', '.join(map(repr, arrays))} is assumed to be one: if it is another, "
@@ -223,8 +219,10 @@ def read_signature(source: FunctionSource, ask: Callable[[str], int] | None = No
     return Signature(parameters=parameters, results=results, notes=tuple(notes))
 
 
-def _with_rank(tensor: TensorType, rank: int | None) -> TensorType:
-    return tensor if rank is None or tensor.form is not PythonForm.ARRAY else replace(tensor, dims=(-1,) * rank)
+def _with_dims(tensors: Iterable[T], dims: Mapping[str, tuple[int, ...]]) -> Iterator[T]:
+    for one in tensors:
+        is_array = one.tensor.form is PythonForm.ARRAY
+        yield replace(one, tensor=replace(one.tensor, dims=dims[one.name])) if is_array else one
 
 
 def _parameters(source: FunctionSource, notes: list[str]) -> Iterator[Parameter]:
@@ -273,7 +271,9 @@ def _results(source: FunctionSource, notes: list[str]) -> Iterator[Result]:
         yield Result(name="result", tensor=UNKNOWN)
         return
     match hint:
-        case ast.Subscript(value=ast.Name(id="tuple" | "Tuple"), slice=ast.Tuple(elts=parts)) if not _is_open(parts):
+        case ast.Subscript(value=ast.Name(id="tuple" | "Tuple"), slice=ast.Tuple(elts=parts)) if not _is_ellipsis(
+            parts[-1]
+        ):
             for number, part in enumerate(parts):
                 yield Result(name=f"result_{number}", tensor=_returned(source, part), part=f"[{number}]")
         case ast.Name(id=name) if (fields := _fields(source.tree, name)) is not None:
@@ -281,10 +281,6 @@ def _results(source: FunctionSource, notes: list[str]) -> Iterator[Result]:
                 yield Result(name=field, tensor=_returned(source, kind), part=place)
         case _:
             yield Result(name="result", tensor=_returned(source, hint))
-
-
-def _is_open(parts: list[ast.expr]) -> bool:
-    return isinstance(parts[-1], ast.Constant) and parts[-1].value is ...
 
 
 def _returned(source: FunctionSource, hint: ast.expr) -> TensorType:

@@ -14,7 +14,15 @@ from naiad.core.errors import ScaffoldError
 from naiad.models.repository.saved_files import SavedFile
 from naiad.protocol.datatypes import Datatype
 from naiad_operations.scaffold.project import Scaffold, check_name, identifier
-from naiad_operations.scaffold.signature import Parameter, PythonForm, Result, Signature, TensorType, read_signature
+from naiad_operations.scaffold.signature import (
+    UNKNOWN,
+    Parameter,
+    PythonForm,
+    Result,
+    Signature,
+    TensorType,
+    read_signature,
+)
 from naiad_operations.scaffold.source import FunctionSource, find_function
 
 _EXAMPLE_SIZE = 3  # size of an example input along a dimension of any size
@@ -194,13 +202,14 @@ _CONVERTERS = {
 }
 
 
+def _signature_of_one(given: str, result: str, tensor: TensorType) -> Signature:
+    return Signature(parameters=(Parameter(name=given, tensor=tensor),), results=(Result(name=result, tensor=tensor),))
+
+
 def plain_model(name: str, repository: str) -> Scaffold:
     """The files of a model that doubles numbers, in batches."""
     check_name(name, "model")
-    numbers = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
-    signature = Signature(
-        parameters=(Parameter(name="INPUT", tensor=numbers),), results=(Result(name="OUTPUT", tensor=numbers),)
-    )
+    signature = _signature_of_one("INPUT", "OUTPUT", UNKNOWN)
     return _scaffold(name, repository, signature, {"1/model.py": _DOUBLING_MODEL}, max_batch_size=8)
 
 
@@ -268,12 +277,8 @@ def _function_model_code(source: FunctionSource, signature: Signature) -> str:
     positional = [one for one in signature.parameters if one.positional]
     # A positional-only parameter cannot be passed by name, so it is removed from `given` and passed by position.
     arguments = [f'given.pop("{one.name}")' for one in positional if not one.optional]
-    if any(one.optional for one in positional):
-        arguments.append(
-            "*[given.pop(name) for name in ("
-            + " ".join(f'"{one.name}",' for one in positional if one.optional)
-            + ") if name in given]"
-        )
+    if names := " ".join(f'"{one.name}",' for one in positional if one.optional):
+        arguments.append(f"*[given.pop(name) for name in ({names}) if name in given]")
     return _FUNCTION_MODEL.format(
         module=source.module,
         function=source.function.name,
@@ -347,9 +352,7 @@ def backend(name: str, repository: str, backends: str) -> Scaffold:
     check_name(name, "backend")
     model = f"{name}_example"
     texts = TensorType(datatype=Datatype.BYTES, dims=(-1,), form=PythonForm.TEXTS)
-    signature = Signature(
-        parameters=(Parameter(name="TEXT", tensor=texts),), results=(Result(name="ANSWER", tensor=texts),)
-    )
+    signature = _signature_of_one("TEXT", "ANSWER", texts)
     module = identifier(model)
     files = {
         f"{backends}/{name}/model.py": _CODE.format(name=name),
@@ -370,10 +373,7 @@ def native_backend(name: str, repository: str, backends: str) -> Scaffold:
     check_name(name, "backend")
     folder = resources.files("naiad_operations.scaffold")
     model = f"{name}_example"
-    numbers = TensorType(datatype=Datatype.FP32, dims=(-1,), form=PythonForm.ARRAY)
-    signature = Signature(
-        parameters=(Parameter(name="IN", tensor=numbers),), results=(Result(name="OUT", tensor=numbers),)
-    )
+    signature = _signature_of_one("IN", "OUT", UNKNOWN)
     library = f"{backends}/{name}/libtriton_{name}.so"
     files: dict[str, str | bytes | Path] = {
         f"src/{name}.c": folder.joinpath("native_backend.c").read_bytes(),
