@@ -28,17 +28,15 @@ from naiad_operations.doctor.in_environment import run_in_environment
 
 # Modules that the guest provides; the environment need not have them.
 _GUEST_MODULES = ("c_python_backend_utils", "triton_python_backend", "naiad_stub")
-_SEVERITIES = {
-    "required": Severity.ERROR,
-    "deferred": Severity.WARNING,
-    "optional": Severity.NOTE,
-    "elsewhere": Severity.NOTE,
-}
+# By the kind of an import that fails.
 _KINDS = {
-    "required": "imports {name}, which is not {place}",
-    "deferred": "a function imports {name}, which is not {place}",
-    "optional": "imports {name} if it is installed, and it is not {place}",
-    "elsewhere": "imports {name}, which is not {place}; the code changes sys.path, so it may find it elsewhere",
+    "required": (Severity.ERROR, "imports {name}, which is not {place}"),
+    "deferred": (Severity.WARNING, "a function imports {name}, which is not {place}"),
+    "optional": (Severity.NOTE, "imports {name} if it is installed, and it is not {place}"),
+    "elsewhere": (
+        Severity.NOTE,
+        "imports {name}, which is not {place}; the code changes sys.path, so it may find it elsewhere",
+    ),
 }
 _ADVICE = {
     "syntax": "correct it, or give the model a newer Python if it is written for one",
@@ -149,18 +147,15 @@ def _search_path(environment: ReadyEnvironment) -> Iterable[Path]:
 
 
 def _missing_import(missing: dict[str, Any], environment: ReadyEnvironment) -> Finding:
-    name, kind = missing["name"], missing["kind"]
+    severity, text = _KINDS[missing["kind"]]
+    place = f"at {missing['wanted']}" if missing["wanted"] else f"in {environment}"
     return Finding(
-        _SEVERITIES[kind],
-        "missing-import" if _SEVERITIES[kind] is not Severity.NOTE else "optional-import",
-        _KINDS[kind].format(name=name, place=_place(missing, environment)),
+        severity,
+        "missing-import" if severity is not Severity.NOTE else "optional-import",
+        text.format(name=missing["name"], place=place),
         _advice(missing, environment),
         _where(missing),
     )
-
-
-def _place(missing: dict[str, Any], environment: ReadyEnvironment) -> str:
-    return f"at {missing['wanted']}" if missing["wanted"] else f"in {environment}"
 
 
 def _advice(missing: dict[str, Any], environment: ReadyEnvironment) -> str:

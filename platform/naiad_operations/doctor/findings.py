@@ -41,16 +41,16 @@ class MigrationState(enum.Enum):
     UNSUPPORTED = "unsupported"  # not by this server; the item names alternatives
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class MigrationItem:
     """One item of the checklist for a repository of the reference."""
 
     kind: str  # the kind of models; scripts may rely on these words (docs/reference/doctor.md)
-    state: MigrationState
     title: str
     message: str
-    advice: str
-    models: tuple[str, ...]
+    advice: str = ""
+    state: MigrationState = MigrationState.READY
+    models: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.gpus import find_gpus
-from naiad.sources.interpreters.scripts import run_script
 from naiad_operations.doctor.findings import Finding, Severity, note_finding, warning_finding
+from naiad_operations.doctor.in_environment import run_with_python
 
 _DRIVER = "libcuda.so.1"
-_MARK = "naiad-doctor:"
-# Seconds: two contexts, each of which takes one or two, and more while a machine with many GPUs wakes up.
-_TIME_LIMIT = 60.0
 _OUT_OF_MEMORY = 2
 _NO_DEVICE = 100
 # Inodes of the machine's own namespaces: include/linux/proc_ns.h.
@@ -71,30 +69,16 @@ def examine_gpus(library: Path, surroundings: Surroundings | None = None) -> Ite
                 "in a container, let NVIDIA_DRIVER_CAPABILITIES name compute (docker run --gpus all does)",
             )
         return
+    path = os.environ.get("LD_LIBRARY_PATH")
     request = {"library": str(library), "visible": os.environ.get("CUDA_VISIBLE_DEVICES")}
     try:
-        result = _run(request)
+        result = run_with_python(Path(sys.executable), "_gpu_script.py", request, Path(path) if path else None)
     except ExecutionEnvironmentError as error:
         yield warning_finding(
             "gpu-driver", f"NVIDIA's driver cannot be examined: {error.message}", "check that `nvidia-smi` works here"
         )
         return
     yield from findings_of(result, found)
-
-
-def _run(request: Mapping[str, Any]) -> dict[str, Any]:
-    import json
-    import sys
-
-    path = os.environ.get("LD_LIBRARY_PATH")
-    return run_script(
-        Path(sys.executable),
-        Path(__file__).with_name("_gpu_script.py"),
-        mark=_MARK,
-        arguments=[json.dumps(request)],
-        library_path=Path(path) if path else None,
-        time_limit=_TIME_LIMIT,
-    )
 
 
 def findings_of(result: Mapping[str, Any], surroundings: Surroundings) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ checklist counts: an item with a finding is never ready.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from naiad.config.model.autofill import PYTHON_BACKEND
 from naiad.models.resolution.artifacts import is_compiled
@@ -21,66 +21,56 @@ from naiad_operations.doctor.model import ExaminedModel
 _LANGUAGE_MODELS = frozenset({"vllm", "vllm_like"})
 
 
-@dataclass(frozen=True, slots=True)
-class _ModelKind:
-    """A kind of model: its name, its title, what naiad does with it, what to do, and the best that it can reach."""
-
-    name: str
-    title: str
-    message: str
-    advice: str = ""
-    state: MigrationState = MigrationState.READY
-
-
+# What naiad does with the models of each kind, what to do, and the best state that they can reach.
 _KINDS = (
-    _ModelKind("plain", "models with their own model.py", "served as they are, under the server's Python"),
-    _ModelKind("ensemble", "ensembles", "served as they are"),
-    _ModelKind(
+    MigrationItem("plain", "models with their own model.py", "served as they are, under the server's Python"),
+    MigrationItem("ensemble", "ensembles", "served as they are"),
+    MigrationItem(
         "environment",
         "models with a custom environment",
         "EXECUTION_ENV_PATH is used; an archive is unpacked once into a store that all models and servers share",
         "unpack before the first start with `naiad env prefetch --model-repository=...`, and keep the store "
         "(--env-store) between starts",
     ),
-    _ModelKind(
+    MigrationItem(
         "compiled-stub",
         "models with a compiled stub",
         "triton_python_backend_stub is ignored; its Python version is used if that is installed with numpy",
         "remove the stub, and require the version in config.pbtxt with the parameter PYTHON_VERSION if it matters",
     ),
-    _ModelKind(
+    MigrationItem(
         "shared-backend",
         "models of a backend written in Python",
         "served as they are; the backend's folder is found by --backend-directory",
     ),
-    _ModelKind(
+    MigrationItem(
         "saved-model",
         "models in files of a framework that naiad has a backend for",
         "the framework's Python package runs them, in a process for each instance and an environment of the backend's",
         "build the environment before the first start with `naiad env prefetch --model-repository=...`; the page "
         "docs/how-to/serve-a-saved-model.md says what differs from Triton's backends",
     ),
-    _ModelKind(
+    MigrationItem(
         "native",
         "models of a backend written in C or C++",
         "the library runs in a process of its own for each instance, so a crash ends that instance alone",
         "send it the load that it has today: a library that computes for microseconds is slower than in Triton",
     ),
-    _ModelKind(
+    MigrationItem(
         "vllm",
         "language models of the vLLM backend",
         "served by the backend vllm_like with the same tensors and the same model.json",
         "give the model an environment with vllm (a requirements.txt that EXECUTION_ENV_PATH names will do), keep one "
         "instance, and try the sampling parameters of its clients: unknown ones are rejected by name",
     ),
-    _ModelKind(
+    MigrationItem(
         "batching-library",
         "models with a batching library of their own",
         "TRITON_BATCH_STRATEGY_PATH and batchstrategy.so are ignored: batches are formed by dynamic_batching alone",
         "express the strategy by preferred_batch_size and max_queue_delay_microseconds",
         MigrationState.ACTION,
     ),
-    _ModelKind(
+    MigrationItem(
         "framework",
         "models of a backend that naiad lacks",
         "naiad has no backend for TensorRT, TensorFlow, OpenVINO or DALI files",
@@ -88,21 +78,21 @@ _KINDS = (
         "the backend `remote`",
         MigrationState.UNSUPPORTED,
     ),
-    _ModelKind(
+    MigrationItem(
         "repository-agents",
         "models with repository agents",
         "agents are native libraries, which naiad does not load: such a model fails to load",
         "remove model_repository_agents; check files with signatures instead (--env-trust, --require-signature)",
         MigrationState.UNSUPPORTED,
     ),
-    _ModelKind(
+    MigrationItem(
         "unknown-backend",
         "models of a backend that was not found",
         "no backend directory has it",
         "name its directory with --backend-directory",
         MigrationState.ACTION,
     ),
-    _ModelKind(
+    MigrationItem(
         "unreadable",
         "models that cannot be examined",
         "their configuration or their versions cannot be read",
@@ -115,23 +105,13 @@ _KINDS = (
 def migration_items(models: Mapping[str, ExaminedModel]) -> tuple[MigrationItem, ...]:
     """The checklist for examined models: an item for each kind that there is."""
     kinds = {key: _kind(model) for key, model in models.items()}
-    items = [_item(kind, [key for key, name in kinds.items() if name == kind.name], models) for kind in _KINDS]
+    items = []
+    for item in _KINDS:
+        names = tuple(key for key, kind in kinds.items() if kind == item.kind)
+        has_findings = any(finding.severity is not Severity.NOTE for name in names for finding in models[name].findings)
+        state = MigrationState.ACTION if has_findings and item.state is MigrationState.READY else item.state
+        items.append(replace(item, state=state, models=names))
     return tuple(item for item in items if item.models)
-
-
-def _item(kind: _ModelKind, names: list[str], models: Mapping[str, ExaminedModel]) -> MigrationItem:
-    state = kind.state
-    has_findings = any(finding.severity is not Severity.NOTE for name in names for finding in models[name].findings)
-    if state is MigrationState.READY and has_findings:
-        state = MigrationState.ACTION
-    return MigrationItem(
-        kind=kind.name,
-        state=state,
-        title=kind.title,
-        message=kind.message,
-        advice=kind.advice,
-        models=tuple(names),
-    )
 
 
 def _kind(model: ExaminedModel) -> str:

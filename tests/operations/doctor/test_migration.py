@@ -103,4 +103,4 @@ def test_without_the_flag_there_is_no_checklist(tmp_path, capsys):
 def test_the_page_lists_the_kinds_of_models():
     page = (Path(__file__).parents[3] / "docs" / "reference" / "doctor.md").read_text()
     table = page.partition("| kind | models |\n")[2].partition("\n\n")[0]
-    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == [kind.name for kind in _KINDS]
+    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == [item.kind for item in _KINDS]
