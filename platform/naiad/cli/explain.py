@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from naiad.cli.command_line import CommandLine, is_directory, run_command, server_flag, wrong_arguments
 from naiad.cli.json_output import json_option, print_json
@@ -33,7 +34,6 @@ from naiad.models.repository.read import gpu_placement, read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.explain import (
-    PreparedEnvironment,
     explain_plainly,
     explain_steps,
     resolution_as_json,
@@ -41,6 +41,9 @@ from naiad.models.resolution.explain import (
 )
 from naiad.models.resolution.preparation import check_interpreter, prepare_environment
 from naiad.models.resolution.resolve import resolution_settings, resolve
+
+if TYPE_CHECKING:
+    from naiad.environments.ready_environment import ReadyEnvironment
 
 _PROGRAM = "naiad explain MODEL"
 _ENSEMBLE = (
@@ -201,12 +204,12 @@ def _find_model(model: str, repositories: Repositories) -> ModelFiles:
     raise RepositoryError(f"cannot find model '{model}' in {', '.join(repositories.locations)}{hint}")
 
 
-def _prepare(resolution: Resolution, options: ServerOptions) -> PreparedEnvironment:
+def _prepare(resolution: Resolution, options: ServerOptions) -> ReadyEnvironment:
     # Imported only for --prepare: these modules unpack archives and take longer to import than all others here.
     from naiad.environments.manager import EnvironmentManager
     from naiad.environments.policy import store_policy
 
     manager = EnvironmentManager(options.environments.store, policy=store_policy(options))
-    ready: PreparedEnvironment = prepare_environment(resolution, manager, resolution.model)
+    ready = prepare_environment(resolution, manager, resolution.model)
     check_interpreter(resolution, ready.version)
     return ready

@@ -306,11 +306,11 @@ def _named_environment(model: Path) -> tuple[str, Path | str] | None:
         locate_environment,
         names_environment,
     )
-    from naiad.models.resolution.files import RealFiles
+    from naiad.models.resolution.files import Files
 
     folder = _folder_of(model)
     version = _version_of(model)
-    config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
+    config, manifest = _config_of(folder), read_backend_manifest(folder, Files())
     search = EnvironmentSearch(base=folder, model_dir=folder, version=version)
     parameters = {} if config is None else {name: one.string_value for name, one in config.parameters.items()}
     origin = f"{_PARAMETER}.{version}" if parameters.get(f"{_PARAMETER}.{version}") else _PARAMETER
@@ -324,7 +324,7 @@ def _named_environment(model: Path) -> tuple[str, Path | str] | None:
     if not text:
         return None
     try:
-        source, _ = locate_environment(text, origin, search, RealFiles())
+        source, _ = locate_environment(text, origin, search, Files())
     except ResolutionError:
         return origin, text
     return origin, source if isinstance(source, Path) else text
@@ -339,14 +339,14 @@ def _recipe_of(folder: Path) -> Recipe | None:
 def _required_python(model: Path) -> tuple[SpecifierSet | None, str]:
     """The versions of Python that a model, its backend or a recipe requires, None for any; and where it says so."""
     from naiad.models.resolution.environment import names_environment
-    from naiad.models.resolution.files import RealFiles
+    from naiad.models.resolution.files import Files
     from naiad.models.resolution.manifest import parse_python_version
     from naiad_building.recipe import RECIPE_FILE
 
     if (recipe := _recipe_of(model)) is not None:
         return recipe.python, f"'python' in {model / RECIPE_FILE}"
     folder = _folder_of(model)
-    config, manifest = _config_of(folder), read_backend_manifest(folder, RealFiles())
+    config, manifest = _config_of(folder), read_backend_manifest(folder, Files())
     if config is not None and _PYTHON_PARAMETER in config.parameters:
         text = config.parameters[_PYTHON_PARAMETER].string_value
         origin = f"{_PYTHON_PARAMETER} in {folder / 'config.pbtxt'}"

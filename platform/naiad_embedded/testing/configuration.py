@@ -23,7 +23,7 @@ from naiad.core.errors import RepositoryError
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
 from naiad.models.repository.read import prepare_config, read_config
 from naiad.models.resolution.backend import find_backend
-from naiad.models.resolution.files import RealFiles
+from naiad.models.resolution.files import Files
 
 ConfigSource = str | Mapping[str, Any] | None
 
@@ -71,7 +71,7 @@ def source_of_directory(
         model_dir=directory,
         version_dir=directory / str(version),
         directories=tuple(path.absolute() for path in backend_directories),
-        files=RealFiles(),
+        files=Files(),
     )
     if backend.library is not None:
         raise RepositoryError(

@@ -39,7 +39,7 @@ from naiad.models.resolution.environment import (
     names_environment,
     read_script,
 )
-from naiad.models.resolution.files import RealFiles
+from naiad.models.resolution.files import Files
 from naiad.models.resolution.manifest import BACKEND_MANIFEST, BackendManifest, read_backend_manifest
 from naiad.models.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 from naiad.sources.interpreters.versions import PythonVersion, matches, version_text
@@ -160,7 +160,7 @@ class _ModelCollector:
                 repository=files.directory.parent,
             )
             is_interpreter = key == PYTHON_PARAMETER
-            source, _ = locate_environment(text, origin, places, RealFiles(), is_interpreter=is_interpreter)
+            source, _ = locate_environment(text, origin, places, Files(), is_interpreter=is_interpreter)
             archive = self._add_environment(source, origin, pythons.get(version))
             return f"$$TRITON_MODEL_DIRECTORY/{os.path.relpath(archive, folder)}"
 
@@ -233,11 +233,11 @@ class _ModelCollector:
         parent = self._folder(self._backends, place, self._layout.backends, self.collected.backends)
         folder = f"{parent}/{directory.name}"
         self._used.append(folder)
-        manifest = read_backend_manifest(directory, RealFiles())
+        manifest = read_backend_manifest(directory, Files())
         text: str | None = None
         if manifest is not None and manifest.environment:
             places = EnvironmentSearch(base=directory, directories=self._settings.environment_directories)
-            source, _ = locate_environment(manifest.environment, str(manifest.path), places, RealFiles())
+            source, _ = locate_environment(manifest.environment, str(manifest.path), places, Files())
             archive = self._add_environment(source, str(manifest.path), manifest.requires_python)
             new = os.path.relpath(archive, folder)
             text = rewrite_backend(manifest.path.read_text(encoding="utf-8"), new)
@@ -251,7 +251,7 @@ class _ModelCollector:
 
     def _declared_of_backend(self, directory: Path, manifest: BackendManifest | None) -> str | None:
         """The archive of the environment that a shared backend's code declares; None if it has another one, or none."""
-        script = read_script(directory / MODEL_FILENAME, RealFiles())
+        script = read_script(directory / MODEL_FILENAME, Files())
         if script is None or not script.block.dependencies or (directory / DEFAULT_ENVIRONMENT).exists():
             return None
         python = None if manifest is None else manifest.requires_python

@@ -14,7 +14,7 @@ from naiad.models.resolution.artifacts import is_compiled
 from naiad.models.resolution.backend import NATIVE_BACKENDS
 from naiad.models.resolution.decision import STUB_FILENAME
 from naiad.models.resolution.environment import ENVIRONMENT_PARAMETER
-from naiad.models.resolution.files import RealFiles
+from naiad.models.resolution.files import Files
 from naiad_operations.doctor.findings import MigrationItem, MigrationState, Severity
 from naiad_operations.doctor.model import ExaminedModel
 
@@ -134,7 +134,7 @@ def _kind(model: ExaminedModel) -> str:
         return "native"
     if any("batching strategy" in notice for notice in resolution.notices):
         return "batching-library"
-    if is_compiled(model.files.directory / STUB_FILENAME, RealFiles()):
+    if is_compiled(model.files.directory / STUB_FILENAME, Files()):
         return "compiled-stub"
     if resolution.is_shared and model.message.backend in NATIVE_BACKENDS:
         return "saved-model"

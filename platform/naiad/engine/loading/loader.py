@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import orjson
 from naiad_stub.load_spec import LoadSpec, ModelCode, NativeCode, PythonCode
@@ -53,6 +53,7 @@ from naiad.engine.serving.replicas import ReplicaMaker, ReplicaOrder
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.version import ModelVersion
 from naiad.engine.serving.warmup import WarmupSample, read_samples
+from naiad.environments.manager import EnvironmentManager
 from naiad.environments.ready_environment import ActivatedEnvironment, ReadyEnvironment, inherited_variables
 from naiad.guests.completion import complete_in_guest
 from naiad.guests.guest_users import GuestUsers
@@ -65,7 +66,7 @@ from naiad.models.repository.layout import ModelFiles
 from naiad.models.repository.read import explain_missing_tensors, explain_repeated_tensors
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.environment import misspelt_parameters
-from naiad.models.resolution.preparation import EnvironmentProvider, check_interpreter, prepare_environment
+from naiad.models.resolution.preparation import check_interpreter, prepare_environment
 from naiad.models.resolution.resolve import ResolutionSettings, resolve
 from naiad.protocol.metadata import with_labels
 from naiad.sources.interpreters.distributions import imports_from_working_directory
@@ -75,13 +76,6 @@ logger = logging.getLogger("naiad.engine")
 # OpenBLAS: the exponent of two of the processor ticks for which an idle thread spins. 20 is about 0.4 ms; the default
 # is 30 ms.
 _OPENBLAS_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}
-
-
-class Environments(EnvironmentProvider[ReadyEnvironment], Protocol):
-    """Provides environments for guests."""
-
-    def activity(self) -> Mapping[str, str]:
-        """What is being done now to build environments, by label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +141,7 @@ class PreparedDormant(NamedTuple):
 class Loader:
     """Loads versions of models."""
 
-    def __init__(self, settings: LoadSettings, environments: Environments) -> None:
+    def __init__(self, settings: LoadSettings, environments: EnvironmentManager) -> None:
         self._settings = settings
         self.link_memory = settings.link_memory
         self.processes = settings.processes

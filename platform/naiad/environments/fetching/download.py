@@ -281,7 +281,7 @@ def _stored(uri: str) -> tuple[Storage, dict[str, Any]]:
 
 def _open_at(storage: Storage, start: int) -> IO[bytes]:
     try:
-        stream = storage.filesystem.open(storage.path, "rb")
+        stream: IO[bytes] = storage.filesystem.open(storage.path, "rb")
         stream.seek(start)
     except Exception as error:  # each driver has its own exceptions
         raise _InterruptedError(f"{type(error).__name__}: {error}") from error

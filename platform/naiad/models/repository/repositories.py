@@ -103,19 +103,11 @@ class SignedRepository:
     base_uri = ""
 
     def __init__(self, directory: Path, keys: TrustedKeys, store: Path) -> None:
-        self._source = LocalRepository(directory)
-        self._copies = SignedCopies(directory, keys, store)
+        source, self._copies = LocalRepository(directory), SignedCopies(directory, keys, store)
         self.location = str(directory)
         self.directory = self._copies.directory
-
-    def model_names(self) -> list[str]:
-        return self._source.model_names()
-
-    def known_model_names(self) -> list[str]:
-        return self._source.known_model_names()
-
-    def snapshot(self) -> Snapshot:
-        return self._source.snapshot()
+        self.model_names, self.known_model_names = source.model_names, source.known_model_names
+        self.snapshot, self.close = source.snapshot, self._copies.close
 
     def fetch(self, name: str, directory: Path | None = None) -> None:  # noqa: ARG002 - the protocol's
         signer = self._copies.update(name)
@@ -123,9 +115,6 @@ class SignedRepository:
 
     def has_directory(self, directory: Path) -> bool:
         return directory == self.directory
-
-    def close(self) -> None:
-        self._copies.close()
 
 
 class Repositories:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from naiad.core.errors import RepositoryError
 from naiad.core.foreign_json import read_json
@@ -20,13 +21,12 @@ _HEAD_BYTES = 4096
 _STANDARD_NAMES = frozenset({"model", "saved_model", "mlflow_model", "xgboost", "checkpoint", "artifacts", "output"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
+class _Form(NamedTuple):
     """A form in which models are saved."""
 
     backend: str
     is_form: Callable[[Path], bool]
-    target: str
+    target: str  # name of the file in the directory of the version; empty for that directory
     described: str
     config: str = ""
     note: str = ""
@@ -66,56 +66,22 @@ _PICKLE = (
     "this file is a pickle, which runs code when it is read: the backend reads it if config.pbtxt has the parameter "
     'allow_code: "true", or the server --backend-config=sklearn,allow-code=true'
 )
+_TORCH_SCRIPT = "a TorchScript file does not say what its inputs are: write them into config.pbtxt"
 # A new backend for files adds a line; where several fit, the first counts.
 _FORMS = (
-    _Form(
-        backend="mlflow",
-        is_form=_holds("MLmodel"),
-        target="",
-        described="a directory with MLmodel (MLflow)",
-        has_lock=False,
-    ),
-    _Form(
-        backend="transformers",
-        is_form=_is_transformers,
-        target="",
-        described="a directory with config.json (transformers)",
-    ),
-    _Form(
-        backend="onnxruntime",
-        is_form=_holds("model.onnx"),
-        target="model.onnx",
-        described="a directory with model.onnx",
-    ),
-    _Form(backend="onnxruntime", is_form=_ends(".onnx"), target="model.onnx", described="*.onnx"),
-    _Form(
-        backend="pytorch",
-        is_form=_ends(".pt"),
-        target="model.pt",
-        described="*.pt (TorchScript)",
-        note="a TorchScript file does not say what its inputs are: write them into config.pbtxt",
-        config='platform: "pytorch_libtorch"\n',
-    ),
-    _Form(
-        backend="pytorch",
-        is_form=_ends(".pt2"),
-        target="model.pt2",
-        described="*.pt2 (torch.export)",
-        config='platform: "torch_aoti"\n',
-    ),
-    _Form(backend="fil", is_form=_is_xgboost, target="xgboost.json", described="*.json of XGBoost"),
-    _Form(backend="fil", is_form=_ends(".ubj"), target="xgboost.ubj", described="*.ubj (XGBoost)"),
-    _Form(
-        backend="fil",
-        is_form=_is_lightgbm,
-        target="model.txt",
-        described="*.txt of LightGBM",
-        config=_parameter("model_type", "lightgbm"),
-    ),
-    _Form(backend="fil", is_form=_ends(".tl"), target="checkpoint.tl", described="*.tl (Treelite)"),
-    _Form(backend="sklearn", is_form=_ends(".skops"), target="model.skops", described="*.skops"),
-    _Form(backend="sklearn", is_form=_ends(".joblib"), target="model.joblib", described="*.joblib", note=_PICKLE),
-    _Form(backend="sklearn", is_form=_ends(".pkl", ".pickle"), target="model.pkl", described="*.pkl", note=_PICKLE),
+    _Form("mlflow", _holds("MLmodel"), "", "a directory with MLmodel (MLflow)", has_lock=False),
+    _Form("transformers", _is_transformers, "", "a directory with config.json (transformers)"),
+    _Form("onnxruntime", _holds("model.onnx"), "model.onnx", "a directory with model.onnx"),
+    _Form("onnxruntime", _ends(".onnx"), "model.onnx", "*.onnx"),
+    _Form("pytorch", _ends(".pt"), "model.pt", "*.pt (TorchScript)", 'platform: "pytorch_libtorch"\n', _TORCH_SCRIPT),
+    _Form("pytorch", _ends(".pt2"), "model.pt2", "*.pt2 (torch.export)", 'platform: "torch_aoti"\n'),
+    _Form("fil", _is_xgboost, "xgboost.json", "*.json of XGBoost"),
+    _Form("fil", _ends(".ubj"), "xgboost.ubj", "*.ubj (XGBoost)"),
+    _Form("fil", _is_lightgbm, "model.txt", "*.txt of LightGBM", _parameter("model_type", "lightgbm")),
+    _Form("fil", _ends(".tl"), "checkpoint.tl", "*.tl (Treelite)"),
+    _Form("sklearn", _ends(".skops"), "model.skops", "*.skops"),
+    _Form("sklearn", _ends(".joblib"), "model.joblib", "*.joblib", note=_PICKLE),
+    _Form("sklearn", _ends(".pkl", ".pickle"), "model.pkl", "*.pkl", note=_PICKLE),
 )
 
 

@@ -42,9 +42,15 @@ class EnvironmentChoice:
 
     source: Path | EnvironmentSource | None
     origin: str
-    step: Decision
+    reason: str
+    searched: tuple[SearchedPath, ...] = ()
     skipped: str = ""  # a sentence about the default environment if the model does not use it; else empty
     notice: str = ""  # a sentence for the log about an environment that nobody has named; else empty
+
+    @property
+    def step(self) -> Decision:
+        choice = "none" if self.source is None else str(self.source)
+        return Decision("environment", choice, self.reason, self.searched)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,13 @@ class PythonChoice:
 
     required: SpecifierSet | None
     origin: str
-    step: Decision
+    reason: str
+    shown: str = ""  # the version as a person writes it; empty for *required*
+
+    @property
+    def step(self) -> Decision:
+        choice = "any" if self.required is None else f"Python {self.shown or self.required}"
+        return Decision("python", choice, self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +182,7 @@ def choose_environment(
         return _default_environment(config, manifest, defaults, search, files, look)
     origin = f"default of backend '{config.backend}'"
     why = f"{origin}: an archive of that name in its directory"
-    found = EnvironmentChoice(
-        source=look.path, origin=origin, step=Decision("environment", str(look.path), why, (look,))
-    )
-    return _over_script(found, script)
+    return _over_script(EnvironmentChoice(source=look.path, origin=origin, reason=why, searched=(look,)), script)
 
 
 def _brought(
@@ -192,11 +201,11 @@ def _brought(
         looks.append(SearchedPath(folder / name, files.exists(folder / name)))
         if looks[-1].found:
             path = looks[-1].path
-            why = f"the model brings it: {manifest.path} names such files"
             return EnvironmentChoice(
                 source=path,
                 origin=str(path),
-                step=Decision("environment", str(path), why, tuple(looks)),
+                reason=f"the model brings it: {manifest.path} names such files",
+                searched=tuple(looks),
                 notice=f"model '{config.name}' runs in the environment that it brings: {path}",
             )
     if defaults.environment:
@@ -236,17 +245,14 @@ def _declared(script: Script, files: Files) -> EnvironmentChoice:
     looks = tuple(SearchedPath(path, files.exists(path)) for path in lock_candidates(script.path))
     origin = f"the script block of {script.path}"
     why = f"{origin}, for nothing else names an environment; it requires {', '.join(script.block.dependencies)}"
-    return EnvironmentChoice(
-        source=script.path, origin=origin, step=Decision("environment", str(script.path), why, looks)
-    )
+    return EnvironmentChoice(source=script.path, origin=origin, reason=why, searched=looks)
 
 
 def _over_script(choice: EnvironmentChoice, script: Script | None) -> EnvironmentChoice:
     """The choice, with a reason that says that the script block has no effect."""
     if script is None or not script.block.dependencies:
         return choice
-    step = replace(choice.step, reason=f"{choice.step.reason}; it wins over the script block of {script.path}")
-    return replace(choice, step=step)
+    return replace(choice, reason=f"{choice.reason}; it wins over the script block of {script.path}")
 
 
 def _default_environment(
@@ -260,19 +266,21 @@ def _default_environment(
     searched = () if look is None else (look,)
     why = "the model names none" if look is None else "neither the model nor its backend names one"
     if not defaults.environment:
-        return _none(why, searched)
+        return EnvironmentChoice(source=None, origin="", reason=why, searched=searched)
     asks = ""
     if config.parameters.get(PYTHON_PARAMETER, ""):
         asks = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
     elif manifest is not None and manifest.requires_python:
         asks = str(manifest.path)
     if asks:
-        none = _none(f"{why}; the default '{defaults.environment}' is not for models that ask for a version", searched)
-        skipped = (
-            f"model '{config.name}' does not use the default environment '{defaults.environment}' of "
-            f"{defaults.environment_origin}, because {asks} asks for a version of Python"
+        return EnvironmentChoice(
+            source=None,
+            origin="",
+            reason=f"{why}; the default '{defaults.environment}' is not for models that ask for a version",
+            searched=searched,
+            skipped=f"model '{config.name}' does not use the default environment '{defaults.environment}' of "
+            f"{defaults.environment_origin}, because {asks} asks for a version of Python",
         )
-        return replace(none, skipped=skipped)
     beside = replace(search, base=defaults.base, model_dir=None, model_uri="")
     return _named(
         defaults.environment, defaults.environment_origin, beside, files, is_interpreter=defaults.is_interpreter
@@ -297,23 +305,20 @@ def choose_python(
     if text and not names_environment(text):
         origin = f"parameter {PYTHON_PARAMETER} of model '{config.name}'"
         required = parse_python_version(text, origin, takes_path=True)
-        return PythonChoice(required=required, origin=origin, step=Decision("python", f"Python {required}", origin))
+        return PythonChoice(required=required, origin=origin, reason=origin)
     if manifest is not None and manifest.requires_python is not None:
         origin = str(manifest.path)
-        step = Decision("python", f"Python {manifest.requires_python}", f"requires-python of {origin}")
-        return PythonChoice(required=manifest.requires_python, origin=origin, step=step)
+        return PythonChoice(required=manifest.requires_python, origin=origin, reason=f"requires-python of {origin}")
     if script is not None and script.block.requires_python and environment.source in {None, script.path}:
         origin = f"the script block of {script.path}"
-        step = Decision("python", f"Python {script.block.requires_python}", f"requires-python of {origin}")
-        return PythonChoice(required=script.block.requires_python, origin=origin, step=step)
+        return PythonChoice(required=script.block.requires_python, origin=origin, reason=f"requires-python of {origin}")
     if defaults.python is not None and environment.origin in {"", defaults.environment_origin}:
         origin = defaults.python_origin
-        step = Decision("python", f"Python {defaults.python}", f"{origin}, the default for all models")
-        return PythonChoice(required=defaults.python, origin=origin, step=step)
+        return PythonChoice(required=defaults.python, origin=origin, reason=f"{origin}, the default for all models")
     why = f"neither parameter {PYTHON_PARAMETER} nor a {BACKEND_MANIFEST} asks for a version"
     if text:
         why = f"that of the environment, which parameter {PYTHON_PARAMETER} of model '{config.name}' names"
-    return PythonChoice(required=None, origin="", step=Decision("python", "any", why))
+    return PythonChoice(required=None, origin="", reason=why)
 
 
 def misspelt_parameters(config: ModelConfig) -> tuple[str, ...]:
@@ -331,15 +336,11 @@ def misspelt_parameters(config: ModelConfig) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _none(why: str, searched: tuple[SearchedPath, ...]) -> EnvironmentChoice:
-    return EnvironmentChoice(source=None, origin="", step=Decision("environment", "none", why, searched))
-
-
 def _named(
     text: str, origin: str, search: EnvironmentSearch, files: Files, *, is_interpreter: bool = False
 ) -> EnvironmentChoice:
     source, searched = locate_environment(text, origin, search, files, is_interpreter=is_interpreter)
-    return EnvironmentChoice(source=source, origin=origin, step=Decision("environment", str(source), origin, searched))
+    return EnvironmentChoice(source=source, origin=origin, reason=origin, searched=searched)
 
 
 # Names of environments.

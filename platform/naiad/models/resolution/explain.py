@@ -3,47 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from naiad.models.resolution.decision import Decision, Resolution
+
+if TYPE_CHECKING:
+    from naiad.environments.ready_environment import ReadyEnvironment
 
 _INDENT = " " * 14
 
 
-class PreparedActivation(Protocol):
-    """The properties of an activation that are printed."""
-
-    @property
-    def scripts(self) -> tuple[str, ...]: ...
-
-    @property
-    def names(self) -> list[str]: ...
-
-    @property
-    def problems(self) -> tuple[str, ...]: ...
-
-
-class PreparedEnvironment(Protocol):
-    """The properties of a prepared environment that are printed."""
-
-    @property
-    def prefix(self) -> Path: ...
-
-    @property
-    def python(self) -> Path: ...
-
-    @property
-    def version(self) -> tuple[int, int, int]: ...
-
-    @property
-    def numpy_version(self) -> str | None: ...
-
-    @property
-    def activation(self) -> PreparedActivation: ...
-
-
-def explain_plainly(resolution: Resolution, environment: PreparedEnvironment | None = None) -> str:
+def explain_plainly(resolution: Resolution, environment: ReadyEnvironment | None = None) -> str:
     """All decisions as plain text, one block each."""
     lines = [_title(resolution), explain_steps(_steps(resolution, environment))]
     problems = () if environment is None else environment.activation.problems
@@ -61,7 +31,7 @@ def explain_steps(steps: Iterable[Decision]) -> str:
     return "\n".join(lines)
 
 
-def resolution_as_json(resolution: Resolution, environment: PreparedEnvironment | None = None) -> dict[str, Any]:
+def resolution_as_json(resolution: Resolution, environment: ReadyEnvironment | None = None) -> dict[str, Any]:
     """All decisions as plain values for JSON."""
     prepared = environment and {
         "prefix": str(environment.prefix),
@@ -96,14 +66,14 @@ def steps_as_json(steps: Iterable[Decision]) -> list[dict[str, Any]]:
     ]
 
 
-def prepared_step(environment: PreparedEnvironment) -> Decision:
+def prepared_step(environment: ReadyEnvironment) -> Decision:
     """The interpreter and numpy of a prepared environment, as one more decision."""
     version = ".".join(map(str, environment.version))
     numpy = f"numpy {environment.numpy_version}" if environment.numpy_version else "no numpy"
     return Decision("interpreter", f"Python {version}: {environment.python}", f"in {environment.prefix}, with {numpy}")
 
 
-def _steps(resolution: Resolution, environment: PreparedEnvironment | None) -> tuple[Decision, ...]:
+def _steps(resolution: Resolution, environment: ReadyEnvironment | None) -> tuple[Decision, ...]:
     if environment is None:
         return resolution.steps
     activation = environment.activation

@@ -22,7 +22,7 @@ from packaging.specifiers import SpecifierSet
 from naiad.config.server.store_location import PRIVATE_MODE, guest_directory, private_store, require_private
 from naiad.core.errors import ResolutionError
 from naiad.models.resolution.decision import STUB_FILENAME, UTILS_FILENAME, GuestLayout
-from naiad.models.resolution.files import RealFiles
+from naiad.models.resolution.files import Files
 from naiad.models.resolution.manifest import STUB_MANIFEST, read_stub_manifest
 
 _STAGING_PREFIX = ".guest-staging-"
@@ -79,7 +79,7 @@ def _install(target: Path, contents: Mapping[str, bytes]) -> None:
 
 def _located(target: Path) -> GuestLayout:
     artifacts = target / "artifacts"
-    requires_python = read_stub_manifest(artifacts, RealFiles())
+    requires_python = read_stub_manifest(artifacts, Files())
     return GuestLayout(
         artifacts_dir=artifacts,
         library_dir=target / "lib",

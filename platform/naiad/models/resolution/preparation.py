@@ -5,36 +5,17 @@ A server, `naiad explain --prepare` and the doctor do this alike.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from packaging.specifiers import SpecifierSet
-
-from naiad.config.model.environment_source import EnvironmentSource
 from naiad.core.errors import ExecutionEnvironmentError, InterpreterNotFoundError
 from naiad.models.resolution.decision import Resolution
 
-_Environment_co = TypeVar("_Environment_co", covariant=True)
-_Environment = TypeVar("_Environment")
+if TYPE_CHECKING:
+    from naiad.environments.manager import EnvironmentManager
+    from naiad.environments.ready_environment import ReadyEnvironment
 
 
-class EnvironmentProvider(Protocol[_Environment_co]):
-    """Provides environments."""
-
-    def prepare(
-        self,
-        source: Path | EnvironmentSource | None,
-        *,
-        python: SpecifierSet | None = None,
-        python_origin: str = "",
-        label: str = "",
-    ) -> _Environment_co:
-        """The environment of *source*, unpacked if necessary; blocks, and may be called on any thread."""
-
-
-def prepare_environment(
-    resolution: Resolution, environments: EnvironmentProvider[_Environment], label: str
-) -> _Environment:
+def prepare_environment(resolution: Resolution, environments: EnvironmentManager, label: str) -> ReadyEnvironment:
     """The environment that a resolution chose. Blocks."""
     try:
         return environments.prepare(

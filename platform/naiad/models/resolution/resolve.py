@@ -29,7 +29,7 @@ from naiad.models.resolution.environment import (
     python_defaults,
     read_script,
 )
-from naiad.models.resolution.files import Files, RealFiles
+from naiad.models.resolution.files import Files
 from naiad.models.resolution.layout import lay_out_guest
 from naiad.models.resolution.manifest import REPOSITORY_BACKENDS, BackendManifest, read_backend_manifest
 
@@ -78,7 +78,7 @@ def resolve(
     """
     decided: list[Decision] = []
     try:
-        files = RealFiles() if files is None else files
+        files = Files() if files is None else files
         return _resolve(config, model_dir, version, settings, files, decided, model_uri)
     except ResolutionError as error:
         error.decided = tuple(decided)
@@ -189,8 +189,8 @@ def _as_linked(python: PythonChoice, environment: EnvironmentChoice, artifacts: 
     if linked is None or python.required is not None or environment.source is not None:
         return python
     origin = f"the compiled stub {linked.path}"
-    step = Decision("python", f"Python {linked.python}", f"{origin} is linked to it")
-    return PythonChoice(required=SpecifierSet(f"=={linked.python}.*"), origin=origin, step=step)
+    required = SpecifierSet(f"=={linked.python}.*")
+    return PythonChoice(required=required, origin=origin, reason=f"{origin} is linked to it", shown=linked.python)
 
 
 def _as_stub_requires(python: PythonChoice, environment: EnvironmentChoice, artifacts: Artifacts) -> PythonChoice:
@@ -198,8 +198,8 @@ def _as_stub_requires(python: PythonChoice, environment: EnvironmentChoice, arti
     if python.required is not None or environment.source is not None or not artifacts.requires_origin:
         return python
     required, origin = artifacts.requires_python, artifacts.requires_origin
-    step = Decision("python", f"Python {required}", f"requires-python of {origin}: what the stub supports")
-    return PythonChoice(required=required, origin=origin, step=step)
+    why = f"requires-python of {origin}: what the stub supports"
+    return PythonChoice(required=required, origin=origin, reason=why)
 
 
 def _default_manifest(directories: tuple[Path, ...], files: Files) -> BackendManifest | None:

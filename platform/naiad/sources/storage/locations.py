@@ -18,7 +18,6 @@ _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _S3_SERVER = re.compile(r"(?:(?P<scheme>https?)://)?(?P<server>[^:/]+:\d+)(?:/(?P<path>.*))?")
 _S3_SERVER_WITH_SCHEME = re.compile(r"(?P<scheme>https?)://(?P<server>[^/]+)(?:/(?P<path>.*))?")
 _AZURE_SUFFIX = ".blob.core.windows.net"
-_BUCKETS = frozenset({"s3", "gs", "gcs", "as"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,22 +38,23 @@ def parse_location(uri: str) -> Location:
     scheme = match[1].lower()
     uri = uri.rstrip("/") if uri.rstrip("/") != uri[: match.end()].rstrip("/") else uri
     rest = uri[match.end() :]
-    location = _READERS.get(scheme, _read_plain)(uri, scheme, rest)
-    if scheme in _BUCKETS and not location.path.strip("/"):
+    match scheme:
+        case "s3":
+            location = _read_s3(uri, rest)
+        case "gs" | "gcs":
+            location = Location(uri=uri, protocol="gcs", path=rest)
+        case "as":
+            account, _, path = rest.partition("/")
+            named = {"account_name": account.removesuffix(_AZURE_SUFFIX)}
+            location = Location(uri=uri, protocol="abfs", path=path, options=named)
+        case _:  # some drivers, such as HTTP's, expect the whole URI; the others strip the scheme themselves
+            return Location(uri=uri, protocol=scheme, path=uri)
+    if not location.path.strip("/"):
         raise StorageError(f"'{redact(uri)}' names no bucket: {_FORMS[scheme]}")
     return location
 
 
-def _read_plain(uri: str, scheme: str, _rest: str) -> Location:
-    # Some drivers, such as HTTP's, expect the whole URI; the others strip the scheme themselves.
-    return Location(uri=uri, protocol=scheme, path=uri)
-
-
-def _read_google(uri: str, _scheme: str, rest: str) -> Location:
-    return Location(uri=uri, protocol="gcs", path=rest)
-
-
-def _read_s3(uri: str, _scheme: str, rest: str) -> Location:
+def _read_s3(uri: str, rest: str) -> Location:
     server = _S3_SERVER.fullmatch(rest) or _S3_SERVER_WITH_SCHEME.fullmatch(rest)
     if server is None:
         return Location(uri=uri, protocol="s3", path=rest)
@@ -62,12 +62,6 @@ def _read_s3(uri: str, _scheme: str, rest: str) -> Location:
     return Location(uri=uri, protocol="s3", path=(server["path"] or "").lstrip("/"), options={"endpoint_url": endpoint})
 
 
-def _read_azure(uri: str, _scheme: str, rest: str) -> Location:
-    account, _, path = rest.partition("/")
-    return Location(uri=uri, protocol="abfs", path=path, options={"account_name": account.removesuffix(_AZURE_SUFFIX)})
-
-
-_READERS = {"s3": _read_s3, "gs": _read_google, "gcs": _read_google, "as": _read_azure}
 _FORMS = {
     "s3": "write s3://bucket/path, or s3://https://host:port/bucket/path for a server of your own",
     "gs": "write gs://bucket/path",

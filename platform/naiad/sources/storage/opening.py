@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 from naiad.config.model.environment_source import redact
 from naiad.core.errors import Code, NaiadError, StorageError
@@ -29,31 +29,12 @@ EXTRAS = {
 _TAGS = ("ETag", "etag", "md5Hash", "md5", "generation", "LastModified", "last_modified", "updated", "mtime", "created")
 
 
-class Filesystem(Protocol):
-    """The part of fsspec's file systems that naiad uses. All calls block."""
-
-    def find(self, path: str, *, withdirs: bool = False, detail: bool = False) -> dict[str, dict[str, Any]]: ...
-
-    def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:  # noqa: FBT001 - the signature is fsspec's
-        """The direct content of *path*."""
-
-    def info(self, path: str) -> dict[str, Any]: ...
-
-    def isdir(self, path: str) -> bool: ...
-
-    def open(self, path: str, mode: str = "rb") -> BinaryIO: ...
-
-    def get_file(self, rpath: str, lpath: str) -> None: ...
-
-    def invalidate_cache(self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Storage:
     """An opened location."""
 
     uri: str
-    filesystem: Filesystem
+    filesystem: Any  # an `AbstractFileSystem` of fsspec, which has no types; all calls block
     path: str
 
 

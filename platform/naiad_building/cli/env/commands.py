@@ -253,12 +253,12 @@ def _used_environments(
     store: Path,
 ) -> Iterator[UsedEnvironment]:
     from naiad.models.resolution.environment import EnvironmentSearch, locate_environment
-    from naiad.models.resolution.files import RealFiles
+    from naiad.models.resolution.files import Files
     from naiad_building.cli.env.models import UsedEnvironment, environments_of, server_options
 
     places = EnvironmentSearch(base=Path.cwd(), directories=tuple(directory.absolute() for directory in directories))
     for text in environments:
-        source, _ = locate_environment(text, "naiad env prefetch", places, RealFiles())
+        source, _ = locate_environment(text, "naiad env prefetch", places, Files())
         yield UsedEnvironment("", source, None, "")
     if repositories:
         options = server_options(store, repositories, *flags)
