@@ -1,7 +1,7 @@
 """A server in this process: the API of the packages `tritonserver` and `tritonfrontend`, also as `import naiad`."""
 
+from naiad.protocol.datatypes import Datatype as DataType
 from naiad_embedded.inprocess.enums import (
-    DataType,
     DLDeviceType,
     InstanceGroupKind,
     LogFormat,

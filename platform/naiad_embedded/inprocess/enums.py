@@ -4,22 +4,6 @@ from __future__ import annotations
 
 import enum
 
-from naiad.protocol.datatypes import Datatype as DataType
-
-__all__ = [
-    "DLDeviceType",
-    "DataType",
-    "InstanceGroupKind",
-    "LogFormat",
-    "MemoryType",
-    "MetricFormat",
-    "MetricKind",
-    "ModelBatchFlag",
-    "ModelControlMode",
-    "ModelTxnPropertyFlag",
-    "RateLimitMode",
-]
-
 
 class ModelControlMode(enum.IntEnum):
     """How models are chosen for loading: all at the start, by polling, by calls, or by their first request.

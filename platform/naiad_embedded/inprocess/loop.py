@@ -11,6 +11,8 @@ The engine is single-threaded: all its state belongs to one event loop, and only
   does it for each request.
 - `post` calls a function on the loop and does not wait (cancel, "a response has been read").
 
+`run` and `call` raise the API's exceptions for errors of the engine.
+
 The other direction needs no waiting: the loop puts responses into queues that the callers' threads read (`response`).
 The loop's thread must never call `run` or `call`: they would deadlock.
 
@@ -35,7 +37,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from naiad_embedded.inprocess.errors import InvalidArgumentError
+from naiad_embedded.inprocess.errors import InvalidArgumentError, translate_errors
 
 _T = TypeVar("_T")
 _CLOSED = "Server not started"
@@ -57,6 +59,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
+    @translate_errors()
     def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """The result of a coroutine that runs on the loop; an interrupted wait (Ctrl-C) cancels the coroutine."""
         with self._lock:
@@ -72,6 +75,7 @@ class LoopThread:
         finally:
             del future  # as in `call`
 
+    @translate_errors()
     def call(self, function: Callable[..., _T], *args: object) -> _T:
         future: concurrent.futures.Future[_T] = concurrent.futures.Future()
         with self._lock:

@@ -10,7 +10,8 @@ import numpy as np
 from naiad_stub import dlpack
 from naiad_stub.exceptions import TritonModelException
 
-from naiad_embedded.inprocess.enums import DataType, DLDeviceType, MemoryType
+from naiad.protocol.datatypes import Datatype as DataType
+from naiad_embedded.inprocess.enums import DLDeviceType, MemoryType
 from naiad_embedded.inprocess.errors import InvalidArgumentError
 
 DeviceOrMemoryType: TypeAlias = tuple[MemoryType, int] | MemoryType | tuple[DLDeviceType, int] | str

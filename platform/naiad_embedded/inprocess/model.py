@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 import orjson
 
@@ -13,13 +13,16 @@ from naiad.engine.engine import Engine
 from naiad.protocol.documents import metadata_document, statistics_document
 from naiad.protocol.model_names import LATEST
 from naiad_embedded.inprocess.enums import ModelBatchFlag, ModelTxnPropertyFlag
-from naiad_embedded.inprocess.errors import InvalidArgumentError, UnsupportedError, translate_errors
+from naiad_embedded.inprocess.errors import InvalidArgumentError, UnsupportedError
 from naiad_embedded.inprocess.loop import LoopThread
 from naiad_embedded.inprocess.request import InferenceRequest, RequestFields
 from naiad_embedded.inprocess.response import AsyncResponseIterator, ReadRequest, ResponseIterator
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack  # `typing` has it from Python 3.11 on; type checkers always know this module
+
+
+_T = TypeVar("_T")
 
 
 class ServerBinding(NamedTuple):
@@ -114,9 +117,8 @@ class Model:
         return ReadRequest(self._server.engine, self._server.loop.post, request.model, request.request_id)
 
     def _submit(self, submitted: ReadRequest, request: InferenceRequest) -> None:
-        with translate_errors():
-            # `call` waits until the engine has accepted or rejected the request, so a rejection raises here.
-            self._server.loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package
+        # `call` waits until the engine has accepted or rejected the request, so a rejection raises here.
+        self._server.loop.call(submitted.submit, request._for_engine())  # noqa: SLF001 - of this package
 
     def _on_same_server(self, name: str, version: int) -> Model:
         return Model(self._server, name, version)
@@ -129,14 +131,11 @@ class Model:
         Raises:
             NotFoundError: If the model is not known.
         """
-        with translate_errors():
-            return self._server.loop.run(self._server.engine.check_ready(self.name, self.version))
+        return self._server.loop.run(self._server.engine.check_ready(self.name, self.version))
 
     def metadata(self) -> dict[str, Any]:
         """The model's inputs and outputs, as in the response of the HTTP API."""
-        with translate_errors():
-            metadata = self._server.loop.call(self._server.engine.model_metadata, self.name, self.version)
-        return as_plain_dict(metadata_document(metadata))
+        return as_plain_dict(metadata_document(self._ask(self._server.engine.model_metadata)))
 
     def config(self, config_version: int = 1) -> dict[str, Any]:
         """The model's effective configuration.
@@ -148,15 +147,11 @@ class Model:
             raise UnsupportedError(
                 f"model configuration version {config_version} not supported, supported versions are: 1"
             )
-        with translate_errors():
-            return as_plain_dict(self._server.loop.call(self._server.engine.model_config, self.name, self.version))
+        return as_plain_dict(self._ask(self._server.engine.model_config))
 
     def statistics(self) -> dict[str, Any]:
         """The model's statistics, as in the response of the HTTP API."""
-        with translate_errors():
-            return as_plain_dict(
-                statistics_document(self._server.loop.call(self._server.engine.statistics, self.name, self.version))
-            )
+        return as_plain_dict(statistics_document(self._ask(self._server.engine.statistics)))
 
     def batch_properties(self) -> ModelBatchFlag:
         """Whether the first dimension of the model's tensors is the batch dimension."""
@@ -164,9 +159,11 @@ class Model:
 
     def transaction_properties(self) -> ModelTxnPropertyFlag:
         """Whether the model is decoupled: it may send any number of responses to a request."""
-        with translate_errors():
-            is_decoupled = self._server.loop.call(self._server.engine.is_decoupled, self.name, self.version)
+        is_decoupled = self._ask(self._server.engine.is_decoupled)
         return ModelTxnPropertyFlag.DECOUPLED if is_decoupled else ModelTxnPropertyFlag.ONE_TO_ONE
+
+    def _ask(self, question: Callable[[str, int], _T]) -> _T:
+        return self._server.loop.call(question, self.name, self.version)
 
 
 class ModelDictionary(dict[tuple[str, int], Model]):

@@ -162,12 +162,6 @@ _NAMED_SETTINGS = {
     "host_policies": "host-policy",
     "metrics_configuration": "metrics-config",
 }
-_CONTROL = {
-    ModelControlMode.NONE: "none",
-    ModelControlMode.POLL: "poll",
-    ModelControlMode.EXPLICIT: "explicit",
-    ModelControlMode.DEMAND: "demand",
-}
 
 
 def server_options(options: Options) -> ServerOptions:
@@ -237,7 +231,7 @@ def _settings(flag: str, groups: dict[str, dict[str, Any]]) -> Iterator[str]:
 
 def _control(options: Options) -> Iterator[str]:
     mode = _checked("model_control_mode", options.model_control_mode, ModelControlMode)
-    yield f"--model-control-mode={_CONTROL[mode]}"
+    yield f"--model-control-mode={mode.name.lower()}"
     if mode is ModelControlMode.EXPLICIT:  # in other modes, the package ignores it, and the command line rejects it
         for name in options.startup_models:
             yield f"--load-model={_checked('startup_models', name, str)}"

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import Code, NaiadError, RepositoryError, UnsupportedRequestError
@@ -90,11 +90,14 @@ class RunningServer:
         return keep_alive
 
     async def _start_engine(self) -> list[NaiadError]:
-        self.engine = build_engine(self.options, build_loader(self.options))
-        self._has_engine = True
-        self._stack.push_async_callback(self.engine.stop)
-        self._stack.push_async_callback(self.extensions.background.close)
-        return await self.engine.start()
+        try:
+            self.engine = build_engine(self.options, build_loader(self.options))
+            self._has_engine = True
+            self._stack.push_async_callback(self.engine.stop)
+            self._stack.push_async_callback(self.extensions.background.close)
+            return await self.engine.start()
+        except RepositoryError as error:
+            raise InternalError(error.message) from error  # the reference's class for every error of a repository
 
     def stop(self, grace: float | None = None) -> bool:
         """Stop the services, the models and the thread; a second call does nothing.
@@ -129,26 +132,21 @@ class RunningServer:
             return False
         return not self._has_engine or not self.engine.has_overrun
 
-    def start_service(self, start: Callable[[], Awaitable[int]], stop: Callable[[], Awaitable[None]]) -> int:
-        """Start a service on the loop, and stop it with the server at the latest; returns the service's port."""
+    def start_service(self, make: Callable[[], Any], *grace: float) -> tuple[int, Any]:
+        """Make a frontend on the loop and start it; it stops with the server at the latest. Returns its port, too."""
 
-        async def begin() -> int:
-            port = await start()
-            self._stack.push_async_callback(stop)
-            return port
+        async def begin() -> tuple[int, Any]:
+            frontend = make()
+            port = await frontend.start()
+            self._stack.push_async_callback(frontend.stop, *grace)
+            return port, frontend
 
-        with translate_errors():
-            return self.loop.run(begin())
+        return self.loop.run(begin())
 
-    def stop_service(self, stop: Callable[[], Awaitable[None]]) -> None:
-        async def finish() -> None:
-            await stop()
-
+    def stop_service(self, frontend: Any, *grace: float) -> None:
         with self._lock:
-            if self._is_stopped:
-                return  # and the service with it
-            with translate_errors():
-                self.loop.run(finish())
+            if not self._is_stopped:  # else the service is, too
+                self.loop.run(frontend.stop(*grace))
 
     def metrics_frontend(self, address: str = "", port: int = 0) -> MetricsFrontend:
         if not self.options.metrics.is_enabled:
@@ -158,9 +156,7 @@ class RunningServer:
 
     def metrics(self) -> str:
         """All metrics, in Prometheus' text format."""
-        page = self.metrics_frontend()
-        with translate_errors():
-            return self.loop.call(page.scrape).decode()
+        return self.loop.call(self.metrics_frontend().scrape).decode()
 
 
 class _KeepAlive:
@@ -192,11 +188,12 @@ def _not_loaded(failures: list[NaiadError]) -> InternalError:
 # -- repositories of a running server. Texts: CORE src/model_repository_manager/ ---------------------------------------
 
 
+@translate_errors()
 def register_repository(server: RunningServer, path: str, names: Mapping[str, str]) -> None:
     """Serve another repository; see `Server.register_model_repository`.
 
-    UnsupportedRequestError if the model control mode is not explicit; RepositoryError if the folder does not exist, or
-    the repository or one of its names is registered already.
+    UnsupportedError if the model control mode is not explicit; InvalidArgumentError if the folder does not exist,
+    AlreadyExistsError if the repository or one of its names is registered already.
     """
     _require_explicit(server, "registration")
     if not Path(path).is_dir():
@@ -215,10 +212,11 @@ def register_repository(server: RunningServer, path: str, names: Mapping[str, st
     repositories.add(local_repository(Path(path), artifact_policy(server.options)), names)
 
 
+@translate_errors()
 def unregister_repository(server: RunningServer, path: str) -> None:
     """Stop serving a repository; see `Server.unregister_model_repository`.
 
-    UnsupportedRequestError if the model control mode is not explicit; RepositoryError if it is not registered.
+    UnsupportedError if the model control mode is not explicit; InvalidArgumentError if it is not registered.
     """
     _require_explicit(server, "unregistration")
     if not server.engine.repositories.remove(str(Path(path).absolute())):

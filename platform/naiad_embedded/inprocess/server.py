@@ -13,11 +13,10 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from naiad.core.errors import NaiadError, RepositoryError
 from naiad.protocol.documents import server_document
 from naiad.protocol.model_names import LATEST
 from naiad_embedded.inprocess.enums import MetricFormat
-from naiad_embedded.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError, translate_errors
+from naiad_embedded.inprocess.errors import InternalError, InvalidArgumentError, UnavailableError
 from naiad_embedded.inprocess.model import Model, ModelDictionary, ServerBinding, as_plain_dict
 from naiad_embedded.inprocess.options import OptionFields, Options
 from naiad_embedded.inprocess.running import RunningServer, register_repository, unregister_repository
@@ -99,7 +98,7 @@ class Server:
         with self._lock:
             if self._running is not None:
                 raise InvalidArgumentError("Server already started")
-            self._running = _start(self.options)
+            self._running = RunningServer.start(self.options)
             self._keep_alive = self._running.keep_alive()
         deadline = None if timeout is None else time.monotonic() + timeout
         while wait_until_ready and not self.ready():
@@ -134,20 +133,17 @@ class Server:
     def live(self) -> bool:
         """Whether the server is started and not stopping."""
         server = self._server
-        with translate_errors():
-            return server.loop.call(server.engine.is_live)
+        return server.loop.call(server.engine.is_live)
 
     def ready(self) -> bool:
         """Whether the server accepts requests and, with strict readiness, all models are ready."""
         server = self._server
-        with translate_errors():
-            return server.loop.run(server.engine.check_server_ready())
+        return server.loop.run(server.engine.check_server_ready())
 
     def metadata(self) -> dict[str, Any]:
         """The server's name, version and protocol extensions."""
         server = self._server
-        with translate_errors():
-            return as_plain_dict(server_document(server.loop.call(server.engine.server_metadata)))
+        return as_plain_dict(server_document(server.loop.call(server.engine.server_metadata)))
 
     def metrics(self, metric_format: MetricFormat = MetricFormat.PROMETHEUS) -> str:
         """All metrics, in Prometheus' text format.
@@ -166,12 +162,11 @@ class Server:
     def models(self, exclude_not_ready: bool = False) -> ModelDictionary:  # noqa: FBT001, FBT002 - the package's signature
         """The models of the repositories, by name and version; with *exclude_not_ready*, only those that are ready."""
         server = self._server
-        with translate_errors():
-            entries = (
-                server.loop.call(server.engine.ready_index)
-                if exclude_not_ready
-                else server.loop.run(server.engine.repository_index())
-            )
+        entries = (
+            server.loop.call(server.engine.ready_index)
+            if exclude_not_ready
+            else server.loop.run(server.engine.repository_index())
+        )
         return ModelDictionary(
             Model(
                 _binding(server),
@@ -198,8 +193,7 @@ class Server:
         """
         server = self._server
         _check_name(model_name)
-        with translate_errors():
-            server.loop.run(server.engine.load(model_name, _load_parameters(parameters or {})))
+        server.loop.run(server.engine.load(model_name, _load_parameters(parameters or {})))
         return self.model(model_name)
 
     def register_model_repository(self, repository_path: str, name_mapping: dict[str, str] | None = None) -> None:
@@ -214,8 +208,7 @@ class Server:
             InvalidArgumentError: If the folder does not exist.
             AlreadyExistsError: If the repository is registered, or a model has one of the new names.
         """
-        with translate_errors():
-            register_repository(self._server, repository_path, name_mapping or {})
+        register_repository(self._server, repository_path, name_mapping or {})
 
     def unregister_model_repository(self, repository_path: str) -> None:
         """Unregister a repository; its loaded models stay loaded. Requires `ModelControlMode.EXPLICIT`.
@@ -224,8 +217,7 @@ class Server:
             UnsupportedError: If the model control mode is not explicit.
             InvalidArgumentError: If the repository is not registered.
         """
-        with translate_errors():
-            unregister_repository(self._server, repository_path)
+        unregister_repository(self._server, repository_path)
 
     def poll_model_repository(self) -> None:
         """Load, reload and unload models after changes in the repositories, now. Requires `ModelControlMode.POLL`.
@@ -234,8 +226,7 @@ class Server:
             UnavailableError: If the model control mode is not poll.
         """
         server = self._server
-        with translate_errors():
-            server.loop.run(server.engine.poll())
+        server.loop.run(server.engine.poll())
 
     def unload(
         self,
@@ -260,8 +251,7 @@ class Server:
         server = self._server
         name = model.name if isinstance(model, Model) else model
         _check_name(name)
-        with translate_errors():
-            server.loop.run(server.engine.unload(name, unload_dependents=unload_dependents))
+        server.loop.run(server.engine.unload(name, unload_dependents=unload_dependents))
         deadline = None if timeout is None else time.monotonic() + timeout
         while wait_until_unloaded and self._is_loaded(name):
             if deadline is not None and time.monotonic() >= deadline:
@@ -288,17 +278,6 @@ class Server:
     async def async_unload(self, model: str | Model, *, unload_dependents: bool = False) -> None:
         """As `unload`, waiting until the model is unloaded."""
         await asyncio.to_thread(self.unload, model, unload_dependents, wait_until_unloaded=True)
-
-
-def _start(options: Options) -> RunningServer:
-    try:
-        running = RunningServer.start(options)
-    except RepositoryError as error:
-        raise InternalError(error.message) from error  # the reference's class for every error of a repository
-    except NaiadError:
-        with translate_errors():
-            raise
-    return running
 
 
 def _binding(running: RunningServer) -> ServerBinding:

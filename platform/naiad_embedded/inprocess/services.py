@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -21,13 +20,12 @@ from naiad.frontends.grpc.settings import CompressionLevel, GrpcSettings
 from naiad.frontends.http1.page_guard import PageRules
 from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 from naiad.frontends.kserve_http.server import HttpFrontend
+from naiad.frontends.metrics.server import MetricsFrontend
 from naiad_embedded.inprocess.errors import AlreadyExistsError, InvalidArgumentError, UnavailableError
-from naiad_embedded.inprocess.running import RunningServer
 from naiad_embedded.inprocess.server import Server
 
-_FrontendCalls: TypeAlias = tuple[Callable[[], Awaitable[int]], Callable[[], Awaitable[None]]]
+_Frontend: TypeAlias = HttpFrontend | GrpcFrontend | MetricsFrontend
 
-_STOP_GRACE_SECONDS = 2.0
 _LARGEST_PORT = 65535
 _LARGEST_INT = 2_147_483_647
 
@@ -94,10 +92,11 @@ def _switch(name: str, value: Any) -> bool:
 class _Service:
     """One network service: `start`, `stop`, or a `with` block for both; it stops with its server at the latest.
 
-    A subclass says how its frontend is created (`_frontend_calls`).
+    A subclass says how its frontend is created (`_make_frontend`).
     """
 
     Options: ClassVar[type[Any]]
+    _grace: ClassVar[tuple[float, ...]] = (2.0,)  # seconds for requests in flight when it stops
 
     def __init__(self, server: Server, options: Any = None) -> None:
         """Prepare the service; `start` opens the port.
@@ -112,7 +111,7 @@ class _Service:
         self._options: Any = self.Options() if options is None else options
         self._server = server
         self._running = server._server  # noqa: SLF001 - of this package, and not part of the API
-        self._stop_frontend: Callable[[], Awaitable[None]] | None = None
+        self._frontend: _Frontend | None = None
         self.port = 0
 
     def start(self) -> None:
@@ -122,15 +121,10 @@ class _Service:
             AlreadyExistsError: If the service is started.
             InvalidArgumentError: If the address cannot be used.
         """
-        if self._stop_frontend is not None and not self._running.is_stopped:
+        if self._frontend is not None and not self._running.is_stopped:
             raise AlreadyExistsError("server is already running.")
         self._running = self._server._server  # noqa: SLF001 - the server may have been stopped and started again
-        start_frontend, self._stop_frontend = self._frontend_calls(self._running)
-        try:
-            self.port = self._running.start_service(start_frontend, self._stop_frontend)
-        except BaseException:
-            self._stop_frontend = None
-            raise
+        self.port, self._frontend = self._running.start_service(self._make_frontend, *self._grace)
 
     def stop(self) -> None:
         """Close the port, after the requests in flight; if the server has been stopped, the port is closed already.
@@ -138,10 +132,10 @@ class _Service:
         Raises:
             UnavailableError: If the service is not started.
         """
-        stop_frontend, self._stop_frontend = self._stop_frontend, None
-        if stop_frontend is None:
+        frontend, self._frontend = self._frontend, None
+        if frontend is None:
             raise UnavailableError("server is not running.")
-        self._running.stop_service(stop_frontend)
+        self._running.stop_service(frontend, *self._grace)
 
     def __enter__(self) -> Any:
         self.start()
@@ -150,11 +144,11 @@ class _Service:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._stop_frontend is not None:
+        if self._frontend is not None:
             self.stop()
 
-    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
-        """Two functions for the server's loop: one starts the frontend and returns its port, one stops it."""
+    def _make_frontend(self) -> _Frontend:
+        """The frontend, which is made on the loop that it belongs to."""
         raise NotImplementedError
 
 
@@ -177,26 +171,20 @@ class KServeHttp(_Service):
         allowed_hosts: str = ""
         allowed_origins: str = ""
 
-    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
+    def _make_frontend(self) -> HttpFrontend:
         options = self._options
-
-        async def start() -> int:
-            # Created here, on the loop that it belongs to.
-            self._frontend = HttpFrontend(
-                running.engine,
-                address=options.address,
-                port=options.port,
-                reuse_port=options.reuse_port,
-                extensions=running.extensions,
-                access=_access(options.header_forward_pattern),
-                pages=PageRules(
-                    hosts=read_hosts(options.allowed_hosts) if options.allowed_hosts else None,
-                    origins=read_origins(options.allowed_origins),
-                ),
-            )
-            return await self._frontend.start()
-
-        return start, lambda: self._frontend.stop(_STOP_GRACE_SECONDS)
+        return HttpFrontend(
+            self._running.engine,
+            address=options.address,
+            port=options.port,
+            reuse_port=options.reuse_port,
+            extensions=self._running.extensions,
+            access=_access(options.header_forward_pattern),
+            pages=PageRules(
+                hosts=read_hosts(options.allowed_hosts) if options.allowed_hosts else None,
+                origins=read_origins(options.allowed_origins),
+            ),
+        )
 
 
 class KServeGrpc(_Service):
@@ -234,27 +222,23 @@ class KServeGrpc(_Service):
         max_response_pool_size: int = 2_147_483_647
         forward_header_pattern: str = ""
 
-    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
+    def _make_frontend(self) -> GrpcFrontend:
         options = self._options
         settings = GrpcSettings(
             **{each.name: getattr(options, each.name) for each in fields(GrpcSettings) if hasattr(options, each.name)},
             response_compression=CompressionLevel(options.infer_compression_level),
         )
 
-        async def start() -> int:
-            self._frontend = GrpcFrontend(
-                running.engine,
-                address=options.address,
-                port=options.port,
-                reuse_port=options.reuse_port,
-                settings=settings,
-                extensions=running.extensions,
-                access=_access(options.forward_header_pattern),
-                tls=_tls(options),
-            )
-            return await self._frontend.start()
-
-        return start, lambda: self._frontend.stop(_STOP_GRACE_SECONDS)
+        return GrpcFrontend(
+            self._running.engine,
+            address=options.address,
+            port=options.port,
+            reuse_port=options.reuse_port,
+            settings=settings,
+            extensions=self._running.extensions,
+            access=_access(options.forward_header_pattern),
+            tls=_tls(options),
+        )
 
 
 class Metrics(_Service):
@@ -268,9 +252,10 @@ class Metrics(_Service):
         port: int = 8002
         thread_count: int = 1
 
-    def _frontend_calls(self, running: RunningServer) -> _FrontendCalls:
-        frontend = running.metrics_frontend(self._options.address, self._options.port)
-        return frontend.start, frontend.stop
+    _grace = ()
+
+    def _make_frontend(self) -> MetricsFrontend:
+        return self._running.metrics_frontend(self._options.address, self._options.port)
 
 
 def _access(pattern: str) -> Access:

@@ -12,8 +12,9 @@ from naiad_stub import dlpack
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.tensor import decode_strings, encode_strings
 
+from naiad.protocol.datatypes import Datatype as DataType
 from naiad.protocol.inference import InputTensor, OutputTensor
-from naiad_embedded.inprocess.enums import DataType, DLDeviceType, MemoryType
+from naiad_embedded.inprocess.enums import DLDeviceType, MemoryType
 from naiad_embedded.inprocess.errors import InvalidArgumentError, UnsupportedError
 from naiad_embedded.inprocess.memory import (
     DATATYPES,
