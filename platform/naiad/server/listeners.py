@@ -412,8 +412,7 @@ def _fallback(
     if openai is not None and options.openai_shares_http:
         handlers.append(openai.try_handle)
     if services.console is not None and options.http.is_enabled:
-        from naiad.frontends.console.page import Console, ConsoleSettings
-        from naiad.frontends.console.reach import ServedTo
+        from naiad.frontends.console.page import Console, ConsoleSettings, ServedTo
 
         address = options.http.ui_address
         settings = ConsoleSettings(

@@ -27,7 +27,6 @@ from naiad.environments.manager import EnvironmentManager
 from naiad.environments.moved_folders import explain_moved_scripts
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment
-from naiad.models.repository.labels import read_labels
 from naiad.models.repository.layout import ModelFiles, available_versions, mkdir_command, versions_to_load
 from naiad.models.repository.read import (
     config_path,
@@ -35,6 +34,7 @@ from naiad.models.repository.read import (
     explain_repeated_tensors,
     gpu_placement,
     read_config,
+    read_labels,
 )
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.environment import misspelt_parameters

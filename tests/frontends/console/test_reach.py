@@ -10,7 +10,7 @@ from serving.extensions.test_web_pages import ask
 from serving.written import write_model
 from support.server import ServerProcess
 
-from naiad.frontends.console.reach import PageReach, ServedTo
+from naiad.frontends.console.page import PageReach, ServedTo
 
 LOCAL = PageReach(ServedTo(is_local=True))
 

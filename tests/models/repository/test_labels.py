@@ -6,7 +6,7 @@ import pytest
 
 from naiad.config.model.model_config import ModelConfig, TensorConfig
 from naiad.core.errors import Code, RepositoryError
-from naiad.models.repository.labels import read_labels
+from naiad.models.repository.read import read_labels
 from naiad.protocol.datatypes import Datatype
 
 

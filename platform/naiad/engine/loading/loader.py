@@ -61,9 +61,8 @@ from naiad.guests.launch import SYSTEM, GuestProcesses, LaunchSpec
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.prewarm import ForkServerPool, PrewarmedGuests
 from naiad.guests.worker import GuestServices
-from naiad.models.repository.labels import read_labels
 from naiad.models.repository.layout import ModelFiles
-from naiad.models.repository.read import explain_missing_tensors, explain_repeated_tensors
+from naiad.models.repository.read import explain_missing_tensors, explain_repeated_tensors, read_labels
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.environment import misspelt_parameters
 from naiad.models.resolution.preparation import check_interpreter, prepare_environment

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from email.parser import BytesHeaderParser
 from pathlib import Path
+from typing import Any
 
 from packaging.utils import canonicalize_name
 
@@ -30,6 +31,9 @@ from naiad.sources.interpreters.executables import HEADER_BYTES, Executable, par
 from naiad.sources.interpreters.prefix import probe_with_libraries, require_interpreter
 from naiad.sources.interpreters.probe import probe_interpreter
 from naiad.sources.interpreters.versions import version_text
+
+# What a manifest states of its environment.
+_STATED = ("name", "made_from", "size", "files", "python", "abi", "platform", "glibc", "packages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,31 +115,26 @@ def _archive(path: Path, root: Path, reporter: ProgressReporter) -> Inspection:
     digest = Store(root, reporter).identify(path).digest
     entry = next((entry for entry in read_entries(root) if entry.digest == digest), None)
     manifest = read_manifest(path)
+    common: dict[str, Any] = {
+        "source": str(path),
+        "kind": packed_with.value,
+        "digest": digest,
+        "packed_size": path.stat().st_size,
+        "signed_by": list_signers(path, digest),
+        "entry": entry,
+    }
     if manifest is None:
-        return _without_manifest(path, packed_with, digest, entry)
+        return Inspection(**common, **_facts_of_members(path, packed_with))
     return Inspection(
-        source=str(path),
-        kind=packed_with.value,
-        name=manifest.name,
-        made_from=manifest.made_from,
-        digest=digest,
-        packed_size=path.stat().st_size,
-        size=manifest.size,
-        files=manifest.files,
-        python=manifest.python,
-        abi=manifest.abi,
-        platform=manifest.platform,
-        glibc=manifest.glibc,
+        **common,
+        **{name: getattr(manifest, name) for name in _STATED},
         numpy=_numpy(manifest.packages),
-        packages=manifest.packages,
         recipe=tuple(sorted(manifest.recipe.items())),
-        signed_by=list_signers(path, digest),
-        entry=entry,
         **_compare(path, packed_with, manifest),
     )
 
 
-def _compare(path: Path, packed_with: ArchiveFormat, manifest: Manifest) -> dict[str, tuple[str, ...]]:
+def _compare(path: Path, packed_with: ArchiveFormat, manifest: Manifest) -> dict[str, Any]:
     """What only the members of an archive show: what is wrong with them, and its activation scripts.
 
     They are read completely, as a manifest is at the beginning.
@@ -150,26 +149,20 @@ def _compare(path: Path, packed_with: ArchiveFormat, manifest: Manifest) -> dict
     return {"problems": tuple(facts.problems), "activation": tuple(sorted(facts.activation))}
 
 
-def _without_manifest(path: Path, packed_with: ArchiveFormat, digest: str, entry: StoreEntry | None) -> Inspection:
+def _facts_of_members(path: Path, packed_with: ArchiveFormat) -> dict[str, Any]:
     facts = read_facts(path, packed_with)
     packages = tuple(package for _, package in sorted(facts.packages.items()))
-    return Inspection(
-        source=str(path),
-        kind=packed_with.value,
-        made_from="conda-pack" if facts.is_conda_packed else "",
-        digest=digest,
-        packed_size=path.stat().st_size,
-        size=facts.size,
-        files=facts.members,
-        python=facts.python,
-        platform=_platform(facts.executable),
-        numpy=_numpy(packages),
-        packages=packages,
-        signed_by=list_signers(path, digest),
-        entry=entry,
-        problems=tuple(facts.problems),
-        activation=tuple(sorted(facts.activation)),
-    )
+    return {
+        "made_from": "conda-pack" if facts.is_conda_packed else "",
+        "size": facts.size,
+        "files": facts.members,
+        "python": facts.python,
+        "platform": _platform(facts.executable),
+        "numpy": _numpy(packages),
+        "packages": packages,
+        "problems": tuple(facts.problems),
+        "activation": tuple(sorted(facts.activation)),
+    }
 
 
 def _platform(found: Executable | None) -> str:

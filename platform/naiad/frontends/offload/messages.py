@@ -83,12 +83,7 @@ def write_outcome(outcome: Outcome) -> tuple[int, bytes]:
     _ValuePickler(text, protocol=5, buffer_callback=buffers.append).dump(outcome.value)
     raw = [buffer.raw() for buffer in buffers]
     sizes = array.array("Q", [len(buffer) for buffer in raw])
-    descriptor = new_memory()
-    try:
-        write_all(descriptor, [sizes.tobytes(), text.getbuffer(), *raw])
-    except BaseException:
-        os.close(descriptor)
-        raise
+    descriptor = written_memory([sizes.tobytes(), text.getbuffer(), *raw])
     return descriptor, OUTCOME_HEAD.pack(outcome.kind, len(raw), len(text.getbuffer()))
 
 
@@ -106,14 +101,15 @@ def read_outcome(head: bytes, descriptor: int, resolve: Callable[[tuple[Any, ...
     return Outcome(OutcomeKind(kind), _ValueUnpickler(text, buffers, resolve).load())
 
 
-def new_memory() -> int:
-    """The descriptor of new, empty memory that can be shared."""
-    return os.memfd_create("naiad-offload", os.MFD_CLOEXEC)
-
-
-def write_all(descriptor: int, parts: Sequence[Buffer]) -> None:
-    """Write *parts* one after the other. Releases the interpreter lock while it copies."""
-    for part in parts:
-        view = memoryview(part).cast("B")
-        while view:
-            view = view[os.write(descriptor, view[:_WRITTEN_AT_ONCE]) :]
+def written_memory(parts: Sequence[Buffer]) -> int:
+    """The descriptor of new memory that can be shared, with *parts*. Releases the interpreter lock while it copies."""
+    descriptor = os.memfd_create("naiad-offload", os.MFD_CLOEXEC)
+    try:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            while view:
+                view = view[os.write(descriptor, view[:_WRITTEN_AT_ONCE]) :]
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -18,9 +18,8 @@ from naiad.frontends.offload.messages import (
     OUTCOME_HEAD,
     TASK_HEAD,
     OutcomeKind,
-    new_memory,
     read_outcome,
-    write_all,
+    written_memory,
 )
 from naiad.protocol.inference import Buffer
 
@@ -75,16 +74,16 @@ class OffloadTask:
             self.content = ()
 
     def succeed(self, value: Any) -> None:
-        if self._pool is not None:
-            self._pool = None
-            self.content = ()
-            self.on_done(value)
+        self._end(self.on_done, value)
 
     def fail(self, error: Exception) -> None:
+        self._end(self.on_failed, error)
+
+    def _end(self, report: Callable[[Any], None], result: Any) -> None:
         if self._pool is not None:
             self._pool = None
             self.content = ()
-            self.on_failed(error)
+            report(result)
 
 
 class OffloadPool:
@@ -212,9 +211,9 @@ class OffloadProcess:
         size = task.size
         head = TASK_HEAD.pack(len(text), size, self._pool.memory_of(task))
         if size <= _WRITTEN_ON_LOOP:
-            self._send(head, _written(parts))
+            self._send(head, written_memory(parts))
         else:
-            writing = self._loop.run_in_executor(None, _written, parts)
+            writing = self._loop.run_in_executor(None, written_memory, parts)
             writing.add_done_callback(lambda done: self._on_written(head, done))
 
     def _on_written(self, head: bytes, writing: asyncio.Future[int]) -> None:
@@ -296,16 +295,6 @@ class OffloadProcess:
         self._pool.on_end(self, reaping)
         if task is not None and not task.is_over:
             task.fail(_closed_error() if reason else _death_error(task, self._pool.memory_of(task)))
-
-
-def _written(parts: Sequence[Buffer]) -> int:
-    memory = new_memory()
-    try:
-        write_all(memory, parts)
-    except BaseException:
-        os.close(memory)
-        raise
-    return memory
 
 
 def _fail_later(task: OffloadTask, error: NaiadError) -> None:

@@ -14,10 +14,10 @@ from naiad.config.model.normalise import normalise, normalise_instance_groups
 from naiad.config.model.parameters import place_of_parameter
 from naiad.config.model.text import find_placeholder, parse_text
 from naiad.config.model.validate import validate, validate_instance_groups, validate_name
-from naiad.core.errors import Code, ConfigError, ParameterError
+from naiad.core.errors import Code, ConfigError, ParameterError, RepositoryError
 from naiad.core.file_content import HEAD_BYTES, explain_content
 from naiad.core.gpus import find_gpus
-from naiad.models.repository.layout import ModelFiles, subdirectories, version_number
+from naiad.models.repository.layout import ModelFiles, is_inside, subdirectories, version_number
 
 CONFIG_FILENAME = "config.pbtxt"
 
@@ -187,3 +187,26 @@ def _first_version_listing(directory: Path) -> Mapping[str, bool] | None:
     if not subdirs:
         return None
     return {entry.name: entry.is_dir() for entry in subdirs[0].iterdir()}
+
+
+def read_labels(config: ModelConfig, directory: Path) -> Mapping[str, tuple[str, ...]]:
+    """The labels of a model's outputs that have a file, by name; RepositoryError if one cannot be read."""
+    return {
+        output.name: _read(directory / output.label_filename, directory, f"'{output.name}' in model '{config.name}'")
+        for output in config.outputs
+        if output.label_filename
+    }
+
+
+def _read(path: Path, directory: Path, output: str) -> tuple[str, ...]:
+    if not is_inside(path, directory):
+        raise RepositoryError(
+            f"label file path '{path}' for output {output} is outside model directory", code=Code.UNSUPPORTED
+        )
+    try:
+        return tuple(path.read_text(encoding="utf-8").splitlines())
+    except OSError as error:
+        message = f"failed to open text file for read {path}: {error.strerror}"
+        raise RepositoryError(message, code=Code.INTERNAL) from error
+    except UnicodeDecodeError as error:
+        raise RepositoryError(f"label file {path} for output {output} is not UTF-8 text", code=Code.INTERNAL) from error

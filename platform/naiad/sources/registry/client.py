@@ -70,7 +70,7 @@ class RegistryClient:
     def read_manifest(self, target: str) -> tuple[str, bytes]:
         """Digest and content of the manifest of a tag or a digest; the content matches the digest."""
         headers = {"Accept": ", ".join(_ACCEPTED)}
-        url = self._transport.url(f"manifests/{target}")
+        url = f"manifests/{target}"
         with self._transport.send("GET", url, headers=headers, expected=(_OK, _NOT_FOUND)) as reply:
             if reply.status == _NOT_FOUND:
                 raise self._unknown(target)
@@ -86,21 +86,18 @@ class RegistryClient:
         return digest, data
 
     def has_manifest(self, target: str, digest: str) -> bool:
-        url = self._transport.url(f"manifests/{target}")
-        headers = {"Accept": ", ".join(_ACCEPTED)}
+        url, headers = f"manifests/{target}", {"Accept": ", ".join(_ACCEPTED)}
         with self._transport.send("HEAD", url, headers=headers, expected=(_OK, _NOT_FOUND)) as reply:
             return reply.status == _OK and reply.headers.get("Docker-Content-Digest") == digest
 
     def put_manifest(self, target: str, data: bytes, media_type: str) -> None:
         """Store a manifest under a tag or its digest; its blobs must be there."""
         body = UploadBody(len(data), lambda: [data])
-        url = self._transport.url(f"manifests/{target}")
-        self._transport.send(
-            "PUT", url, headers={"Content-Type": media_type}, body=body, expected=(_CREATED, _OK)
-        ).close()
+        url, headers = f"manifests/{target}", {"Content-Type": media_type}
+        self._transport.send("PUT", url, headers=headers, body=body, expected=(_CREATED, _OK)).close()
 
     def tags(self) -> list[str]:
-        with self._transport.send("GET", self._transport.url("tags/list"), expected=(_OK, _NOT_FOUND)) as reply:
+        with self._transport.send("GET", "tags/list", expected=(_OK, _NOT_FOUND)) as reply:
             if reply.status == _NOT_FOUND:
                 return []
             try:
@@ -125,8 +122,7 @@ class RegistryClient:
     # -- sending blobs ----------------------------------------------------------------------------------------------
 
     def has_blob(self, digest: str) -> bool:
-        url = self._transport.url(f"blobs/{digest}")
-        with self._transport.send("HEAD", url, expected=(_OK, _NOT_FOUND)) as reply:
+        with self._transport.send("HEAD", f"blobs/{digest}", expected=(_OK, _NOT_FOUND)) as reply:
             return reply.status == _OK
 
     def mount_blob(self, digest: str, sources: Iterable[str]) -> bool:
@@ -135,7 +131,7 @@ class RegistryClient:
             query = urllib.parse.urlencode({"mount": digest, "from": name})
             with self._transport.send(
                 "POST",
-                self._transport.url(f"blobs/uploads/?{query}"),
+                f"blobs/uploads/?{query}",
                 headers={"Content-Length": "0"},
                 expected=(_CREATED, _ACCEPTED_STATUS, _NOT_FOUND),
             ) as reply:
@@ -144,16 +140,14 @@ class RegistryClient:
                 # It began an upload instead, which this client will not use.
                 location = reply.headers.get("Location")
             if location:
-                url = urllib.parse.urljoin(self._transport.url(""), location)
-                self._transport.send(
-                    "DELETE", url, expected=(_OK, _ACCEPTED_STATUS, _NO_CONTENT, _NOT_FOUND, 405)
-                ).close()
+                expected = (_OK, _ACCEPTED_STATUS, _NO_CONTENT, _NOT_FOUND, 405)
+                self._transport.send("DELETE", location, expected=expected).close()
         return False
 
     def send_blob(self, content: Path | bytes, digest: str, advance: Advance) -> None:
         size = len(content) if isinstance(content, bytes) else content.stat().st_size
         with self._transport.send(
-            "POST", self._transport.url("blobs/uploads/"), headers={"Content-Length": "0"}, expected=(_ACCEPTED_STATUS,)
+            "POST", "blobs/uploads/", headers={"Content-Length": "0"}, expected=(_ACCEPTED_STATUS,)
         ) as reply:
             location = self._location(reply)
             chunk = max(CHUNK, _number(reply.headers.get("OCI-Chunk-Min-Length", "")))
@@ -185,10 +179,7 @@ class RegistryClient:
                 failure = InterruptedTransferError("the registry expects another part of the blob")
             except InterruptedTransferError as error:
                 failure = without_frames(error)
-            if attempt >= len(self._transport.pauses):
-                raise self._transport.unreachable(failure)
-            self._transport.pause(attempt, failure)
-            attempt += 1
+            attempt = self._transport.back_off(attempt, failure)
             with self._transport.send("GET", location, expected=(_NO_CONTENT, _OK)) as reply:
                 location, start = self._location(reply, location), _received(reply.headers.get("Range", ""))
         return location
@@ -197,7 +188,7 @@ class RegistryClient:
         location = reply.headers.get("Location") or fallback
         if not location:
             raise RegistryError(f"the registry {self.reference.registry} does not say where to send a blob")
-        return urllib.parse.urljoin(self._transport.url(""), location)
+        return location
 
     # -- receiving blobs --------------------------------------------------------------------------------------------
 
@@ -267,15 +258,11 @@ class RegistryClient:
                 failure = InterruptedTransferError(f"the connection ended after {position} of {size} bytes")
             except InterruptedTransferError as error:
                 failure = without_frames(error)
-            attempt = 0 if position > before else attempt
-            if attempt >= len(self._transport.pauses):
-                raise self._transport.unreachable(failure)
-            self._transport.pause(attempt, failure)
-            attempt += 1
+            attempt = self._transport.back_off(0 if position > before else attempt, failure)
 
     def _stream_once(self, digest: str, start: int, what: str) -> Iterator[bytes]:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-        url = self._transport.url(f"blobs/{digest}")
+        url = f"blobs/{digest}"
         with self._transport.send_once("GET", url, headers=headers, expected=(_OK, _PARTIAL, _NOT_FOUND)) as reply:
             if reply.status == _NOT_FOUND:
                 raise RegistryError(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import IO, cast
 
-from naiad.core.errors import Code, RegistryError, certificate_remedy
+from naiad.core.errors import Code, RegistryError, certificate_remedy, without_frames
 from naiad.core.foreign_json import read_json
 from naiad.sources.registry.authorization import Authorization
 from naiad.sources.registry.credentials import RegistryCredentials
@@ -60,7 +60,7 @@ class RegistryTransport:
         token_servers: Collection[str] = (),
     ) -> None:
         self._reference = reference
-        self.pauses = PAUSES if pauses is None else pauses
+        self._pauses = PAUSES if pauses is None else pauses
         # A proxy cannot reach this machine's loopback addresses.
         handlers = [urllib.request.ProxyHandler({})] if reference.is_loopback else []
         self._opener = urllib.request.build_opener(*handlers)
@@ -72,9 +72,6 @@ class RegistryTransport:
             token_servers,
         )
 
-    def url(self, path: str) -> str:
-        return f"{self._reference.base_url}{self._reference.name}/{path}"
-
     def send(
         self,
         method: str,
@@ -84,16 +81,17 @@ class RegistryTransport:
         body: UploadBody | None = None,
         expected: Iterable[int] = (200,),
     ) -> http.client.HTTPResponse:
-        """Send a request, repeatedly if it fails temporarily; the caller closes the response."""
+        """Send a request, repeatedly if it fails temporarily; the caller closes the response.
+
+        Args:
+            url: The address, which may be relative to that of the repository: `tags/list`.
+        """
         attempt = 0
         while True:
             try:
                 return self.send_once(method, url, headers=headers, body=body, expected=expected)
             except InterruptedTransferError as error:
-                if attempt >= len(self.pauses):
-                    raise self.unreachable(error) from error
-                self.pause(attempt, error)
-                attempt += 1
+                attempt = self.back_off(attempt, without_frames(error))
 
     def send_once(
         self,
@@ -110,6 +108,7 @@ class RegistryTransport:
             InterruptedTransferError: If it fails temporarily.
             RegistryError: As `send`.
         """
+        url = urllib.parse.urljoin(f"{self._reference.base_url}{self._reference.name}/", url)
         expected = frozenset(expected)
         sent = self._authorization.header
         status, reply = self._exchange(method, url, headers or {}, body, sent)
@@ -133,17 +132,18 @@ class RegistryTransport:
                 code=Code.NOT_FOUND if status == _NOT_FOUND else Code.INVALID_ARG,
             )
 
-    def pause(self, attempt: int, error: InterruptedTransferError) -> None:
-        seconds = max(self.pauses[attempt], error.pause)
+    def back_off(self, attempt: int, error: InterruptedTransferError) -> int:
+        """Wait after an attempt that failed, and return the number of the next; RegistryError after the last one."""
+        if attempt >= len(self._pauses):
+            raise RegistryError(
+                f"cannot reach the registry {self._reference.registry}: {error}; gave up after {attempt + 1} "
+                "attempts: check its name, and that it runs and can be reached from here",
+                code=Code.UNAVAILABLE,
+            ) from error
+        seconds = max(self._pauses[attempt], error.pause)
         _log.warning("the registry %s failed: %s; trying again in %.1f s", self._reference.registry, error, seconds)
         time.sleep(seconds)
-
-    def unreachable(self, error: InterruptedTransferError) -> RegistryError:
-        return RegistryError(
-            f"cannot reach the registry {self._reference.registry}: {error}; gave up after {len(self.pauses) + 1} "
-            "attempts: check its name, and that it runs and can be reached from here",
-            code=Code.UNAVAILABLE,
-        )
+        return attempt + 1
 
     def _exchange(
         self, method: str, url: str, headers: Mapping[str, str], body: UploadBody | None, authorization: str
