@@ -235,14 +235,12 @@ class OpenAiApi:
 
     def try_handle(self, exchange: HttpExchange) -> bool:
         """Handle a request on a port shared with other APIs; return False if its path is not this API's."""
-        if not exchange.request.path.startswith(PREFIX) and not self._has_path(exchange.request.path):
+        path = exchange.request.path.decode("latin-1").rstrip("/")
+        is_below = exchange.request.path.startswith(PREFIX)
+        if not is_below and path not in self._posts and path not in self._gets:
             return False
         self._handle(exchange)
         return True
-
-    def _has_path(self, given: bytes) -> bool:
-        path = given.decode("latin-1").rstrip("/")
-        return path in self._posts or path in self._gets
 
     def handle(self, exchange: HttpExchange) -> None:
         """Handle a request on this API's own port; the response may follow later."""

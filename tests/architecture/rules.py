@@ -53,9 +53,9 @@ LAYERS = (
     {"engine.scheduling", "engine.lifecycle", "models.polling"},
     # Repositories and environments may be remote, and both run interpreters.
     {"sources.storage", "sources.interpreters", "sources.registry"},
-    {"models.resolution", "environments", "guests.memory"},
-    # Layers of artifacts are unpacked as environments are.
-    {"models.artifacts"},
+    {"environments", "guests.memory"},
+    # Layers of artifacts are unpacked as environments are. What was resolved is explained with its environment.
+    {"models.resolution", "models.artifacts"},
     {"models.repository"},
     {"guests"},
     {"engine"},

@@ -50,9 +50,9 @@ CASES = {
         ),
         (
             rules.upward_imports,
-            host("environments/example.py", "import naiad.models.resolution.files"),
-            "environments (layer 5) imports naiad.models.resolution.files (layer 5)",
-            host("environments/example.py", "import naiad.environments.policy"),
+            host("models/artifacts/example.py", "import naiad.models.resolution.files"),
+            "models.artifacts (layer 6) imports naiad.models.resolution.files (layer 6)",
+            host("models/artifacts/example.py", "import naiad.models.artifacts.policy"),
         ),
         (
             rules.upward_imports,

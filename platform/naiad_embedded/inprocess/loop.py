@@ -56,7 +56,7 @@ class LoopThread:
         # others, and at the end of a program no thread can be started.
         self._workers = _WorkerThreads(thread_name_prefix=f"{name}-worker")
         self._loop.set_default_executor(self._workers)
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     @translate_errors()
@@ -107,10 +107,6 @@ class LoopThread:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
 
 
 def _wait_interruptibly(future: concurrent.futures.Future[_T]) -> _T:

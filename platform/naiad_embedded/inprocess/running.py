@@ -64,7 +64,8 @@ class RunningServer:
         try:
             failures = running.loop.run(running._start_engine())
             if failures and options.general.exit_on_error:
-                raise _not_loaded(failures)
+                reasons = "\n".join(f"  {failure.message}" for failure in failures)
+                raise InternalError(f"failed to load all models\n{reasons}")
         except BaseException:
             running.stop()
             raise
@@ -178,11 +179,6 @@ def _open_log(options: Options) -> ActiveLog | None:
         raise InvalidArgumentError(
             f"Options.log_file={options.log_file}: cannot be opened: {error.strerror or error}"
         ) from error
-
-
-def _not_loaded(failures: list[NaiadError]) -> InternalError:
-    reasons = "\n".join(f"  {failure.message}" for failure in failures)
-    return InternalError(f"failed to load all models\n{reasons}")
 
 
 # -- repositories of a running server. Texts: CORE src/model_repository_manager/ ---------------------------------------

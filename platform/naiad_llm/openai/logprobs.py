@@ -40,11 +40,11 @@ class SampledTokenFinder:
 
 def for_chat(finder: SampledTokenFinder, tokens: Sequence[Alternatives], count: int) -> list[dict[str, Any]]:
     """`logprobs.content` of a chat's choice: each token with its *count* most likely alternatives."""
-    return [_chat_token(finder.find(alternatives), alternatives, count) for alternatives in tokens if alternatives]
-
-
-def _chat_token(token: Mapping[str, Any], alternatives: Alternatives, count: int) -> dict[str, Any]:
-    return {**_token(token), "top_logprobs": [_token(one) for one in _most_likely(alternatives, count)]}
+    return [
+        {**_token(finder.find(alternatives)), "top_logprobs": list(map(_token, _most_likely(alternatives, count)))}
+        for alternatives in tokens
+        if alternatives
+    ]
 
 
 def _token(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -56,22 +56,16 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_text_or_texts(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
-
-
 _TYPE_CHECKS: Mapping[str, Callable[[object], bool]] = {
     "a boolean": lambda value: isinstance(value, bool),
     "an integer": _is_integer,
-    "a number": _is_number,
+    "a number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "a string": lambda value: isinstance(value, str),
     "an object": lambda value: isinstance(value, dict),
     "an array": lambda value: isinstance(value, list),
-    "a string or an array of strings": _is_text_or_texts,
+    "a string or an array of strings": lambda value: (
+        isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+    ),
     "anything": lambda _: True,
 }
 
@@ -177,16 +171,13 @@ def log_ignored(what: str) -> None:
 
 def _check_value(name: str, value: object, rule: FieldRule) -> None:
     if not _TYPE_CHECKS[rule.kind](value):
-        raise ApiError(f"`{name}` must be {rule.kind}, not {_type_name(value)}", param=name, code="invalid_type")
+        kind = next(kind for kind, is_one in _TYPE_CHECKS.items() if is_one(value))
+        raise ApiError(f"`{name}` must be {rule.kind}, not {kind}", param=name, code="invalid_type")
     if (rule.low is None and rule.high is None) or not isinstance(value, int | float):
         return
     if (rule.low is not None and value < rule.low) or (rule.high is not None and value > rule.high):
         limits = f"between {rule.low} and {rule.high}" if rule.high is not None else f"at least {rule.low}"
         raise ApiError(f"`{name}` must be {limits}, got {value}", param=name, code="invalid_value")
-
-
-def _type_name(value: object) -> str:
-    return next(kind for kind, is_one in _TYPE_CHECKS.items() if is_one(value))
 
 
 # -- requests for text ------------------------------------------------------------------------------------------

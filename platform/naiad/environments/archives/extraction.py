@@ -89,7 +89,9 @@ def unpack(
     """
     packed_with = detect_format(archive)
     packed_size = archive.stat().st_size
-    _check_space(archive, into, size or unpacked_size(archive, packed_with) or packed_size)
+    needed = size or unpacked_size(archive, packed_with) or packed_size
+    if shutil.disk_usage(into).free < needed:
+        raise _no_space_error(archive, into, needed=needed)
     try:
         with (
             ProgressMeter(reporter, step="unpacking", label=label, path=archive, total=packed_size) as meter,
@@ -139,11 +141,6 @@ def damaged_archive_error(archive: Path, entries: int, error: BaseException) -> 
         f"the execution environment {archive} is truncated or damaged: reading it failed after {entries} members "
         f"({str(error) or type(error).__name__}); copy or pack it again"
     )
-
-
-def _check_space(archive: Path, into: Path, needed: int) -> None:
-    if shutil.disk_usage(into).free < needed:
-        raise _no_space_error(archive, into, needed=needed)
 
 
 def _no_space_error(archive: Path, into: Path, *, needed: int | None) -> ExecutionEnvironmentError:

@@ -152,21 +152,18 @@ def _compare(path: Path, packed_with: ArchiveFormat, manifest: Manifest) -> dict
 def _facts_of_members(path: Path, packed_with: ArchiveFormat) -> dict[str, Any]:
     facts = read_facts(path, packed_with)
     packages = tuple(package for _, package in sorted(facts.packages.items()))
+    executable = facts.executable
     return {
         "made_from": "conda-pack" if facts.is_conda_packed else "",
         "size": facts.size,
         "files": facts.members,
         "python": facts.python,
-        "platform": _platform(facts.executable),
+        "platform": "-".join(filter(None, (executable.system, executable.machine))) if executable else "",
         "numpy": _numpy(packages),
         "packages": packages,
         "problems": tuple(facts.problems),
         "activation": tuple(sorted(facts.activation)),
     }
-
-
-def _platform(found: Executable | None) -> str:
-    return "-".join(part for part in (found.system, found.machine) if part) if found else ""
 
 
 def _numpy(packages: tuple[Package, ...]) -> str:

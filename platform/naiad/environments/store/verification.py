@@ -61,10 +61,8 @@ def _removal_advice(entry: StoreEntry) -> str:
 
 
 def _summary(found: FileChanges) -> str:
-    kinds = (("changed", found.changed), ("missing", found.missing), ("added", found.added))
-    return "; ".join(f"{_list(names)} {what}" for what, names in kinds if names)
-
-
-def _list(names: tuple[str, ...]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    parts = []
+    for what, names in (("changed", found.changed), ("missing", found.missing), ("added", found.added)):
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        parts += [f"{', '.join(names[:_NAMED])}{more} {what}"] if names else []
+    return "; ".join(parts)

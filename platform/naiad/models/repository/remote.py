@@ -12,6 +12,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from naiad.core.blocking import run_each
@@ -70,7 +71,8 @@ class RemoteRepository:
             copied = self._copied.get(name, {})
             changed = [file for path, file in files.items() if not file.is_folder and copied.get(path) != file]
             with tempfile.TemporaryDirectory(prefix=f"{_STAGING}-", dir=self.directory) as staging:
-                self._copy(name, changed, Path(staging))
+                copy = partial(self._copy_one, name, Path(staging))
+                run_each(copy, changed, threads=_COPY_THREADS)
                 move_into_place(
                     Path(staging),
                     self.directory / name,
@@ -87,11 +89,8 @@ class RemoteRepository:
         storage = self._storage
         return list_files(Storage(f"{storage.uri}/{name}", storage.filesystem, f"{storage.path.rstrip('/')}/{name}"))
 
-    def _copy(self, name: str, files: list[StoredFile], staging: Path) -> None:
-        run_each(lambda file: self._copy_one(f"{name}/{file.path}", file, staging), files, threads=_COPY_THREADS)
-
-    def _copy_one(self, path: str, file: StoredFile, staging: Path) -> None:
-        target = staging / file.path
+    def _copy_one(self, name: str, staging: Path, file: StoredFile) -> None:
+        path, target = f"{name}/{file.path}", staging / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
         with translate_storage_errors(f"cannot copy '{self.location}/{path}'"):
             self._storage.filesystem.get_file(f"{self._storage.path.rstrip('/')}/{path}", str(target))

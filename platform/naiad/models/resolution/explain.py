@@ -15,7 +15,8 @@ _INDENT = " " * 14
 
 def explain_plainly(resolution: Resolution, environment: ReadyEnvironment | None = None) -> str:
     """All decisions as plain text, one block each."""
-    lines = [_title(resolution), explain_steps(_steps(resolution, environment))]
+    title = f"model '{resolution.model}' version {resolution.version}, in {resolution.model_dir}"
+    lines = [title, explain_steps(_steps(resolution, environment))]
     problems = () if environment is None else environment.activation.problems
     lines.extend(f"  note        {notice}" for notice in (*resolution.notices, *problems))
     return "\n".join(lines) + "\n"
@@ -82,7 +83,3 @@ def _steps(resolution: Resolution, environment: ReadyEnvironment | None) -> tupl
         return steps
     by = ", ".join(activation.scripts) or "conda-meta/state and env_vars.d"
     return (*steps, Decision("activation", ", ".join(activation.names) or "no variables", f"set by {by}"))
-
-
-def _title(resolution: Resolution) -> str:
-    return f"model '{resolution.model}' version {resolution.version}, in {resolution.model_dir}"

@@ -138,7 +138,7 @@ class Authorization:
         server = parts.netloc.rpartition("@")[2].lower()
         if server in self._token_servers:
             return ""
-        host, own = parts.hostname or "", _host(self._registry)
+        host, own = parts.hostname or "", (urllib.parse.urlsplit(f"//{self._registry}").hostname or "").lower()
         # gitlab.com for registry.gitlab.com, and auth.registry.example for registry.example.
         is_above = "." in host and own.endswith(f".{host}")
         if host not in {own, _TOKEN_SERVERS.get(own, own)} and not is_above and not host.endswith(f".{own}"):
@@ -156,10 +156,6 @@ class Authorization:
             f"{challenge['realm']}: {cause}",
             code=Code.UNAVAILABLE,
         )
-
-
-def _host(registry: str) -> str:
-    return (urllib.parse.urlsplit(f"//{registry}").hostname or "").lower()
 
 
 def _is_loopback(host: str) -> bool:

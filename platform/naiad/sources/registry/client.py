@@ -150,7 +150,8 @@ class RegistryClient:
             "POST", "blobs/uploads/", headers={"Content-Length": "0"}, expected=(_ACCEPTED_STATUS,)
         ) as reply:
             location = self._location(reply)
-            chunk = max(CHUNK, _number(reply.headers.get("OCI-Chunk-Min-Length", "")))
+            least = reply.headers.get("OCI-Chunk-Min-Length", "")
+            chunk = max(CHUNK, int(least) if least.isdecimal() else 0)
         start = 0
         if size > chunk:
             location = self._send_chunks(content, size, chunk, location, advance)
@@ -206,7 +207,8 @@ class RegistryClient:
         try:
             into.parent.mkdir(parents=True, exist_ok=True)
             resumed = _prepare(into, size)
-            self._check_space(into, size - resumed, what)
+            if shutil.disk_usage(into.parent).free < size - resumed:
+                raise self._no_space(into, size - resumed, what)
             actual = self._download(digest, size, into, resumed, what, advance)
             if actual != digest and resumed:
                 # The kept bytes may be damaged, for instance after a loss of power.
@@ -284,10 +286,6 @@ class RegistryClient:
                 if len(piece) > skipped:
                     yield piece[skipped:]
 
-    def _check_space(self, into: Path, needed: int, what: str) -> None:
-        if shutil.disk_usage(into.parent).free < needed:
-            raise self._no_space(into, needed, what)
-
     def _no_space(self, into: Path, needed: int, what: str) -> RegistryError:
         free = shutil.disk_usage(into.parent).free
         return RegistryError(
@@ -333,7 +331,3 @@ def _received(text: str) -> int:
     """The number of bytes that an upload has received, from the header `Range: 0-<last>`."""
     match = re.fullmatch(r"(?:bytes=)?0-(\d+)", text.strip())
     return int(match[1]) + 1 if match is not None and int(match[1]) else 0
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 0

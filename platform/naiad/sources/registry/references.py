@@ -31,11 +31,8 @@ class Reference:
     digest: str = ""
 
     def __str__(self) -> str:
-        return f"{SCHEME}{self.registry}/{self.name}{self._ending}"
-
-    @property
-    def _ending(self) -> str:
-        return (f":{self.tag}" if self.tag else "") + (f"@{self.digest}" if self.digest else "")
+        tag, digest = self.tag and f":{self.tag}", self.digest and f"@{self.digest}"
+        return f"{SCHEME}{self.registry}/{self.name}{tag}{digest}"
 
     @property
     def target(self) -> str:

@@ -95,9 +95,8 @@ def list_folders(storage: Storage) -> list[str]:
         storage.filesystem.invalidate_cache()
         entries = storage.filesystem.ls(storage.path, detail=True)
     own = storage.path.strip("/")  # some stores list a folder as its own first entry
-    return sorted(
-        {_last(entry["name"]) for entry in entries if entry["type"] == "directory" and entry["name"].strip("/") != own}
-    )
+    folders = {entry["name"].strip("/") for entry in entries if entry["type"] == "directory"} - {own}
+    return sorted({folder.rpartition("/")[2] for folder in folders})
 
 
 def list_files(storage: Storage) -> dict[str, StoredFile]:
@@ -121,7 +120,3 @@ def _file(uri: str, path: str, name: str, info: Mapping[str, Any]) -> StoredFile
     size = 0 if is_folder else int(info.get("size") or 0)
     tag = "" if is_folder else next((str(info[key]) for key in _TAGS if info.get(key)), "")
     return StoredFile(path, size, tag, is_folder)
-
-
-def _last(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]

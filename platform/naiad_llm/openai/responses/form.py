@@ -134,7 +134,8 @@ class ResponsesForm:
         )
         if block.kind is BlockKind.CALL:
             return [added]
-        return [added, self._event("response.content_part.added", **place, content_index=0, part=_empty_part(block))]
+        empty = Block(block.index, block.kind)  # the block may have text already, but deltas carry all of it
+        return [added, self._event("response.content_part.added", **place, content_index=0, part=_part(empty))]
 
     def _grow(self, event: BlockEvent, place: Mapping[str, Any]) -> dict[str, Any]:
         kind = event.block.kind
@@ -181,11 +182,6 @@ def _part(block: Block) -> dict[str, Any]:
     if block.kind is BlockKind.REASONING:
         return {"type": "reasoning_text", "text": block.content}
     return {"type": "output_text", "text": block.content, "annotations": [], "logprobs": block.logprobs}
-
-
-def _empty_part(block: Block) -> dict[str, Any]:
-    """The part as its first event has it: the block may have text already, but deltas carry all of it."""
-    return _part(Block(block.index, block.kind))
 
 
 def _usage(usage: Usage) -> dict[str, Any] | None:
