@@ -8,62 +8,19 @@ from __future__ import annotations
 import enum
 import logging
 
-from naiad_embedded.inprocess import (
-    AlreadyExistsError,
-    InternalError,
-    InvalidArgumentError,
-    NotFoundError,
-    TritonError,
-    UnavailableError,
-    UnknownError,
-    UnsupportedError,
-)
-from naiad_embedded.inprocess import DataType as TRITONSERVER_DataType
-from naiad_embedded.inprocess import InstanceGroupKind as TRITONSERVER_InstanceGroupKind
-from naiad_embedded.inprocess import LogFormat as TRITONSERVER_LogFormat
-from naiad_embedded.inprocess import MemoryType as TRITONSERVER_MemoryType
-from naiad_embedded.inprocess import Metric as TRITONSERVER_Metric
-from naiad_embedded.inprocess import MetricFamily as TRITONSERVER_MetricFamily
-from naiad_embedded.inprocess import MetricFormat as TRITONSERVER_MetricFormat
-from naiad_embedded.inprocess import MetricKind as TRITONSERVER_MetricKind
-from naiad_embedded.inprocess import ModelBatchFlag as TRITONSERVER_ModelBatchFlag
-from naiad_embedded.inprocess import ModelControlMode as TRITONSERVER_ModelControlMode
-from naiad_embedded.inprocess import ModelTxnPropertyFlag as TRITONSERVER_ModelTxnPropertyFlag
-from naiad_embedded.inprocess import RateLimitMode as TRITONSERVER_RateLimitMode
+from naiad_embedded import inprocess
+from naiad_embedded.inprocess import DataType, InstanceGroupKind, MemoryType
 
-__all__ = [
-    "AlreadyExistsError",
-    "InternalError",
-    "InvalidArgumentError",
-    "NotFoundError",
-    "TRITONSERVER_DataType",
-    "TRITONSERVER_DataTypeByteSize",
-    "TRITONSERVER_DataTypeString",
-    "TRITONSERVER_InstanceGroupKind",
-    "TRITONSERVER_InstanceGroupKindString",
-    "TRITONSERVER_LogFormat",
-    "TRITONSERVER_LogIsEnabled",
-    "TRITONSERVER_LogLevel",
-    "TRITONSERVER_LogMessage",
-    "TRITONSERVER_MemoryType",
-    "TRITONSERVER_MemoryTypeString",
-    "TRITONSERVER_Metric",
-    "TRITONSERVER_MetricFamily",
-    "TRITONSERVER_MetricFormat",
-    "TRITONSERVER_MetricKind",
-    "TRITONSERVER_ModelBatchFlag",
-    "TRITONSERVER_ModelControlMode",
-    "TRITONSERVER_ModelTxnPropertyFlag",
-    "TRITONSERVER_RateLimitMode",
-    "TRITONSERVER_RequestFlag",
-    "TRITONSERVER_ResponseCompleteFlag",
-    "TRITONSERVER_StringToDataType",
-    "TritonError",
-    "UnavailableError",
-    "UnknownError",
-    "UnsupportedError",
-    "api_version",
-]
+for _name in (
+    *("AlreadyExistsError", "InternalError", "InvalidArgumentError", "NotFoundError", "TritonError"),
+    *("UnavailableError", "UnknownError", "UnsupportedError"),
+):
+    globals()[_name] = getattr(inprocess, _name)
+for _name in (
+    *("DataType", "InstanceGroupKind", "LogFormat", "MemoryType", "Metric", "MetricFamily", "MetricFormat"),
+    *("MetricKind", "ModelBatchFlag", "ModelControlMode", "ModelTxnPropertyFlag", "RateLimitMode"),
+):
+    globals()[f"TRITONSERVER_{_name}"] = getattr(inprocess, _name)
 
 _logger = logging.getLogger("naiad.program")
 
@@ -103,27 +60,27 @@ def api_version() -> tuple[int, int]:
     return 1, 34
 
 
-def TRITONSERVER_DataTypeString(datatype: TRITONSERVER_DataType) -> str:  # noqa: N802 - the package's name
+def TRITONSERVER_DataTypeString(datatype: DataType) -> str:  # noqa: N802 - the package's name
     """The name of a datatype; `<invalid>` for INVALID."""
-    return "<invalid>" if datatype is TRITONSERVER_DataType.INVALID else datatype.name
+    return "<invalid>" if datatype is DataType.INVALID else datatype.name
 
 
-def TRITONSERVER_StringToDataType(name: str) -> TRITONSERVER_DataType:  # noqa: N802 - the package's name
+def TRITONSERVER_StringToDataType(name: str) -> DataType:  # noqa: N802 - the package's name
     """The datatype of a name; INVALID for an unknown one."""
-    return TRITONSERVER_DataType.__members__.get(name, TRITONSERVER_DataType.INVALID)
+    return DataType.__members__.get(name, DataType.INVALID)
 
 
-def TRITONSERVER_DataTypeByteSize(datatype: TRITONSERVER_DataType) -> int:  # noqa: N802 - the package's name
+def TRITONSERVER_DataTypeByteSize(datatype: DataType) -> int:  # noqa: N802 - the package's name
     """Bytes of one element; 0 for BYTES and INVALID."""
     return datatype.byte_size
 
 
-def TRITONSERVER_MemoryTypeString(memory_type: TRITONSERVER_MemoryType) -> str:  # noqa: N802 - the package's name
+def TRITONSERVER_MemoryTypeString(memory_type: MemoryType) -> str:  # noqa: N802 - the package's name
     """The name of a memory type."""
     return memory_type.name
 
 
-def TRITONSERVER_InstanceGroupKindString(kind: TRITONSERVER_InstanceGroupKind) -> str:  # noqa: N802 - the package's name
+def TRITONSERVER_InstanceGroupKindString(kind: InstanceGroupKind) -> str:  # noqa: N802 - the package's name
     """The name of a kind."""
     return kind.name
 

@@ -27,12 +27,9 @@ from naiad_llm.openai.requests import (
 _SAMPLING = ("temperature", "top_p", "top_k")
 _COUNT_RULES: dict[str, FieldRule] = {
     "model": TEXT,
-    "messages": ARRAY,
+    **dict.fromkeys(("messages", "tools"), ARRAY),
     "system": ANYTHING,
-    "tools": ARRAY,
-    "tool_choice": OBJECT,
-    "thinking": OBJECT,
-    "output_config": OBJECT,
+    **dict.fromkeys(("tool_choice", "thinking", "output_config"), OBJECT),
     # Settings of Anthropic's hosted service, which its clients also send to other servers: accepted and ignored.
     "cache_control": OBJECT,
     # What the service drops of a long conversation, to make it shorter: nothing is dropped here.
@@ -45,9 +42,7 @@ _RULES: dict[str, FieldRule] = {
     "stop_sequences": ARRAY,
     "stream": BOOLEAN,
     "metadata": OBJECT,
-    "service_tier": TEXT,
-    "inference_geo": TEXT,
-    "speed": TEXT,
+    **dict.fromkeys(("service_tier", "inference_geo", "speed"), TEXT),
 }
 _UNSUPPORTED = {
     "mcp_servers": "call their tools in the client",

@@ -185,60 +185,40 @@ def _check_value(name: str, value: object, rule: FieldRule) -> None:
 SAMPLING_RULES: dict[str, FieldRule] = {
     "n": FieldRule("an integer", 1, _MAX_CHOICES),
     "temperature": FieldRule("a number", 0),  # OpenAI's own models take 2 at most, the engines any
-    "top_p": FieldRule("a number", 0, 1),
-    "presence_penalty": FieldRule("a number", -2, 2),
-    "frequency_penalty": FieldRule("a number", -2, 2),
+    **dict.fromkeys(("presence_penalty", "frequency_penalty"), FieldRule("a number", -2, 2)),
     "seed": FieldRule("an integer", -_INT64, _INT64 - 1),
     "stop": TEXTS,
     "logit_bias": OBJECT,
-    # Not in OpenAI's API: extensions of vLLM's server.
-    "top_k": FieldRule("an integer", -1),
-    "min_p": FieldRule("a number", 0, 1),
-    "repetition_penalty": NUMBER,
-    "length_penalty": NUMBER,
-    "ignore_eos": BOOLEAN,
-    "min_tokens": FieldRule("an integer", 0),
-    "stop_token_ids": ARRAY,
-    "allowed_token_ids": ARRAY,
-    "bad_words": ARRAY,
-    "include_stop_str_in_output": BOOLEAN,
-    "skip_special_tokens": BOOLEAN,
+    # Besides top_p not in OpenAI's API: extensions of vLLM's server.
+    **dict.fromkeys(("top_p", "min_p"), FieldRule("a number", 0, 1)),
+    **dict.fromkeys(("top_k", "truncate_prompt_tokens", "thinking_token_budget"), FieldRule("an integer", -1)),
+    **dict.fromkeys(("repetition_penalty", "length_penalty"), NUMBER),
+    **dict.fromkeys(("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"), BOOLEAN),
     "spaces_between_special_tokens": BOOLEAN,
-    "structured_outputs": OBJECT,
-    "truncate_prompt_tokens": FieldRule("an integer", -1),
-    "thinking_token_budget": FieldRule("an integer", -1),
+    "min_tokens": FieldRule("an integer", 0),
+    **dict.fromkeys(("stop_token_ids", "allowed_token_ids", "bad_words"), ARRAY),
+    **dict.fromkeys(("structured_outputs", "kv_transfer_params"), OBJECT),
     "priority": FieldRule("an integer", -_INT32, _INT32 - 1),
-    "cache_salt": TEXT,
-    "kv_transfer_params": OBJECT,
-    "lora_name": TEXT,
+    **dict.fromkeys(("cache_salt", "lora_name"), TEXT),
 }  # fields that are passed to the model as sampling parameters of the same name
 
 HOSTED: dict[str, FieldRule] = {
-    "user": TEXT,
+    **dict.fromkeys(("user", "service_tier", "prompt_cache_key", "safety_identifier"), TEXT),
     "metadata": OBJECT,
     "store": BOOLEAN,
-    "service_tier": TEXT,
-    "prompt_cache_key": TEXT,
-    "safety_identifier": TEXT,
 }  # settings of OpenAI's hosted service, which its clients also send to other servers: accepted and ignored
 
 _COMMON: dict[str, FieldRule] = {
     **SAMPLING_RULES,
     **HOSTED,
-    "model": TEXT,
+    **dict.fromkeys(("model", "grammar", "regex", "guided_regex", "guided_grammar"), TEXT),
     "stream": BOOLEAN,
-    "stream_options": OBJECT,
+    **dict.fromkeys(("stream_options", "response_format", "json_schema"), OBJECT),
     "max_tokens": FieldRule("an integer", 0),
     "n_predict": FieldRule("an integer", -1),
-    "response_format": OBJECT,
-    "json_schema": OBJECT,
-    "grammar": TEXT,
-    "regex": TEXT,
     "repeat_penalty": NUMBER,
     "guided_json": ANYTHING,
-    "guided_regex": TEXT,
     "guided_choice": ARRAY,
-    "guided_grammar": TEXT,
 }
 _COMPLETION: dict[str, FieldRule] = {
     **_COMMON,
@@ -281,19 +261,13 @@ _UNSUPPORTED = {
 }  # fields that must not be ignored because they change the response; each with an alternative
 _CHAT: dict[str, FieldRule] = {
     **_COMMON,
-    "messages": ARRAY,
+    **dict.fromkeys(("messages", "tools", "modalities"), ARRAY),
     "max_completion_tokens": FieldRule("an integer", 1),
-    "logprobs": BOOLEAN,
+    **dict.fromkeys(("logprobs", "parallel_tool_calls", "add_generation_prompt", "continue_final_message"), BOOLEAN),
     "top_logprobs": FieldRule("an integer", 0),
-    "tools": ARRAY,
     "tool_choice": ANYTHING,
-    "parallel_tool_calls": BOOLEAN,
     "chat_template_kwargs": OBJECT,
-    "add_generation_prompt": BOOLEAN,
-    "continue_final_message": BOOLEAN,
-    "reasoning_effort": TEXT,
-    "verbosity": TEXT,
-    "modalities": ARRAY,
+    **dict.fromkeys(("reasoning_effort", "verbosity"), TEXT),
 }
 
 

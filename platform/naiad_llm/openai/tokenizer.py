@@ -30,15 +30,11 @@ from naiad_llm.openai.vllm_tensors import strings
 _TEXT_OUTPUT = "text_output"
 _CONVERSATION = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs", "tools")
 _TOKENIZE: dict[str, FieldRule] = {
-    "model": TEXT,
-    "prompt": TEXT,
-    "messages": ARRAY,
-    "add_special_tokens": BOOLEAN,
-    "return_token_strs": BOOLEAN,
-    "add_generation_prompt": BOOLEAN,
-    "continue_final_message": BOOLEAN,
+    **dict.fromkeys(("model", "prompt"), TEXT),
+    **dict.fromkeys(("messages", "tools"), ARRAY),
+    **dict.fromkeys(("add_special_tokens", "return_token_strs"), BOOLEAN),
+    **dict.fromkeys(("add_generation_prompt", "continue_final_message"), BOOLEAN),
     "chat_template_kwargs": OBJECT,
-    "tools": ARRAY,
 }
 _DETOKENIZE: dict[str, FieldRule] = {"model": TEXT, "tokens": ARRAY}
 

@@ -91,15 +91,14 @@ def find_backend(
 def _batching_strategy(config: ModelConfig, search: _SearchPath, files: Files) -> str:
     """The library that would form the model's batches in the reference; empty without one."""
     named = config.parameters.get(_STRATEGY_PARAMETER, "")
-    return named or str(_found(_find_file(_STRATEGY_LIBRARY, search.libraries, files)) or "")
+    return named or str(_find_file(_STRATEGY_LIBRARY, search.libraries, files)[0] or "")
 
 
 def _choose(config: ModelConfig, search: _SearchPath, files: Files) -> Backend:
     if config.runtime == MODEL_FILENAME:
         return _named_python_based(search, files)
     if config.backend == PYTHON and config.runtime in {"", _PYTHON_LIBRARY}:
-        named = _find_file(_PYTHON_LIBRARY, search.libraries, files) if config.runtime else ()
-        library = _found(named)
+        library, named = _find_file(_PYTHON_LIBRARY, search.libraries if config.runtime else (), files)
         return _own_code(config, search, files) if library is None else _native(library, search, named, files, _NAMED)
     if config.runtime:
         return _named_library(config.runtime, search, files)
@@ -164,12 +163,10 @@ def _why_filename(config: ModelConfig) -> str:
 def _search(search: _SearchPath, files: Files) -> Backend:
     """Without `runtime`: any native library takes precedence over the code of a shared backend."""
     library = f"libtriton_{search.backend}.so"
-    libraries = _find_file(library, search.libraries, files)
-    native = _found(libraries)
+    native, libraries = _find_file(library, search.libraries, files)
     if native is not None:
         return _native(native, search, libraries, files, f"the first {library} that was found")
-    codes = _find_file(MODEL_FILENAME, search.backend_dirs, files)
-    found = _found(codes)
+    found, codes = _find_file(MODEL_FILENAME, search.backend_dirs, files)
     if found is None:
         raise ResolutionError(
             f"unable to find backend library for backend '{search.backend}', try specifying runtime on the model "
@@ -199,8 +196,7 @@ def _hint(search: _SearchPath, files: Files) -> str:
 
 def _named_python_based(search: _SearchPath, files: Files) -> Backend:
     """`runtime: "model.py"`: only the backend's directories are searched."""
-    looks = _find_file(MODEL_FILENAME, search.backend_dirs, files)
-    found = _found(looks)
+    found, looks = _find_file(MODEL_FILENAME, search.backend_dirs, files)
     if found is None:
         searched = " ".join(f"'{look.path}'" for look in looks)
         raise ResolutionError(
@@ -219,8 +215,7 @@ def _named_library(runtime: str, search: _SearchPath, files: Files) -> Backend:
                 f"backend library name '{runtime}' escapes backend directory '{place}', for model '{search.model}', "
                 "check model config runtime field."
             )
-    looks = _find_file(runtime, search.libraries, files)
-    found = _found(looks)
+    found, looks = _find_file(runtime, search.libraries, files)
     if found is None:
         searched = " ".join(f"'{place}'" for place in search.libraries)
         raise ResolutionError(
@@ -229,18 +224,16 @@ def _named_library(runtime: str, search: _SearchPath, files: Files) -> Backend:
     return _native(found, search, looks, files, _NAMED)
 
 
-def _find_file(filename: str, directories: tuple[Path, ...], files: Files) -> tuple[SearchedPath, ...]:
+def _find_file(
+    filename: str, directories: tuple[Path, ...], files: Files
+) -> tuple[Path | None, tuple[SearchedPath, ...]]:
+    """The first file of this name in the directories, and the paths that were looked at."""
     looks: list[SearchedPath] = []
-    for directory in directories:
-        look = SearchedPath(directory / filename, files.exists(directory / filename))
-        looks.append(look)
-        if look.found:
-            break
-    return tuple(looks)
-
-
-def _found(looks: tuple[SearchedPath, ...]) -> Path | None:
-    return next((look.path for look in looks if look.found), None)
+    for path in (directory / filename for directory in directories):
+        looks.append(SearchedPath(path, files.exists(path)))
+        if looks[-1].found:
+            return path, tuple(looks)
+    return None, tuple(looks)
 
 
 def _native(path: Path, search: _SearchPath, looks: tuple[SearchedPath, ...], files: Files, why: str) -> Backend:

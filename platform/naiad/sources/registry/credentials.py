@@ -102,7 +102,6 @@ def _plain(key: str) -> str:
 
 
 def _ask_helper(program: str, reference: Reference) -> RegistryCredentials | None:
-    failure = f"cannot ask {program} for the credentials of {reference.registry}"
     server = _DOCKER_HUB_KEY if reference.registry in {"docker.io", "index.docker.io"} else reference.registry
     try:
         done = subprocess.run(
@@ -110,18 +109,25 @@ def _ask_helper(program: str, reference: Reference) -> RegistryCredentials | Non
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise RegistryError(
-            f"{failure}: {error}; install the program, or remove it from Docker's config.json and log in again"
+            f"cannot ask {program} for the credentials of {reference.registry}: {error}; install the program, or "
+            "remove it from Docker's config.json and log in again"
         ) from error
     if done.returncode:
         said = (done.stdout + done.stderr).strip()
         if "not found" in said:
             return None
-        raise RegistryError(f"{failure}: {said or f'exit code {done.returncode}'}")
+        raise RegistryError(
+            f"cannot ask {program} for the credentials of {reference.registry}: "
+            f"{said or f'exit code {done.returncode}'}"
+        )
     try:
         answer = read_json(done.stdout)
         user, secret = str(answer.get("Username", "")), str(answer.get("Secret", ""))
     except (ValueError, AttributeError) as error:
-        raise RegistryError(f"{failure}: what it printed is not a JSON object ({error}); log in again") from error
+        raise RegistryError(
+            f"cannot ask {program} for the credentials of {reference.registry}: what it printed is not a JSON object "
+            f"({error}); log in again"
+        ) from error
     if user == _TOKEN_USER:
         return RegistryCredentials(identity_token=secret, origin=program)
     return RegistryCredentials(user=user, password=secret, origin=program)

@@ -43,26 +43,14 @@ _LOGPROBS = "message.output_text.logprobs"
 _SAMPLING = SAMPLING_RULES.keys() - {"n"}
 _RULES: dict[str, FieldRule] = {
     **{name: rule for name, rule in SAMPLING_RULES.items() if name in _SAMPLING},
-    "model": TEXT,
-    "input": ANYTHING,
-    "instructions": TEXT,
-    "max_output_tokens": FieldRule("an integer", 1),
-    "stream": BOOLEAN,
-    "stream_options": OBJECT,
-    "tools": ARRAY,
-    "tool_choice": ANYTHING,
-    "parallel_tool_calls": BOOLEAN,
-    "text": OBJECT,
-    "reasoning": OBJECT,
-    "previous_response_id": TEXT,
-    "include": ARRAY,
-    "top_logprobs": FieldRule("an integer", 0),
-    "truncation": TEXT,
-    "background": BOOLEAN,
-    "chat_template_kwargs": OBJECT,
     **HOSTED,  # the response repeats `metadata`, `store` and `user`
-    "prompt_cache_retention": TEXT,
-    "max_tool_calls": FieldRule("an integer", 1),
+    **dict.fromkeys(("model", "instructions", "previous_response_id", "truncation", "prompt_cache_retention"), TEXT),
+    **dict.fromkeys(("input", "tool_choice"), ANYTHING),
+    **dict.fromkeys(("max_output_tokens", "max_tool_calls"), FieldRule("an integer", 1)),
+    **dict.fromkeys(("stream", "parallel_tool_calls", "background"), BOOLEAN),
+    **dict.fromkeys(("stream_options", "text", "reasoning", "chat_template_kwargs"), OBJECT),
+    **dict.fromkeys(("tools", "include"), ARRAY),
+    "top_logprobs": FieldRule("an integer", 0),
 }
 _UNSUPPORTED = {
     "conversation": "use `previous_response_id` instead",
