@@ -10,8 +10,7 @@ from typing import Any, Dict
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "saved_models"))
 
-from naiad_onnxruntime.session import interface_of, open_session
-from naiad_onnxruntime.tensors import SessionRunner
+from naiad_onnxruntime.session import SessionRunner, interface_of, open_session
 from saved_models.execution import BatchRunner, SavedModelBackend
 from saved_models.interface import check, complete_from
 from saved_models.ragged import RaggedBatches

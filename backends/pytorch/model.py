@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "saved_models"))
 
 from naiad_pytorch.completion import complete_config
 from naiad_pytorch.files import open_model
-from naiad_pytorch.options import apply_options, read_options
+from naiad_pytorch.options import prepare_process, read_options
 from naiad_pytorch.runner import ModelRunner
 from naiad_pytorch.tensors import TorchTensors
 from saved_models.execution import BatchRunner, SavedModelBackend
@@ -31,7 +31,7 @@ class TritonPythonModel(SavedModelBackend):
     def initialize(self, args: Dict[str, str]) -> None:
         settings = read(args)
         options = read_options(settings)
-        apply_options(options, settings)
+        prepare_process(settings)
         model = open_model(settings, options)
         run = ModelRunner(model, settings, options).run
         self._runner = BatchRunner(settings, run, TorchTensors(), ragged=RaggedBatches(settings))

@@ -8,6 +8,6 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "vllm_like"))
 
-from vllm_like.backend import TritonPythonModel
+from vllm_like.service import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

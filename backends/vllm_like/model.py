@@ -3,6 +3,6 @@
 A model of this backend is a `model.json` in its version directory. An engine runs it, see `vllm_like/engines`.
 """
 
-from vllm_like.backend import TritonPythonModel
+from vllm_like.service import TritonPythonModel
 
 __all__ = ["TritonPythonModel"]

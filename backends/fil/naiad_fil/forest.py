@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Mapping, Sequence, Tuple
 
@@ -29,20 +30,16 @@ _RENAMED = {"algo": "layout", "threads_per_tree": "chunk_size", "output_class": 
 def load(settings: ModelSettings) -> Any:
     """The forest in a model's file; ModelLoadError if there is none, or Treelite cannot read it."""
     kind, path = _find(settings)
-    unknown = settings.flag("xgboost_allow_unknown_field", default=False)
-    readers: Mapping[str, Callable[[], Any]] = {
-        "xgboost": lambda: treelite.frontend.load_xgboost_model_legacy_binary(path),
-        "xgboost_json": lambda: treelite.frontend.load_xgboost_model(
-            path, format_choice="json", allow_unknown_field=unknown
-        ),
-        "xgboost_ubj": lambda: treelite.frontend.load_xgboost_model(
-            path, format_choice="ubjson", allow_unknown_field=unknown
-        ),
-        "lightgbm": lambda: treelite.frontend.load_lightgbm_model(path),
-        "treelite_checkpoint": lambda: treelite.Model.deserialize(path),
+    frontend, unknown = treelite.frontend, settings.flag("xgboost_allow_unknown_field", default=False)
+    readers: Mapping[str, Callable[[Path], Any]] = {
+        "xgboost": frontend.load_xgboost_model_legacy_binary,
+        "xgboost_json": partial(frontend.load_xgboost_model, format_choice="json", allow_unknown_field=unknown),
+        "xgboost_ubj": partial(frontend.load_xgboost_model, format_choice="ubjson", allow_unknown_field=unknown),
+        "lightgbm": frontend.load_lightgbm_model,
+        "treelite_checkpoint": treelite.Model.deserialize,
     }
     try:
-        return readers[kind]()
+        return readers[kind](path)
     except treelite.TreeliteError as problem:
         cause = str(problem).partition("] ")[2].partition(": ")[2] or str(problem)
         raise settings.error(
@@ -91,7 +88,6 @@ class Forest:
         if self._gives_probabilities and task == _MULTICLASS_CLASSIFIER:
             is_vector = int(header.get_field("leaf_vector_shape")[1]) > 1
             header.set_field("postprocessor", "identity_multiclass" if is_vector else "softmax")
-        # Two probabilities for a model that computes one: as many as the configuration has.
         sizes = {tensor.name: tensor.dims for tensor in settings.outputs}
         width = sizes.get(OUTPUT, ())[-1:]
         if self._is_classifier and not self._gives_probabilities and width in {(2,), (self._classes,)} - {(1,)}:
@@ -99,12 +95,9 @@ class Forest:
                 f"output {OUTPUT} has {width[0]} values a row, and the model gives the number of the class alone; for "
                 'probabilities, set the parameter predict_proba to "true" in config.pbtxt, else dims to [ 1 ]'
             )
-        self._is_doubled = (
-            self._classes == 1
-            and self._is_classifier
-            and self._gives_probabilities
-            and sizes.get(OUTPUT, ())[-1:] == (2,)
-        )
+        # Two probabilities for a model that computes one: as many as the configuration has.
+        is_one = self._classes == 1 and self._is_classifier
+        self._is_doubled = is_one and self._gives_probabilities and width == (2,)
         if "treeshap_output" in sizes:
             raise settings.error(
                 "the output treeshap_output cannot be computed by this backend; compute it in a model.py with the "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Callable, Dict, List
+from typing import Any, List
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from saved_models.conversion import InputError, row_values, strings
 from saved_models.execution import Arrays
 from saved_models.settings import ModelSettings
 
-from naiad_mlflow.signature import Column, Form, Signature
+from naiad_mlflow.signature import Form, Signature
 
 _TABLE = "as_table"
 _DATE = re.compile(r"\s*\d{4}[-/]?\d")
@@ -26,69 +26,36 @@ class InputReader:
     """
 
     def __init__(self, settings: ModelSettings, signature: Signature) -> None:
-        self._columns: Dict[str, Column] = {}
         form = signature.form
+        self._kinds = {column.tensor.name: column.kind for column in signature.inputs}
         if form is None:
             is_table = len(settings.inputs) > 1 or settings.flag(_TABLE, default=False)
             form = Form.TABLE if is_table else Form.ARRAY
-            self._columns = {
-                tensor.name: Column(tensor.name, "string", tensor.data_type, (), is_required=True, described="")
-                for tensor in settings.inputs
-            }
+            self._kinds = {tensor.name: "string" for tensor in settings.inputs}
         elif len(signature.inputs) == 1 and settings.inputs:
             # One input without a name has any name in the configuration.
-            self._columns = {settings.inputs[0].name: signature.inputs[0]}
-        else:
-            self._columns = {column.name: column for column in signature.inputs}
-        self._read = _READERS[form]
+            self._kinds = {settings.inputs[0].name: signature.inputs[0].kind}
+        self._form = form
 
     def read(self, arrays: Arrays) -> Any:
         """The argument of `predict`; InputError if a value does not have the form of its column."""
-        return self._read({name: column for name, column in self._columns.items() if name in arrays}, arrays)
-
-
-def _array(columns: Dict[str, Column], arrays: Arrays) -> Any:
-    (name,) = columns
-    return _texts(name, arrays[name])
-
-
-def _arrays(columns: Dict[str, Column], arrays: Arrays) -> Any:
-    return {name: _texts(name, arrays[name]) for name in columns}
-
-
-def _table(columns: Dict[str, Column], arrays: Arrays) -> Any:
-    return pd.DataFrame({name: _values(name, column, arrays[name]) for name, column in columns.items()})
-
-
-def _matrix(columns: Dict[str, Column], arrays: Arrays) -> Any:
-    if len(columns) > 1:
-        return pd.DataFrame(
-            {number: _values(name, column, arrays[name]) for number, (name, column) in enumerate(columns.items())}
-        )
-    ((name, column),) = columns.items()
-    array = arrays[name]
-    array = array.reshape(len(array), -1)
-    return pd.DataFrame({number: _values(name, column, array[:, number]) for number in range(array.shape[1])})
-
-
-def _list(columns: Dict[str, Column], arrays: Arrays) -> Any:
-    ((name, column),) = columns.items()
-    return _plain(_values(name, column, arrays[name]))
-
-
-def _records(columns: Dict[str, Column], arrays: Arrays) -> Any:
-    lists = {name: _plain(_values(name, column, arrays[name])) for name, column in columns.items()}
-    return [dict(zip(lists, row)) for row in zip(*lists.values())]
-
-
-_READERS: Dict[Form, Callable[[Dict[str, Column], Arrays], Any]] = {
-    Form.ARRAY: _array,
-    Form.ARRAYS: _arrays,
-    Form.TABLE: _table,
-    Form.MATRIX: _matrix,
-    Form.LIST: _list,
-    Form.RECORDS: _records,
-}
+        kinds = {name: kind for name, kind in self._kinds.items() if name in arrays}
+        if self._form in (Form.ARRAY, Form.ARRAYS):
+            texts = {name: _texts(name, arrays[name]) for name in kinds}
+            return texts if self._form is Form.ARRAYS else texts.popitem()[1]
+        if self._form is Form.MATRIX and len(kinds) == 1:
+            ((name, kind),) = kinds.items()
+            array = arrays[name].reshape(len(arrays[name]), -1)
+            return pd.DataFrame({number: _values(name, kind, array[:, number]) for number in range(array.shape[1])})
+        columns = {name: _values(name, kind, arrays[name]) for name, kind in kinds.items()}
+        if self._form is Form.TABLE:
+            return pd.DataFrame(columns)
+        if self._form is Form.MATRIX:
+            return pd.DataFrame(dict(enumerate(columns.values())))
+        lists = {name: _plain(values) for name, values in columns.items()}
+        if self._form is Form.LIST:
+            return lists.popitem()[1]
+        return [dict(zip(lists, row)) for row in zip(*lists.values())]
 
 
 def _plain(values: Any) -> List[Any]:
@@ -100,14 +67,14 @@ def _texts(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return strings(name, array) if array.dtype == object else array
 
 
-def _values(name: str, column: Column, array: np.ndarray[Any, Any]) -> Any:
+def _values(name: str, kind: str, array: np.ndarray[Any, Any]) -> Any:
     values = row_values(name, array)
-    if values.dtype != object or column.kind == "binary":
+    if values.dtype != object or kind == "binary":
         return values
     texts = strings(name, values).tolist()
-    if column.kind == "datetime":
+    if kind == "datetime":
         return _times(name, texts)
-    return [read_json(f"input '{name}'", text) for text in texts] if column.kind == "json" else texts
+    return [read_json(f"input '{name}'", text) for text in texts] if kind == "json" else texts
 
 
 def _times(name: str, texts: List[str]) -> Any:

@@ -51,18 +51,8 @@ class Form(enum.Enum):
 class Column:
     """A column or a tensor of a schema."""
 
-    name: str
     kind: str  # MLflow's name of a column's type, `json` for types without one; empty for tensors
-    data_type: str  # of the tensor; empty if there is none
-    shape: Tuple[int, ...]  # with the rows of a batch
-    is_required: bool  # whether requests must have it
-    described: str  # its type as the schema says it
-
-    @property
-    def tensor(self) -> ModelTensor:
-        return ModelTensor(
-            self.name, self.data_type, self.shape, described=self.described, is_optional=not self.is_required
-        )
+    tensor: ModelTensor  # as which requests have it
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
                 f"name in the signature of model '{settings.name}'; clients send that as '{PREFIX}{name}'"
             )
     outputs = _columns(_entries(metadata, "outputs", settings) or (), OUTPUT)
-    optional = frozenset(column.name for column in outputs if not column.is_required)
+    optional = frozenset(column.tensor.name for column in outputs if column.tensor.is_optional)
     entries = _entries(metadata, "inputs", settings)
     if entries is None:
         return Signature(None, (), parameters, optional)
@@ -110,13 +100,14 @@ def signature_of(metadata: Metadata, settings: ModelSettings) -> Signature:
                 f"{', '.join(sorted(configured)) or 'none'}"
             )
         return Signature(form, inputs, parameters, optional)
-    missing = [column.name for column in inputs if column.is_required and column.name not in configured]
-    unknown = sorted(configured - {column.name for column in inputs})
+    tensors = [column.tensor for column in inputs]
+    missing = [tensor.name for tensor in tensors if not tensor.is_optional and tensor.name not in configured]
+    unknown = sorted(configured - {tensor.name for tensor in tensors})
     if missing or unknown:
         what = f"lacks input '{missing[0]}'" if missing else f"has input '{unknown[0]}'"
         raise settings.error(
             f"the configuration {what}; the inputs of the signature in '{metadata.path}' are "
-            f"{', '.join(column.name for column in inputs)}"
+            f"{', '.join(tensor.name for tensor in tensors)}"
         )
     return Signature(form, inputs, parameters, optional)
 
@@ -175,11 +166,11 @@ def _columns(entries: Sequence[Mapping[str, Any]], default: str) -> Tuple[Column
 
 def _column(entry: Mapping[str, Any], name: str, size: int) -> Column:
     kind = str(entry["type"])
-    is_required = bool(entry.get("required", not entry.get("optional", False)))
+    is_optional = not entry.get("required", not entry.get("optional", False))
     if kind == _TENSOR:
         spec = entry["tensor-spec"]
         dtype = np.dtype(spec["dtype"])
         data_type = "TYPE_STRING" if dtype.kind in "OUS" else _TENSORS.get(dtype, "")
-        return Column(name, "", data_type, tuple(map(int, spec["shape"])), is_required, str(dtype))
+        return Column("", ModelTensor(name, data_type, tuple(map(int, spec["shape"])), str(dtype), is_optional))
     known = kind if kind in _COLUMNS or kind in _TEXTS else "json"
-    return Column(name, known, _COLUMNS.get(kind, "TYPE_STRING"), (-1, size), is_required, kind)
+    return Column(known, ModelTensor(name, _COLUMNS.get(kind, "TYPE_STRING"), (-1, size), kind, is_optional))

@@ -1,4 +1,4 @@
-"""Opens an ONNX file with what the configuration says about its execution.
+"""Opens an ONNX file with what the configuration says about its execution, and runs it on arrays.
 
 Parameters, their values and the texts about them are those of the reference's backend (onnxruntime_backend
 src/onnxruntime.cc and README.md).
@@ -7,15 +7,19 @@ src/onnxruntime.cc and README.md).
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 import onnxruntime
 import triton_python_backend_utils as pb_utils
+from saved_models.conversion import InputError, strings
+from saved_models.execution import Arrays
 from saved_models.interface import ModelInterface, ModelTensor
 from saved_models.settings import ModelSettings, error, threads_for_instance
 
 _FILENAME = "model.onnx"
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+_INVALID_ARGUMENT = 2
 _ERROR = re.compile(r"\[ONNXRuntimeError\] : (\d+) : \w+ : (.*)", re.DOTALL)
 _CUDA = "CUDAExecutionProvider"
 _CPU = "CPUExecutionProvider"
@@ -37,12 +41,12 @@ _SESSION_ENTRIES: Mapping[str, Optional[str]] = {
     "session.inter_op.allow_spinning": "0",
     "session.use_device_allocator_for_initializers": None,
 }  # parameters that are entries of the session's configuration: their values if none is given
-_CUDA_PARAMETERS: Dict[str, Tuple[str, Mapping[str, str]]] = {
-    "cudnn_conv_algo_search": ("cudnn_conv_algo_search", {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"}),
-    "gpu_mem_limit": ("gpu_mem_limit", {}),
-    "arena_extend_strategy": ("arena_extend_strategy", {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"}),
-    "do_copy_in_default_stream": ("do_copy_in_default_stream", {}),
-}  # parameters of the configuration: option of CUDA's provider, and its words for the reference's numbers
+_CUDA_PARAMETERS: Mapping[str, Mapping[str, str]] = {
+    "cudnn_conv_algo_search": {"0": "EXHAUSTIVE", "1": "HEURISTIC", "2": "DEFAULT"},
+    "gpu_mem_limit": {},
+    "arena_extend_strategy": {"0": "kNextPowerOfTwo", "1": "kSameAsRequested"},
+    "do_copy_in_default_stream": {},
+}  # parameters that are options of CUDA's provider: its words for the reference's numbers
 _TENSORRT_PARAMETERS = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
@@ -136,7 +140,9 @@ def _providers(settings: ModelSettings) -> List[Any]:
                 cuda.update(parameters)
             else:
                 raise error(f"unknown Execution Accelerator '{entry['name']}' is requested")
-        cuda = {**_cuda_options(settings), **cuda, "device_id": str(settings.device)}
+        own = {key: settings.parameters[key] for key in _CUDA_PARAMETERS if key in settings.parameters}
+        own = {key: _CUDA_PARAMETERS[key].get(value, value) for key, value in own.items()}
+        cuda = {**own, **cuda, "device_id": str(settings.device)}
         providers.append((_CUDA, cuda))
     for entry in accelerators.get("cpu_execution_accelerator") or ():
         if entry["name"] != "openvino":
@@ -155,15 +161,6 @@ def _add(
         f"the execution accelerator '{entry['name']}' of model '{settings.name}' is not used: ONNX Runtime "
         f"{onnxruntime.__version__} of this environment was built without {provider}"
     )
-
-
-def _cuda_options(settings: ModelSettings) -> Dict[str, str]:
-    options: Dict[str, str] = {}
-    for key, (option, words) in _CUDA_PARAMETERS.items():
-        if key in settings.parameters:
-            value = settings.parameters[key]
-            options[option] = words.get(value, value)
-    return options
 
 
 def _tensorrt_options(parameters: Mapping[str, str], settings: ModelSettings) -> Dict[str, str]:
@@ -197,3 +194,40 @@ def _tensor(info: Any, settings: ModelSettings) -> ModelTensor:
         )
     shape = tuple(size if isinstance(size, int) else -1 for size in info.shape)
     return ModelTensor(info.name, _DATA_TYPES.get(element.rstrip(")"), ""), shape, described=info.type)
+
+
+class SessionRunner:
+    """A session, with the conversions between the protocol's tensors and those of ONNX Runtime."""
+
+    def __init__(self, session: Any, settings: ModelSettings, interface: ModelInterface) -> None:
+        self._run = session.run
+        self._options: Any = None
+        if settings.parameters.get(_SHRINKAGE):
+            self._options = onnxruntime.RunOptions()
+            self._options.add_run_config_entry(_SHRINKAGE, settings.parameters[_SHRINKAGE])
+        inputs = (*interface.inputs, *interface.overridable)
+        self._strings = frozenset(tensor.name for tensor in inputs if tensor.data_type == "TYPE_STRING")
+        self._scalars = frozenset(tensor.name for tensor in inputs if not tensor.shape)
+        scalars = {tensor.name for tensor in interface.outputs if not tensor.shape}
+        # Scalars are configured with dimensions of 1, which the reference gives them.
+        self._scalar_outputs: Mapping[str, Sequence[int]] = {
+            tensor.name: tensor.dims for tensor in settings.outputs if tensor.name in scalars
+        }
+
+    def run(self, arrays: Arrays, wanted: Sequence[str]) -> Dict[str, np.ndarray[Any, Any]]:
+        """The outputs of these names; InputError if ONNX Runtime refuses inputs, TritonModelException if it fails."""
+        for name in self._strings & arrays.keys():
+            # The binding would write bytes as literals of Python.
+            arrays[name] = strings(name, arrays[name])
+        for name in self._scalars & arrays.keys():
+            arrays[name] = arrays[name].reshape(())
+        try:
+            found = dict(zip(wanted, self._run(wanted, arrays, self._options)))
+        except Exception as problem:  # noqa: BLE001 - its exceptions have no common class of their own
+            number, text = parse_error(problem)
+            kind = InputError if number == _INVALID_ARGUMENT else pb_utils.TritonModelException
+            raise kind(f"onnx runtime error {number}: {text}") from None
+        for name, dims in self._scalar_outputs.items():
+            if name in found:
+                found[name] = np.asarray(found[name]).reshape(dims)
+        return found

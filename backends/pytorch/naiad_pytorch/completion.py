@@ -6,6 +6,7 @@ trial with zeros, also where the configuration gives inputs and no outputs.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from saved_models.settings import ModelSettings, TensorSettings, placed, read_co
 from naiad_pytorch.files import open_model
 from naiad_pytorch.model import Model
 from naiad_pytorch.options import Options, read_options
+from naiad_pytorch.runner import ModelRunner
 from naiad_pytorch.tensors import DATA_TYPES, TORCH_TYPES
 
 _SIZES = (2, 3)  # sizes that a trial gives to dimensions that vary; exported programs take no 1 for them
@@ -58,10 +60,6 @@ def _try_out(
     model: Model, settings: ModelSettings, options: Options, inputs: Sequence[TensorSettings], *, leading: bool
 ) -> List[ModelTensor]:
     """The outputs of a call with zeros: sizes that differ between two calls vary."""
-    from dataclasses import replace
-
-    from naiad_pytorch.runner import ModelRunner
-
     placeholder = TensorSettings("OUTPUT__0", "TYPE_INVALID", ())
     bound = replace(settings, inputs=tuple(inputs), outputs=(placeholder,), states=())
     bound = bound if leading else replace(bound, max_batch_size=0)
@@ -74,7 +72,13 @@ def _try_out(
 
 
 def _answers(
-    runner: Any, model: Model, inputs: Sequence[TensorSettings], size: int, settings: ModelSettings, *, leading: bool
+    runner: ModelRunner,
+    model: Model,
+    inputs: Sequence[TensorSettings],
+    size: int,
+    settings: ModelSettings,
+    *,
+    leading: bool,
 ) -> List[Tuple[str, str, Tuple[int, ...]]]:
     values = {tensor.name: _zeros(tensor, size, model.device, leading=leading) for tensor in inputs}
     try:
@@ -85,12 +89,9 @@ def _answers(
             f"its configuration lacks outputs, and a trial with zeros ({shapes}) failed: "
             f"{str(problem).strip().splitlines()[-1:] or type(problem).__name__}; write them in config.pbtxt"
         ) from None
-    named = (
-        outputs.items()
-        if isinstance(outputs, Mapping)
-        else ((f"OUTPUT__{number}", value) for number, value in enumerate(outputs))
-    )
-    return [(name, *_described(name, value, settings)) for name, value in named]
+    if not isinstance(outputs, Mapping):
+        outputs = {f"OUTPUT__{number}": value for number, value in enumerate(outputs)}
+    return [(name, *_described(name, value, settings)) for name, value in outputs.items()]
 
 
 def _zeros(tensor: TensorSettings, size: int, device: torch.device, *, leading: bool) -> Any:

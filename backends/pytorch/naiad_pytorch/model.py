@@ -41,13 +41,8 @@ def as_outputs(result: Any) -> Union[Sequence[Any], Mapping[str, Any]]:
     """What a call returned, as a sequence of outputs or as outputs by name."""
     if isinstance(result, Mapping):
         return result
-    if isinstance(result, tuple) or (isinstance(result, list) and not _is_strings(result)):
-        return result
-    return (result,)
-
-
-def _is_strings(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, str) for value in values)
+    is_strings = isinstance(result, list) and all(isinstance(value, str) for value in result)
+    return result if isinstance(result, (tuple, list)) and not is_strings else (result,)
 
 
 def output_at(outputs: Union[Sequence[Any], Mapping[str, Any]], name: str, key: Key) -> Any:

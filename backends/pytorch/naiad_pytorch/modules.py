@@ -37,7 +37,8 @@ class ModuleModel:
         self.described = f"{chosen.__name__}.forward{inspect.signature(chosen.forward)}"
         with torch.inference_mode(options.is_inference):
             module = _made(chosen, path, settings)
-            self.device = _device_of(module) if options.device is None else options.device
+            parameters = module.parameters()  # the model itself may have put them somewhere
+            self.device = options.device or next((each.device for each in parameters), torch.device("cpu"))
             weights = path.with_suffix(".pt")
             if weights.exists():
                 _load_weights(module, weights, settings, self.device)
@@ -129,8 +130,3 @@ def _load_weights(module: torch.nn.Module, path: Path, settings: ModelSettings, 
         raise settings.error(
             f"the weights '{path}' do not fit {type(module).__name__}: {' '.join(str(problem).split())}"
         ) from None
-
-
-def _device_of(module: torch.nn.Module) -> torch.device:
-    """Where the model itself put its first parameter."""
-    return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))

@@ -6,7 +6,7 @@ README.md). An instance is a process, so what is global there, such as the numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional
 
 import torch
@@ -15,72 +15,55 @@ from saved_models.settings import ModelSettings, threads_for_instance
 
 _COMPILE = "TORCH_COMPILE_OPTIONAL_PARAMETERS"
 _SHARING = "ENABLE_WEIGHT_SHARING"
+_SWITCHES = {
+    "ENABLE_JIT_EXECUTOR": "_jit_set_profiling_executor",  # whether TorchScript profiles before it optimizes
+    "ENABLE_JIT_PROFILING": "_jit_set_profiling_mode",  # whether it profiles at all
+    "ENABLE_TENSOR_FUSER": "_jit_set_texpr_fuser_enabled",  # whether it fuses operations
+}  # functions of PyTorch that set what flags say; without the flag, PyTorch chooses
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the parameters of a model ask for. A flag of None leaves the choice to PyTorch."""
+    """What the parameters of a model ask for, but for settings of the whole process."""
 
     # Where the inputs are to be; None where the model itself decides, and inputs are on the CPU.
     device: Optional[torch.device] = None
     is_inference: bool = True  # whether autograd is off altogether, and not only its recording
-    is_optimized: bool = True  # whether the executor of TorchScript optimizes
-    is_jit_executor: Optional[bool] = None  # whether it profiles before it optimizes
-    is_jit_profiling: Optional[bool] = None  # whether it profiles at all
-    is_tensor_fuser: Optional[bool] = None  # whether it fuses operations
-    has_cudnn: bool = True  # whether cuDNN may be used
     cleans_cache: bool = False  # whether memory of the GPU is given back after each call
-    intra_op_threads: int = 0  # threads within an operation; 0 to leave that to PyTorch
-    inter_op_threads: int = 0  # threads for operations beside each other; 0 likewise
     # Of `torch.compile` for a module in `model.py`; None not to compile it.
-    compile_arguments: Optional[Mapping[str, Any]] = field(default=None)
+    compile_arguments: Optional[Mapping[str, Any]] = None
 
 
 def read_options(settings: ModelSettings) -> Options:
     """The options in the parameters of a model; ModelLoadError for a wrong value, or a GPU that PyTorch cannot use."""
-    intra = settings.integer("INTRA_OP_THREAD_COUNT", settings.integer("NUM_THREADS", 0))
-    inter = settings.integer("INTER_OP_THREAD_COUNT", settings.integer("NUM_INTEROP_THREADS", 0))
     return Options(
         device=_device(settings),
         is_inference=settings.flag("INFERENCE_MODE", default=True),
-        is_optimized=not settings.flag("DISABLE_OPTIMIZED_EXECUTION", default=False),
-        is_jit_executor=_optional_flag(settings, "ENABLE_JIT_EXECUTOR"),
-        is_jit_profiling=_optional_flag(settings, "ENABLE_JIT_PROFILING"),
-        is_tensor_fuser=_optional_flag(settings, "ENABLE_TENSOR_FUSER"),
-        has_cudnn=not settings.flag("DISABLE_CUDNN", default=False),
         cleans_cache=settings.flag("ENABLE_CACHE_CLEANING", default=False),
-        intra_op_threads=intra if intra > 0 else threads_for_instance(),
-        inter_op_threads=max(inter, 0),
         compile_arguments=_compile_arguments(settings),
     )
 
 
-def apply_options(options: Options, settings: ModelSettings) -> None:
-    """Set in this process what the options ask for, before a file is read."""
+def prepare_process(settings: ModelSettings) -> None:
+    """Set in this process what the parameters of a model ask for, before a file is read."""
     if settings.flag(_SHARING, default=False):
         pb_utils.Logger.log_warn(
             f"{_SHARING} of model '{settings.name}' has no effect: each instance is a process with weights of its own; "
             "use one instance with dynamic_batching where memory is short"
         )
-    if options.intra_op_threads:
-        torch.set_num_threads(options.intra_op_threads)
-    if options.inter_op_threads:
-        torch.set_num_interop_threads(options.inter_op_threads)
-    torch.backends.cudnn.enabled = options.has_cudnn
+    intra = settings.integer("INTRA_OP_THREAD_COUNT", settings.integer("NUM_THREADS", 0))
+    inter = settings.integer("INTER_OP_THREAD_COUNT", settings.integer("NUM_INTEROP_THREADS", 0))
+    intra = intra if intra > 0 else threads_for_instance()
+    if intra:
+        torch.set_num_threads(intra)
+    if inter > 0:
+        torch.set_num_interop_threads(inter)
+    torch.backends.cudnn.enabled = not settings.flag("DISABLE_CUDNN", default=False)
     # What C++ has as global settings of TorchScript's executor is there in Python under private names alone.
-    switches = (
-        ("_set_graph_executor_optimize", options.is_optimized),
-        ("_jit_set_profiling_executor", options.is_jit_executor),
-        ("_jit_set_profiling_mode", options.is_jit_profiling),
-        ("_jit_set_texpr_fuser_enabled", options.is_tensor_fuser),
-    )
-    for name, value in switches:
-        if value is not None:
-            getattr(torch._C, name)(value)  # noqa: SLF001 - see above
-
-
-def _optional_flag(settings: ModelSettings, key: str) -> Optional[bool]:
-    return settings.flag(key, default=True) if key in settings.parameters else None
+    torch._C._set_graph_executor_optimize(not settings.flag("DISABLE_OPTIMIZED_EXECUTION", default=False))  # noqa: SLF001 - see above
+    for key, name in _SWITCHES.items():
+        if key in settings.parameters:
+            getattr(torch._C, name)(settings.flag(key, default=True))  # noqa: SLF001 - see above
 
 
 def _device(settings: ModelSettings) -> Optional[torch.device]:

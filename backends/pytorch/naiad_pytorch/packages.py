@@ -1,7 +1,12 @@
-"""Models in packages of torch.export: compiled ahead of time, or as the exported program itself."""
+"""Models in packages of torch.export: compiled ahead of time, or as the exported program itself.
+
+The names of tensors are the reference's (pytorch_backend README.md): `INPUT__0` and `OUTPUT__0` by position, or
+`ARGS[0]`, `KWARGS[key]` and `RESULT[key][0]` by the structure of what the model was exported with.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +16,6 @@ import torch
 from saved_models.interface import ModelInterface, ModelTensor, check
 from saved_models.settings import ModelSettings, batch_inputs
 
-from naiad_pytorch.call_spec import input_names, output_names
 from naiad_pytorch.compiled_inputs import describe_inputs
 from naiad_pytorch.contents import Content, content_of
 from naiad_pytorch.model import Key, Model
@@ -51,20 +55,19 @@ class PackageModel:
     """A model with the call specification of a package."""
 
     def __init__(
-        self,
-        specification: Sequence[str],
-        described: Optional[Sequence[Optional[ModelTensor]]],
-        device: torch.device,
-        run: Run,
+        self, specification: Sequence[str], described: Sequence[Optional[ModelTensor]], device: torch.device, run: Run
     ) -> None:
-        """*described* has type and shape of each input that the package tells; None if it tells none."""
-        self._inputs, self._outputs = input_names(specification[0]), output_names(specification[1])
+        """*described* has type and shape of each input that the package tells; it is empty if none are told."""
+        given, returned = (json.loads(text)[1] for text in specification)
+        positional, keywords = given["children_spec"]
+        self._inputs = [f"ARGS{path}" for path in _paths(positional)] + [f"KWARGS{path}" for path in _paths(keywords)]
+        self._outputs = [f"RESULT{path}" for path in _paths(returned)]
         self.input_names = tuple(f"INPUT__{number}" for number in range(len(self._inputs)))
         self.output_names = tuple(f"OUTPUT__{number}" for number in range(len(self._outputs)))
         self.described = f"the inputs {', '.join(self._inputs)} and the outputs {', '.join(self._outputs)}"
         self.device = device
         self.inputs: Tuple[Optional[ModelTensor], ...] = (None,) * len(self._inputs)
-        if described is not None and len(described) == len(self._inputs):
+        if len(described) == len(self._inputs):
             self.inputs = tuple(
                 None if each is None else replace(each, name=name) for each, name in zip(described, self.input_names)
             )
@@ -129,7 +132,7 @@ def _open_compiled(path: Path, settings: ModelSettings, options: Options) -> Pac
     loader = load(str(path), _NAME_IN_PACKAGE, False, 1, index)
     device = _device_of(str(loader.get_metadata().get("AOTI_DEVICE_KEY", "cpu")), settings, options)
     return PackageModel(
-        loader.get_call_spec(), described, device, lambda flat: loader.run([value.contiguous() for value in flat])
+        loader.get_call_spec(), described or (), device, lambda flat: loader.run([value.contiguous() for value in flat])
     )
 
 
@@ -177,3 +180,16 @@ def _described(name: str, value: Any) -> Optional[ModelTensor]:
         return None
     shape = tuple(size if isinstance(size, int) else _DYNAMIC for size in value.shape)
     return ModelTensor(name, DATA_TYPES.get(value.dtype, ""), shape, described=str(value.dtype))
+
+
+def _paths(node: Any) -> List[str]:
+    """The way to each tensor below a node of a call specification; empty for a tensor itself."""
+    if not node.get("type"):
+        return [""]
+    children = node.get("children_spec") or []
+    context = node.get("context")
+    if isinstance(context, str):
+        context = json.loads(context)
+    is_named = isinstance(context, list) and len(context) == len(children)
+    keys = context if is_named else range(len(children))
+    return [f"[{key}]{rest}" for key, child in zip(keys, children) for rest in _paths(child)]

@@ -30,9 +30,11 @@ class ScriptModel:
         self._module = _load(path, settings, options)
         schema = self._module.forward.schema
         arguments = [argument for argument in schema.arguments if argument.type.kind() != _CLASS]
-        self.described = _described(schema)
         self._kinds = [argument.type.kind() for argument in arguments]
         self._types = [argument.type.annotation_str for argument in arguments]
+        given = ", ".join(f"{argument.name}: {argument.type.annotation_str}" for argument in arguments)
+        returned = ", ".join(result.type.annotation_str for result in schema.returns)
+        self.described = f"forward({given}) -> {returned}"
         self._is_dictionary = self._kinds == [_DICT]
         self._order: List[str] = []
         self.input_names = () if self._is_dictionary else tuple(argument.name for argument in arguments)
@@ -139,23 +141,10 @@ def _explain(path: Path, problem: Exception) -> str:
     read = f"PyTorch {torch.__version__} cannot read '{path}' as TorchScript"
     if content is Content.SCRIPT:
         return f"{read}: {sentence}; a file of a newer version needs an environment with that version"
-    cures = {
-        Content.WEIGHTS: "write torch.jit.script(model).save('model.pt'), or put the class of the model into a "
-        "model.py beside it",
-    }
-    cure = cures.get(content, "copy it again, or write it by torch.jit.script(model).save('model.pt')")
+    cure = "copy it again, or write it by torch.jit.script(model).save('model.pt')"
+    if content is Content.WEIGHTS:
+        cure = "write torch.jit.script(model).save('model.pt'), or put the class of the model into a model.py beside it"
     return f"{read}: it is {content.value}; {cure}"
-
-
-def _described(schema: Any) -> str:
-    """`forward(x: Tensor, y: Tensor) -> Tuple[Tensor, Tensor]`."""
-    arguments = ", ".join(
-        f"{argument.name}: {argument.type.annotation_str}"
-        for argument in schema.arguments
-        if argument.type.kind() != _CLASS
-    )
-    returned = ", ".join(result.type.annotation_str for result in schema.returns)
-    return f"forward({arguments}) -> {returned}"
 
 
 def _check_strings(kind: str, tensors: Tuple[TensorSettings, ...], settings: ModelSettings) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Hashable, List, Sequence, Tuple
+from typing import Hashable, List, Sequence
 
 from naiad_remote.wire import ITEM_SIZES, WireRequest, WireResponse, WireTensor
 
@@ -53,27 +53,15 @@ def split(response: WireResponse, rows: Sequence[int]) -> List[WireResponse]:
 
 
 def _split_tensor(tensor: WireTensor, rows: Sequence[int]) -> List[WireTensor]:
-    data = memoryview(tensor.parts[0])
+    data, item = memoryview(tensor.parts[0]), ITEM_SIZES[tensor.datatype]
     pieces = []
-    start = 0
-    for count, end in zip(rows, _ends(tensor, data, rows)):
-        pieces.append(dataclasses.replace(tensor, shape=(count, *tensor.shape[1:]), parts=[data[start:end]]))
-        start = end
-    return pieces
-
-
-def _ends(tensor: WireTensor, data: memoryview, rows: Sequence[int]) -> Tuple[int, ...]:
-    per_row = ITEM_SIZES[tensor.datatype]
-    elements = math.prod(tensor.shape[1:])
-    ends = []
     position = 0
     for count in rows:
-        if per_row:
-            position += count * elements * per_row
-        else:
-            for _ in range(count * elements):
-                position += 4 + int.from_bytes(data[position : position + 4], "little")
-        ends.append(position)
+        start, elements = position, count * math.prod(tensor.shape[1:])
+        position += elements * item
+        for _ in range(0 if item else elements):
+            position += 4 + int.from_bytes(data[position : position + 4], "little")
+        pieces.append(dataclasses.replace(tensor, shape=(count, *tensor.shape[1:]), parts=[data[start:position]]))
     if position != len(data):
         raise ValueError(f"output '{tensor.name}' has {len(data)} bytes, of which its elements take {position}")
-    return tuple(ends)
+    return pieces

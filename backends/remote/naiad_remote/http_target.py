@@ -57,8 +57,6 @@ class HttpTarget:
         version = f"/versions/{quote(target.version, safe='')}" if target.version else ""
         self._path = f"{target.prefix}/v2/models/{quote(target.model, safe='')}{version}"
 
-    # -- calls --------------------------------------------------------------------------------------------------
-
     def infer(self, request: WireRequest, limit: Limit) -> Iterator[WireResponse]:
         """The one response of a request; CallError without it."""
         document, buffers = kserve_json.encode_request(request)
@@ -95,8 +93,6 @@ class HttpTarget:
         """Close the connections that no call uses."""
         while self._idle:
             self._idle.pop().close()
-
-    # -- connections --------------------------------------------------------------------------------------------
 
     def _exchange(
         self, method: str, path: str, headers: List[Tuple[str, str]], buffers: List[Buffer], limit: Limit, most: int
@@ -174,8 +170,6 @@ class HttpTarget:
             text = self._text(f"TLS failed: {_reason(error)}; see tls_ca, tls_certificate and tls_server_name")
             raise CallError(Cause.TLS, text) from None
         return connection
-
-    # -- errors -------------------------------------------------------------------------------------------------
 
     def _failure(self, error: Exception, limit: Limit) -> CallError:
         if limit.ended_by is not None or limit.rest() <= 0:

@@ -114,12 +114,9 @@ def error_text(body: Union[bytes, bytearray]) -> str:
 
 def describe_config(config: Mapping[str, Any]) -> Description:
     """The interface in a model's configuration (Triton's extension)."""
-    return Description(
-        int(config.get("max_batch_size", 0)),
-        tuple(_describe_tensor(each) for each in config.get("input", ())),
-        tuple(_describe_tensor(each) for each in config.get("output", ())),
-        bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
-    )
+    inputs, outputs = (tuple(map(_describe_tensor, config.get(side, ()))) for side in ("input", "output"))
+    is_decoupled = bool(config.get("model_transaction_policy", {}).get("decoupled", False))
+    return Description(int(config.get("max_batch_size", 0)), inputs, outputs, is_decoupled)
 
 
 def _describe_tensor(tensor: Mapping[str, Any]) -> TensorDescription:
@@ -133,12 +130,8 @@ def _describe_tensor(tensor: Mapping[str, Any]) -> TensorDescription:
 
 def describe_metadata(metadata: Mapping[str, Any]) -> Description:
     """The interface in a model's metadata, whose shapes include the dimension of the batch, if there is one."""
-    return Description(
-        0,
-        tuple(_describe_metadata_tensor(each) for each in metadata.get("inputs", ())),
-        tuple(_describe_metadata_tensor(each) for each in metadata.get("outputs", ())),
-        is_decoupled=False,
-    )
+    inputs, outputs = (tuple(map(_describe_metadata_tensor, metadata.get(side, ()))) for side in ("inputs", "outputs"))
+    return Description(0, inputs, outputs, is_decoupled=False)
 
 
 def _describe_metadata_tensor(tensor: Mapping[str, Any]) -> TensorDescription:

@@ -21,7 +21,7 @@ from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 import triton_python_backend_utils as pb_utils
 
-from naiad_remote import batches, chain, settings
+from naiad_remote import batches, chain, completion, settings
 from naiad_remote.caller import Caller
 from naiad_remote.errors import CallError, Cause
 from naiad_remote.listed import NODE_VARIABLE, ListedCaller
@@ -34,12 +34,20 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
-class Service:
-    """Calls the targets of one model on separate threads, so that requests do not wait for each other."""
+class TritonPythonModel:
+    """Calls the targets of one model on separate threads, so that requests do not wait for each other.
 
-    def __init__(self, args: Mapping[str, str], directory: str) -> None:
+    Responses are sent by response senders, so `execute` returns at once.
+    """
+
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Complete the configuration from the targets' own."""
+        return completion.complete(config, pb_utils.get_model_dir())
+
+    def initialize(self, args: Mapping[str, str]) -> None:
         config = json.loads(args["model_config"])
-        self._settings = settings.read(config, directory)
+        self._settings = settings.read(config, pb_utils.get_model_dir())
         self._is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
         if self._is_decoupled:
             _require_streams(self._settings)
@@ -65,7 +73,7 @@ class Service:
             self._shadow = Shadow(shadows, given.shadow_share, given.shadow_in_flight, random.random)
         self._threads = ThreadPoolExecutor(given.max_in_flight, "remote")
 
-    def submit(self, requests: List[Any]) -> None:
+    def execute(self, requests: List[Any]) -> None:
         """Call a target for each request, or for several that can be joined; responses follow by their senders."""
         calls: List[_Call] = []
         joined: Dict[Any, _Call] = {}
@@ -92,15 +100,13 @@ class Service:
     def is_ready(self) -> bool:
         return self._caller.is_ready()
 
-    def close(self) -> None:
+    def finalize(self) -> None:
         """Wait for the calls in flight, then close all connections."""
         self._threads.shutdown(wait=True)
         if self._shadow is not None:
             self._shadow.close()
         self._caller.close()
         self._watch.close()
-
-    # -- requests -----------------------------------------------------------------------------------------------
 
     def _to_wire(self, request: Any) -> WireRequest:
         """The call that a request becomes; CallError for a chain that returns to this model, or an invalid header."""
@@ -125,8 +131,6 @@ class Service:
         outputs = sorted(request.requested_output_names(), key=lambda name: self._output_order.get(name, -1))
         inputs = [_to_wire(tensor) for tensor in request.inputs()]
         return WireRequest(request.request_id(), inputs, outputs, parameters, list(headers.items()))
-
-    # -- on the threads -----------------------------------------------------------------------------------------
 
     def _run(self, call: _Call) -> None:
         requests, senders, wires, rows = zip(*call.parts)

@@ -76,15 +76,7 @@ class BatchRunner:
 
     def _execute_alone(self, request: Any) -> Any:
         try:
-            arrays = self._read(request)
-            if self._ragged is not None:
-                return self._run_ragged([request], [arrays], self._ragged)[0]
-            wanted = self._wanted([request])
-            rows = _rows_of(arrays) if self._is_batching else -1
-            found = self._run(arrays, wanted, *self._arguments(request))
-            if rows >= 0:
-                _check_rows(found, wanted, rows)
-            return self._respond(found, wanted)
+            return self._call([request])[0]
         except Exception as error:  # noqa: BLE001 - whatever the library raises is the request's error
             return _failed(error)
 
@@ -92,47 +84,37 @@ class BatchRunner:
         if len(requests) == 1:
             return [self._execute_alone(requests[0])]
         try:
-            inputs = [self._read(request) for request in requests]
-            if self._ragged is not None:
-                return self._run_ragged(requests, inputs, self._ragged)
-            rows = [_rows_of(arrays) for arrays in inputs]
-            joined = {name: self._arrays.join([arrays[name] for arrays in inputs]) for name in inputs[0]}
-            wanted = self._wanted(requests)
-            found = self._run(joined, wanted, *self._arguments(requests[0]))
-            _check_rows(found, wanted, sum(rows))
-            return [
-                self._respond({name: found[name][end - count : end] for name in found}, self._wanted([request]))
-                for request, count, end in zip(requests, rows, accumulate(rows))
-            ]
+            return self._call(requests)
         except Exception:  # noqa: BLE001 - found out again below, for each request by itself
             return [self._execute_alone(request) for request in requests]
 
-    def _run_ragged(
-        self, requests: Sequence[Any], inputs: Sequence[Dict[str, Any]], ragged: RaggedBatches
-    ) -> List[Any]:
-        """The responses of a batch with ragged inputs, which the model gets as one dimension, or with batch inputs."""
-        shapes = [{name: tuple(array.shape) for name, array in arrays.items()} for arrays in inputs]
-        rows = [_rows_of(arrays) if self._is_batching else 1 for arrays in inputs]
-        joined = {
-            name: self._arrays.join(
-                [arrays[name].reshape(-1) if name in ragged.inputs else arrays[name] for arrays in inputs]
-            )
-            for name in inputs[0]
-        }
-        joined.update({name: self._arrays.take(array) for name, array in ragged.batch_inputs(shapes).items()})
+    def _call(self, requests: Sequence[Any]) -> List[Any]:
+        """The responses of requests that are one call of the library, which gets ragged inputs as one dimension."""
+        inputs = [self._read(request) for request in requests]
+        ragged, is_one = self._ragged, len(requests) == 1
+        rows = [_rows_of(arrays) for arrays in inputs] if self._is_batching else [1]
+        shapes: List[Dict[str, Tuple[int, ...]]] = []
+        joined = inputs[0]
+        if ragged is not None:
+            shapes = [{name: tuple(array.shape) for name, array in arrays.items()} for arrays in inputs]
+            inputs = [{name: ragged.flat(name, array) for name, array in arrays.items()} for arrays in inputs]
+        if ragged is not None or not is_one:
+            joined = {name: self._arrays.join([arrays[name] for arrays in inputs]) for name in joined}
+        if ragged is not None:
+            joined.update({name: self._arrays.take(array) for name, array in ragged.batch_inputs(shapes).items()})
         wanted = self._wanted(requests)
         found = self._run(joined, wanted, *self._arguments(requests[0]))
         parts: Dict[str, List[Any]] = {}
-        for name in wanted:
-            if ragged.is_scattered(name):
+        for name in filter(found.__contains__, wanted):
+            if ragged is not None and ragged.is_scattered(name):
                 parts[name] = ragged.scatter(name, found[name], shapes)
-            elif self._is_batching:
-                _check_rows(found, [name], sum(rows))
-                parts[name] = [found[name][end - count : end] for count, end in zip(rows, accumulate(rows))]
-            else:
-                parts[name] = [found[name]]
+                continue
+            if self._is_batching:
+                _check_rows(name, found[name], sum(rows))
+            ends = zip(rows, accumulate(rows))
+            parts[name] = [found[name]] if is_one else [found[name][end - count : end] for count, end in ends]
         return [
-            self._respond({name: parts[name][index] for name in wanted}, self._wanted([request]))
+            self._respond({name: part[index] for name, part in parts.items()}, self._wanted([request]))
             for index, request in enumerate(requests)
         ]
 
@@ -178,11 +160,10 @@ def _rows_of(arrays: Mapping[str, Any]) -> int:
     return rows.pop()
 
 
-def _check_rows(found: Mapping[str, Any], names: Iterable[str], rows: int) -> None:
-    """Refuse outputs that are not one row for each of the inputs: nobody knew whose they are."""
-    for name in names:
-        if name in found and found[name].shape[:1] != (rows,):
-            raise ValueError(f"output '{name}' has shape {list(found[name].shape)} for a batch of {rows} rows")
+def _check_rows(name: str, array: Any, rows: int) -> None:
+    """Refuse an output that is not one row for each of the inputs: nobody knew whose they are."""
+    if array.shape[:1] != (rows,):
+        raise ValueError(f"output '{name}' has shape {list(array.shape)} for a batch of {rows} rows")
 
 
 def _failed(error: Exception) -> Any:

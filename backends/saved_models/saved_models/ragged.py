@@ -41,6 +41,10 @@ class RaggedBatches:
     def is_used(self) -> bool:
         return bool(self.inputs or self._batch_inputs or self._scattered)
 
+    def flat(self, name: str, array: Any) -> Any:
+        """An input as the model gets it: a ragged one as one dimension."""
+        return array.reshape(-1) if name in self.inputs else array
+
     def batch_inputs(self, requests: Sequence[Shapes]) -> Dict[str, np.ndarray[Any, Any]]:
         """The arrays that describe a batch, by the names of the model's inputs."""
         found = {}

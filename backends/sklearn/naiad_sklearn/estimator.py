@@ -124,8 +124,7 @@ class Estimator:
                         answers[key] = method(given)
                     except ValueError as problem:  # how estimators refuse what they are given
                         raise InputError(str(problem)) from problem
-        return {name: self._fitted(name, answers[self._methods[name].__name__]) for name in wanted}
-
-    def _fitted(self, name: str, answer: Any) -> np.ndarray[Any, Any]:
-        """The answer with the type and the number of dimensions that the configuration gives it."""
-        return fitted(as_array(answer), self._tensors[name], is_batching=self._is_batching)
+        arrays = {name: as_array(answers[self._methods[name].__name__]) for name in wanted}
+        return {
+            name: fitted(array, self._tensors[name], is_batching=self._is_batching) for name, array in arrays.items()
+        }

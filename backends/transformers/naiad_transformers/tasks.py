@@ -97,10 +97,6 @@ def _top(settings: ModelSettings) -> int:
     return max(settings.integer("top_k", _TOP), 1)
 
 
-def _options(settings: ModelSettings) -> Dict[str, Any]:
-    return settings.json_object("options", '{"max_new_tokens": 60}') or {}
-
-
 class RowRunner:
     """Puts the answers about the rows of a batch together as tensors."""
 
@@ -164,12 +160,19 @@ def _texts(arrays: Arrays, name: str = _TEXT) -> List[str]:
     return list(strings(name, row_values(name, arrays[name])))
 
 
-class Classification:
-    """Classes of texts, of pairs of texts, or of images: files such as PNG and JPEG in a tensor of bytes."""
+class _Asking:
+    """What asks about the rows of a batch, with the parameter `options`."""
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
         self._asked = asked
-        self._options = _options(settings)
+        self._options = settings.json_object("options", '{"max_new_tokens": 60}') or {}
+
+
+class Classification(_Asking):
+    """Classes of texts, of pairs of texts, or of images: files such as PNG and JPEG in a tensor of bytes."""
+
+    def __init__(self, asked: Any, settings: ModelSettings) -> None:
+        super().__init__(asked, settings)
         if "top_k" in self._options:
             raise settings.wrong_parameter("options", "an object without top_k, since SCORES has all classes")
         named = asked.model.config.id2label
@@ -217,12 +220,8 @@ def _image(data: bytes) -> Any:
         ) from None
 
 
-class TokenClassification:
+class TokenClassification(_Asking):
     """Classes of the parts of texts, whose number differs from text to text."""
-
-    def __init__(self, asked: Any, settings: ModelSettings) -> None:
-        self._asked = asked
-        self._options = _options(settings)
 
     def __call__(self, arrays: Arrays) -> List[Row]:
         texts = _texts(arrays)
@@ -230,12 +229,12 @@ class TokenClassification:
         return [Row({}, entities) for entities in self._asked(texts, batch_size=len(texts), **options)]
 
 
-class FillMask:
+class FillMask(_Asking):
     """The likeliest words in place of a mask."""
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
-        self._asked = asked
-        self._options = {"tokenizer_kwargs": {"truncation": True}, **_options(settings)}
+        super().__init__(asked, settings)
+        self._options = {"tokenizer_kwargs": {"truncation": True}, **self._options}
         self._top = _top(settings)
 
     def __call__(self, arrays: Arrays) -> List[Row]:
@@ -265,12 +264,11 @@ def _filled(entries: List[Any]) -> Row:
     return Row({name: [entry[key] for entry in entries] for name, key in keys.items()}, entries)
 
 
-class FeatureExtraction:
+class FeatureExtraction(_Asking):
     """One vector for each text, of those of its tokens."""
 
     def __init__(self, asked: Any, settings: ModelSettings, embedding: Embedding) -> None:
-        self._asked = asked
-        self._options = _options(settings)
+        super().__init__(asked, settings)
         self._embedding = embedding
         asked.tokenizer.model_max_length = embedding.max_tokens or asked.tokenizer.model_max_length
 
@@ -286,12 +284,11 @@ class FeatureExtraction:
         return [Row({"EMBEDDING": vector}, vector) for vector in pooled.cpu().numpy()]
 
 
-class ZeroShot:
+class ZeroShot(_Asking):
     """Classes that come with the request, or with the configuration."""
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
-        self._asked = asked
-        self._options = _options(settings)
+        super().__init__(asked, settings)
         self._is_joining = asked.tokenizer.pad_token_id is not None
         text = settings.parameters.get("candidate_labels", "")
         self._fixed = tuple(label.strip() for label in text.split(",") if label.strip())
@@ -326,12 +323,11 @@ class ZeroShot:
         return tuple(strings(_CANDIDATES, arrays[_CANDIDATES][row]).ravel())
 
 
-class TextToText:
+class TextToText(_Asking):
     """Texts from texts: summaries, translations, answers."""
 
     def __init__(self, asked: Any, settings: ModelSettings) -> None:
-        self._asked = asked
-        self._options = _options(settings)
+        super().__init__(asked, settings)
         self._prefix = settings.parameters.get("prefix", "")
 
     def __call__(self, arrays: Arrays) -> List[Row]:

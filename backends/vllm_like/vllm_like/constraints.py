@@ -111,11 +111,10 @@ class ConstraintRules:
         form = self._form or JSON_CALLS
         is_named = isinstance(conversation.get("tool_choice"), dict)
         several = not is_named and conversation.get("parallel_tool_calls", describes) and bool(form.between)
-        told = (
-            keys.without(conversation, ("tool_choice",))
-            if describes
-            else _with_tools_in_prompt(conversation, functions)
-        )
+        if describes:
+            told = keys.without(conversation, ("tool_choice",))
+        else:
+            told = _with_tools_in_prompt(conversation, functions)
         return told, Constraint(functions, None, several, form)
 
 

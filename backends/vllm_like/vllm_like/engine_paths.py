@@ -59,11 +59,10 @@ def _check_links(document: Any) -> None:
     while waiting:
         one = waiting.pop()
         if isinstance(one, dict):
-            links = {name: value for name, value in one.items() if name.lower().endswith(_LINK)}
-            if one.get("data_format") == _LINK:  # for plugins of vLLM
-                links["data"] = one.get("data")
-            for name, value in links.items():
-                if isinstance(value, str) and not value.startswith(_EMBEDDED):
+            names = ("data",) if one.get("data_format") == _LINK else ()  # for plugins of vLLM
+            for name, value in one.items():
+                is_link = isinstance(value, str) and (name.lower().endswith(_LINK) or name in names)
+                if is_link and not value.startswith(_EMBEDDED):
                     raise CallerError(f"links are not fetched: '{name}' must be a data URL, not '{value[:80]}'")
             waiting += one.values()
         elif isinstance(one, list):

@@ -54,9 +54,6 @@ def _checked(add: Any, read: Any, *args: Any, **named: Any) -> Any:
         return None
 
 
-# -- llama.cpp --------------------------------------------------------------------------------------------------
-
-
 def _check_llama(given: Settings, add: Any) -> None:
     _checked(add, keys.reject_unknown, given.options, llama_defaults.OPTIONS, f"'engine_options' in {FILE}")
     for key in llama_defaults.OPTIONS:
@@ -96,9 +93,6 @@ def _check_length(length: int, trained: Optional[int], add: Any) -> None:
 
 def _gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB"
-
-
-# -- vLLM and ONNX ----------------------------------------------------------------------------------------------
 
 
 def _check_vllm(given: Settings, add: Any) -> None:

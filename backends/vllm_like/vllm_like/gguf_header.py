@@ -44,7 +44,7 @@ def _read(file: BinaryIO) -> Any:
     _version, tensors, count = _number(file, "<I"), _number(file, "<Q"), _number(file, "<Q")
     values: Dict[str, Any] = {}
     for _ in range(count):
-        name = _string(file)
+        name = _string(file).decode("utf-8")
         values[name] = _value(file, _number(file, "<I"))
     last = weights = 0
     for _ in range(tensors):
@@ -62,21 +62,18 @@ def _number(file: BinaryIO, form: str) -> Any:
     return struct.unpack(form, file.read(struct.calcsize(form)))[0]
 
 
-def _string(file: BinaryIO) -> str:
+def _string(file: BinaryIO) -> bytes:
     length = _number(file, "<Q")
     content = file.read(length) if length <= _MAX_LENGTH else b""
     if len(content) != length:
         raise ValueError
-    return content.decode("utf-8")
+    return content
 
 
 def _value(file: BinaryIO, kind: int) -> Any:
     """A value; of an array, whose elements are skipped, a range as long as it."""
     if kind == _STRING:
-        length = _number(file, "<Q")
-        if length > _MAX_LENGTH:
-            raise ValueError
-        return file.read(length)
+        return _string(file)
     if kind != _ARRAY:
         return _number(file, _SCALARS[kind])
     inner, count = _number(file, "<I"), _number(file, "<Q")

@@ -75,11 +75,7 @@ class _EngineMetrics:
     def update(self) -> None:
         for new in self._read():
             key = (new.name, tuple(sorted(new.labels.items())))
-            found = self._shown.get(key)
-            if found is None:
-                metric, before = self._new_metric(new), None
-            else:
-                metric, before = found
+            metric, before = self._shown.get(key) or (self._new_metric(new), None)
             self._shown[key] = (metric, new)
             _ADVANCES[new.kind](metric, before, new)
 
@@ -243,22 +239,15 @@ class Metrics:
             self._metrics["vllm:generation_tokens_total"].increment(tokens)
 
     def record_request(
-        self,
-        *,
-        prompt_tokens: int,
-        tokens: Sequence[int],
-        token_seconds: Sequence[float],
-        first_seconds: float,
-        seconds: float,
+        self, prompt_tokens: int, tokens: Sequence[int], first: float, others: Sequence[float], whole: float
     ) -> None:
-        """Record a completed request; *tokens* has one number for each choice, *token_seconds* each token's latency."""
-        total = sum(tokens)
-        metrics = self._metrics
+        """Record a completed request: tokens of each choice; seconds to the first one, of each other, of the whole."""
+        total, metrics = sum(tokens), self._metrics
         self.count_tokens(prompt_tokens, total)
-        metrics["vllm:time_to_first_token_seconds"].observe(first_seconds)
-        for each in token_seconds:
+        metrics["vllm:time_to_first_token_seconds"].observe(first)
+        for each in others:
             metrics["vllm:time_per_output_token_seconds"].observe(each)
-        metrics["vllm:e2e_request_latency_seconds"].observe(seconds)
+        metrics["vllm:e2e_request_latency_seconds"].observe(whole)
         metrics["vllm:request_prompt_tokens"].observe(prompt_tokens)
         metrics["vllm:request_generation_tokens"].observe(total)
         metrics["vllm:request_params_n"].observe(len(tokens))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Union
+from typing import Any, FrozenSet, List, Optional, Sequence, Union
 
-from vllm_like import chat, constraints, engine_control, engine_paths, json_text, sampling, tokenizing
-from vllm_like.engines.base import CallerError, EmbeddingRequest, Engine, Generation, PathRequest, RankRequest
+from vllm_like import chat, constraints, engine_paths, json_text, questions, sampling
+from vllm_like.engines.base import CallerError, EmbeddingRequest, Generation, PathRequest, RankRequest
 from vllm_like.tensors import PATH_REQUEST, Inputs
 
 _MAX_TOKEN_ID = (1 << 31) - 1
@@ -36,17 +36,9 @@ class TextRequest:
     options: ResponseOptions
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question to the engine, which *respond* answers with a JSON object; it blocks."""
-
-    given: Dict[str, Any]
-    respond: Callable[[Engine, Dict[str, Any]], Dict[str, Any]]
-
-
 def read_request(
     request: Any, request_id: str, rules: constraints.ConstraintRules, paths: Sequence[str]
-) -> Union[TextRequest, EmbeddingRequest, RankRequest, Question, PathRequest]:
+) -> Union[TextRequest, EmbeddingRequest, RankRequest, questions.Question, PathRequest]:
     """The request in the input tensors of *request*; *request_id* is unique among the running requests."""
     inputs = Inputs(request)
     if (text := inputs.text("embedding_request")) is not None:
@@ -54,9 +46,9 @@ def read_request(
     if (text := inputs.text("rerank_request")) is not None:
         return _ranking(text, request_id, counts=bool(inputs.flag("return_num_input_tokens")))
     if (text := inputs.text("tokenizer_request")) is not None:
-        return Question(tokenizing.read_request(text, rules), tokenizing.respond)
+        return questions.read_tokenizer_request(text, rules)
     if (text := inputs.text("engine_request")) is not None:
-        return Question(engine_control.read_request(text), engine_control.respond)
+        return questions.read_engine_request(text)
     if parts := inputs.texts(PATH_REQUEST):
         return engine_paths.read_request(parts, paths)
     given = inputs.text("sampling_parameters")

@@ -9,7 +9,7 @@ import triton_python_backend_utils as pb_utils
 
 from vllm_like import chat, tensors
 from vllm_like.constraints import ConstrainedWriter
-from vllm_like.engines.base import BusyError, CallerError, Delta, NotFoundError, PathSink, Sink
+from vllm_like.engines.base import BusyError, CallerError, Delta, NotFoundError, PathSink, Sink, TokenLogprobs
 from vllm_like.metrics import Metrics, RequestProgress
 from vllm_like.requests import ResponseOptions
 
@@ -103,19 +103,13 @@ class ResponseSink(Sink):
         """Count the request as ended; for one that its engine has rejected, which does not call `end`."""
         self._progress.end()
 
-    def on_prompt(
-        self,
-        *,
-        cached_tokens: Optional[int] = None,
-        text: Optional[str] = None,
-        logprobs: Optional[List[Dict[int, Dict[str, Any]]]] = None,
-    ) -> None:
-        """Send what is known of the prompt with the next response, if the request has asked for it."""
-        if cached_tokens is not None:
-            self._cached_tokens = cached_tokens
-        if "prompt" in self._options.wanted and text is not None:
-            self._prompt["prompt_text"] = [text.encode("utf-8", "replace")]
-        if "prompt" in self._options.wanted and logprobs is not None:
+    def on_cached_tokens(self, count: int) -> None:
+        self._cached_tokens = count
+
+    def on_prompt(self, text: str, logprobs: Optional[Sequence[TokenLogprobs]]) -> None:
+        """Send both with the next response. The engine knows whether the request has asked for them."""
+        self._prompt["prompt_text"] = [text.encode("utf-8", "replace")]
+        if logprobs is not None:
             self._prompt["prompt_logprobs"] = [tensors.to_json(logprobs)]
 
     def on_progress(self, processed_tokens: int) -> None:
@@ -217,13 +211,8 @@ class ResponseSink(Sink):
         if not self._metrics.is_on:
             return
         now = time.monotonic()
-        self._metrics.record_request(
-            prompt_tokens=self._prompt_tokens,
-            tokens=[choice.total for choice in self._choices],
-            token_seconds=self._token_seconds,
-            first_seconds=(self._first or now) - self._arrived,
-            seconds=now - self._arrived,
-        )
+        tokens, first = [choice.total for choice in self._choices], (self._first or now) - self._arrived
+        self._metrics.record_request(self._prompt_tokens, tokens, first, self._token_seconds, now - self._arrived)
 
 
 class PathResponse(PathSink):
@@ -252,11 +241,6 @@ def _report(sender: Any, name: str, *arguments: int) -> None:
     method = getattr(sender, name, None)
     if method is not None:
         method(*arguments)
-
-
-def send_document(sender: Any, document: Dict[str, Any]) -> None:
-    """Send a JSON object in `text_output`, as the only response."""
-    sender.send(tensors.response({"text_output": [tensors.to_json(document)]}), flags=FINAL)
 
 
 def json_sink(sender: Any, *, counts: bool) -> Callable[[Sequence[_Result], int, Optional[BaseException]], None]:

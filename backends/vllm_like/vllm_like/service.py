@@ -3,47 +3,63 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, List, Mapping
 
 import triton_python_backend_utils as pb_utils
 from naiad_stub.template_rules import TemplateRules
 
-from vllm_like import engines, requests, settings, tensors
+from vllm_like import engines, questions, requests, settings, tensors
 from vllm_like.constraints import ConstraintRules
 from vllm_like.engines.base import CallerError, EmbeddingRequest, EngineDeadError, PathRequest, RankRequest
 from vllm_like.metrics import Metrics
-from vllm_like.responses import FINAL, PathResponse, ResponseSink, json_sink, send_document, send_error
+from vllm_like.responses import FINAL, PathResponse, ResponseSink, json_sink, send_error
 
 _DEAD_STATUS = 70  # exit status of a guest whose engine has died: EX_SOFTWARE of sysexits.h
 UNHEALTHY_TEXT = "Model is unavailable due to unhealthy vLLM engine"
 
 
-class Service:
-    """Starts the engine of one model, and submits requests to it; *args* are the arguments of `initialize`."""
+class TritonPythonModel:
+    """One model and its engine. Responses are sent by response senders, so `execute` returns at once."""
 
-    def __init__(self, args: Mapping[str, str], config: Mapping[str, Any], directory: str) -> None:
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Add the inputs and outputs, which all models of this backend share, to the configuration."""
+        return tensors.complete_config(config, has_paths=settings.has_paths(pb_utils.get_model_dir()))
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        try:
+            self._start(args, json.loads(args["model_config"]))
+        except ValueError as error:  # a sentence for the operator, without frames; Triton has no such class
+            raise getattr(pb_utils, "ModelLoadError", ValueError)(str(error)) from None
+
+    def _start(self, args: Mapping[str, str], config: Mapping[str, Any]) -> None:
         if not pb_utils.using_decoupled_model_transaction_policy(dict(config)):
             raise ValueError("vLLM Triton backend must be configured to use decoupled model transaction policy")
         self._name = args["model_name"]
         self._numbers = itertools.count(1)
-        self._settings = settings.read(directory, args, _parameter(config, "GPU_DEVICE_IDS"))
+        self._settings = settings.read(pb_utils.get_model_dir(), args, _parameter(config, "GPU_DEVICE_IDS"))
         self._checks_health = _is_set(config, "ENABLE_VLLM_HEALTH_CHECK")
-        self._engine = engines.start(self._settings, _log, _exit_process)
+        self._engine = engines.start(self._settings, pb_utils.Logger.log_info, _exit_process)
         self._rules = ConstraintRules(TemplateRules(self._engine.render), self._engine)
         self._tokenizer = ThreadPoolExecutor(1, "tokenizer")  # its thread starts with the first request
         self._metrics = Metrics()
         if _is_set(config, "REPORT_CUSTOM_METRICS") and not self._settings.flag("disable_log_stats"):
             labels = {"model": self._name, "version": args["model_version"]}
             if not self._metrics.open(labels, self._engine):
-                _log("REPORT_CUSTOM_METRICS has no effect: the server has metrics disabled")
+                pb_utils.Logger.log_info("REPORT_CUSTOM_METRICS has no effect: the server has metrics disabled")
 
-    def submit(self, request: Any) -> None:
+    def execute(self, requests: List[Any]) -> None:
+        for request in requests:
+            self._submit(request)
+
+    def _submit(self, request: Any) -> None:
         sender = request.get_response_sender()
         try:
-            if self._checks_health and not self.is_healthy():
+            if self._checks_health and not self.is_ready():
                 self._reject_and_restart(sender)
                 return
             request_id = f"{self._name}-{next(self._numbers)}"
@@ -52,7 +68,7 @@ class Service:
                 self._engine.embed(given, json_sink(sender, counts=given.wants_counts))
             elif isinstance(given, RankRequest):
                 self._engine.rank(given, json_sink(sender, counts=given.wants_counts))
-            elif isinstance(given, requests.Question):
+            elif isinstance(given, questions.Question):
                 self._tokenizer.submit(self._respond, given, sender)
             elif isinstance(given, PathRequest):
                 self._engine.forward(given, PathResponse(sender))
@@ -73,13 +89,14 @@ class Service:
             sink.discard()
             raise
 
-    def _respond(self, question: requests.Question, sender: Any) -> None:
+    def _respond(self, question: questions.Question, sender: Any) -> None:
         try:
-            send_document(sender, question.respond(self._engine, question.given))
+            document = tensors.to_json(question.respond(self._engine, question.given))
+            sender.send(tensors.response({"text_output": [document]}), flags=FINAL)
         except Exception as error:  # noqa: BLE001 - sent to the client
             send_error(sender, error)
 
-    def is_healthy(self) -> bool:
+    def is_ready(self) -> bool:
         try:
             self._engine.check_health()
         except Exception as error:  # noqa: BLE001 - engines raise exceptions of any class
@@ -87,7 +104,7 @@ class Service:
             return False
         return True
 
-    def close(self) -> None:
+    def finalize(self) -> None:
         self._tokenizer.shutdown(wait=True)
         self._engine.shutdown()
         self._metrics.close()
@@ -116,10 +133,6 @@ def _is_set(config: Mapping[str, Any], name: str) -> bool:
 def _parameter(config: Mapping[str, Any], name: str) -> str:
     parameters: Dict[str, Any] = dict(config.get("parameters", {}))
     return str(parameters.get(name, {}).get("string_value", ""))
-
-
-def _log(text: str) -> None:
-    pb_utils.Logger.log_info(text)
 
 
 def _exit_process(reason: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from functools import partial
-from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 FILE = "model.json"
 OPTIONS = f"'engine_options' of {FILE}"
@@ -70,12 +70,7 @@ def check(arguments: Mapping[str, Any], engine: str) -> None:
 
     The text of the `ValueError` has a sentence for each invalid one.
     """
-    problems = list(_problems(arguments, engine))
-    if problems:
-        raise ValueError("; ".join(problems))
-
-
-def _problems(arguments: Mapping[str, Any], engine: str) -> Iterable[str]:
+    problems = []
     flags = _FLAGS_OF_VLLM if engine == "vllm" else _FLAGS_OF_OTHERS
     checks: List[Callable[[], object]] = [partial(flag, arguments, key) for key in flags]
     checks.append(partial(integer, arguments, "seed"))
@@ -85,7 +80,9 @@ def _problems(arguments: Mapping[str, Any], engine: str) -> Iterable[str]:
         try:
             read()
         except ValueError as error:
-            yield str(error)
+            problems.append(str(error))
+    if problems:
+        raise ValueError("; ".join(problems))
 
 
 def pooling(arguments: Mapping[str, Any], engine: str) -> Tuple[str, bool]:

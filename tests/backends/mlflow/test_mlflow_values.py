@@ -14,12 +14,13 @@ from naiad_mlflow.outputs import OutputWriter  # noqa: E402
 from naiad_mlflow.predictor import Predictor  # noqa: E402
 from naiad_mlflow.signature import Column, Form, Parameter, Signature  # noqa: E402
 from saved_models.conversion import InputError  # noqa: E402
+from saved_models.interface import ModelTensor  # noqa: E402
 from saved_models.settings import read_config  # noqa: E402
 
 
 def table(kind: str, *texts: str, form: Form = Form.TABLE):
     config = {"name": "m", "max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_STRING", "dims": [1]}]}
-    column = Column("x", kind, "TYPE_STRING", (-1, 1), is_required=True, described=kind)
+    column = Column(kind, ModelTensor("x", "TYPE_STRING", (-1, 1), kind))
     reader = InputReader(read_config(config), Signature(form, (column,), {}))
     found = reader.read({"x": np.array([[text.encode()] for text in texts], object)})
     return found["x"] if form is Form.TABLE else found

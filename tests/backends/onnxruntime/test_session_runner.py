@@ -12,7 +12,7 @@ from saved_models.conversion import InputError
 from saved_models.interface import ModelInterface, ModelTensor
 from saved_models.settings import read_config
 
-_MODULES = ("naiad_onnxruntime", "naiad_onnxruntime.session", "naiad_onnxruntime.tensors")
+_MODULES = ("naiad_onnxruntime", "naiad_onnxruntime.session")
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def module(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace())
     for name in _MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    import naiad_onnxruntime.tensors as found
+    import naiad_onnxruntime.session as found
 
     yield found
     for name in _MODULES:

@@ -50,6 +50,10 @@ class Generation:
     has_images: bool = False  # whether the conversation has images
 
 
+TokenLogprobs = Dict[int, Dict[str, Any]]
+"""`{token id: {"logprob", "rank", "decoded_token"}}` in place of one token, which is the last one."""
+
+
 @dataclass
 class Delta:
     """New output of one choice."""
@@ -57,8 +61,7 @@ class Delta:
     index: int  # of the choice; 0 unless the request has `n` above 1
     text: str = ""
     tokens: int = 0
-    # For each new token `{token id: {"logprob", "rank", "decoded_token"}}`, the sampled token last.
-    logprobs: List[Dict[int, Dict[str, Any]]] = field(default_factory=list)
+    logprobs: List[TokenLogprobs] = field(default_factory=list)  # of each new token
     logprob: float = 0.0  # sum of the log probabilities of the new tokens
     finish_reason: Optional[str] = None  # why the choice is finished; None while it is not
     # The text in `stop` that has ended the choice, where the engine tells it; None without one.
@@ -125,17 +128,11 @@ class Sink(OutputSink):
         Engines that do not know it need not call it: the first `push` does.
         """
 
-    def on_prompt(
-        self,
-        *,
-        cached_tokens: Optional[int] = None,
-        text: Optional[str] = None,
-        logprobs: Optional[List[Dict[int, Dict[str, Any]]]] = None,
-    ) -> None:
-        """Note what is known of the prompt: its tokens that were in a cache, its text, and its log probabilities.
+    def on_cached_tokens(self, count: int) -> None:
+        """Note how many tokens of the prompt were in a cache. Engines that do not know it need not call it."""
 
-        Engines that do not know it need not call it. *logprobs* has for each token what `Delta.logprobs` has.
-        """
+    def on_prompt(self, text: str, logprobs: Optional[Sequence[TokenLogprobs]]) -> None:
+        """Note the text of the prompt, and the log probabilities of its tokens, which are None where nobody asked."""
 
     def on_progress(self, processed_tokens: int) -> None:
         """Note how many tokens of the prompt were read so far, for a request that is cancelled meanwhile."""

@@ -65,22 +65,18 @@ def option(given: Mapping[str, Any], key: str) -> Any:
     value = given.get(key)
     if value is None:
         return default
-    if kind is float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0:
-            raise ValueError(f"'{key}' in {values.OPTIONS} must be a number above 0, not {json.dumps(value)}")
+    if kind is float and _is_number(value) and value > 0:
         return float(value)
-    if kind is list:
-        if not isinstance(value, list) or not value or not all(_is_share(share) for share in value):
-            raise ValueError(
-                f"'{key}' in {values.OPTIONS} must be a list of numbers of 0 or more, not {json.dumps(value)}"
-            )
+    if kind is list and isinstance(value, list) and value and all(_is_number(share) for share in value):
         return [float(share) for share in value]
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"'{key}' in {values.OPTIONS} must be the name of a GGUF file, not {json.dumps(value)}")
-    return value
+    if kind is str and isinstance(value, str) and value:
+        return value
+    rule = {float: "a number above 0", list: "a list of numbers of 0 or more", str: "the name of a GGUF file"}[kind]
+    raise ValueError(f"'{key}' in {values.OPTIONS} must be {rule}, not {json.dumps(value)}")
 
 
-def _is_share(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
+    """Whether a value is a number of 0 or more."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
 
 

@@ -37,16 +37,10 @@ class LlamaServer:
             parameters.hostname = self._address
         parameters.api_keys = [self._key]
 
-    def post(self, path: str, body: Mapping[str, Any]) -> Dict[str, Any]:
+    def ask(self, path: str, body: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
         """The JSON object that llama.cpp responds with; `CallerError` if it rejects the request."""
-        return self._ask("POST", path, json.dumps(body))
-
-    def get(self, path: str) -> Dict[str, Any]:
-        """As `post`, for a path that needs no body."""
-        return self._ask("GET", path, None)
-
-    def _ask(self, method: str, path: str, body: Optional[str]) -> Dict[str, Any]:
-        with self._requested(method, path, body) as connection:
+        method, text = ("GET", None) if body is None else ("POST", json.dumps(body))
+        with self._requested(method, path, text) as connection:
             connection.sock.settimeout(_TIMEOUT_SECONDS)
             document: Dict[str, Any] = llama_responses.checked(json.loads(connection.getresponse().read()))
             return document

@@ -179,7 +179,7 @@ class ChunkReader:
         prompt_tokens = 0
         if timings.get("predicted_n"):
             prompt_tokens = timings["cache_n"] + timings["prompt_n"]
-            self._sink.on_prompt(cached_tokens=timings["cache_n"])
+            self._sink.on_cached_tokens(timings["cache_n"])
         elif chunk.get("prompt_progress"):
             progress = chunk["prompt_progress"]
             prompt_tokens = progress["total"]

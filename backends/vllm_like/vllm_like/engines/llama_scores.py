@@ -14,14 +14,14 @@ from vllm_like.engines.llama_responses import alternatives, parse_error
 
 _BIAS = 1e6  # far above any logit
 
-Complete = Callable[[str, Callable[[str], bool]], Any]
-"""Runs one request to llama.cpp, given its JSON and what receives the chunks, which returns True to stop."""
-
 
 class PromptScorer:
-    """Computes the log probabilities of prompts; the text of *whole_token* is a whole character."""
+    """Computes the log probabilities of prompts; the text of *whole_token* is a whole character.
 
-    def __init__(self, complete: Complete, vocabulary: int, whole_token: int) -> None:
+    *complete* runs a request to llama.cpp, given its JSON and what receives the chunks, which returns True to stop.
+    """
+
+    def __init__(self, complete: Callable[..., Any], vocabulary: int, whole_token: int) -> None:
         self._complete = complete
         self._vocabulary = vocabulary
         self._whole_token = whole_token

@@ -7,11 +7,6 @@ from naiad_stub.process_limits import usable_processors
 _FEW_CORES = 2  # of so few cores, a free one is half of the speed of an engine that has the machine for itself
 
 
-def available_cores() -> int:
-    """Number of cores that this process may use, by its affinity and the quotas of its control groups."""
-    return usable_processors()
-
-
 def default_count() -> int:
     """Available cores but one. An engine's threads wait for each other at each step, so one busy core delays all.
 
@@ -19,12 +14,12 @@ def default_count() -> int:
     threads 2.6. Where nothing else ran, two threads were about twice as fast. So one thread loses less at worst. More
     than two cores were not measured.
     """
-    return max(1, available_cores() - 1)
+    return max(1, usable_processors() - 1)
 
 
 def advice(count: int) -> str:
     """A remark on *count* threads, if more may be much faster; else empty."""
-    cores = available_cores()
+    cores = usable_processors()
     if count >= cores or cores > _FEW_CORES:
         return ""
     return (

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any, Awaitable, Callable, DefaultDict, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import chat, keys, weights
-from vllm_like.engines import shared_segments, vllm_metrics, vllm_parsers, vllm_paths, vllm_requests, watchdog
+from vllm_like.engines import vllm_leftovers, vllm_metrics, vllm_parsers, vllm_paths, vllm_requests
 from vllm_like.engines.base import (
     CANCEL_POLL_SECONDS,
     BusyError,
@@ -64,13 +64,13 @@ def start(settings: Settings, log: Callable[[str], None], on_dead: Callable[[str
             'there, or use "engine": "xllamacpp" for a model in a GGUF file'
         ) from None
     arguments = _arguments(settings, AsyncEngineArgs, log)
-    removed = shared_segments.remove_abandoned()
+    removed = vllm_leftovers.remove_abandoned()
     if removed:
         log(f"removed shared memory of an engine that was killed: {', '.join(removed)}")
-    watchdog.start()
+    vllm_leftovers.start_watchdog()
     engine = VllmEngine(settings, AsyncEngineArgs(**arguments), on_dead)
     if os.getpgrp() == os.getpid():  # else the group has processes of others
-        shared_segments.record(shared_segments.mapped_segments(os.getpid()))
+        vllm_leftovers.record(vllm_leftovers.mapped_segments(os.getpid()))
     return engine
 
 
@@ -181,8 +181,6 @@ class VllmEngine(Engine):
             given = vars(engine_args)
             self._application = self._call(vllm_paths.make_application(self._engine, given, settings.chat_template))
 
-    # -- its thread ----------------------------------------------------------------------------------------------
-
     def _run_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
@@ -204,8 +202,6 @@ class VllmEngine(Engine):
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_STOP_TIMEOUT_SECONDS)
-
-    # -- requests ------------------------------------------------------------------------------------------------
 
     def generate(self, generation: Generation, sink: Sink) -> None:
         asyncio.run_coroutine_threadsafe(self._finish(self._generate(generation, sink), sink), self._loop)
@@ -241,10 +237,10 @@ class VllmEngine(Engine):
         calls = None if tools is None else defaultdict(tools.new_extractor)
         extra: Dict[str, Any] = {}
         if generation.lora:
-            path = self._settings.loras[generation.lora]
-            extra["lora_request"] = vllm_requests.lora_request(
-                generation.lora, self._lora_numbers[generation.lora], path
-            )
+            from vllm.lora.request import LoRARequest
+
+            number, path = self._lora_numbers[generation.lora], self._settings.loras[generation.lora]
+            extra["lora_request"] = LoRARequest(generation.lora, number, path)
         extra.update({name: generation.sampling[name] for name in _BESIDE_PARAMETERS if name in generation.sampling})
         if "cache_salt" in generation.sampling:
             given = prompt if isinstance(prompt, dict) else {"prompt": prompt}
@@ -330,9 +326,11 @@ class VllmEngine(Engine):
         sink([vector for vector, _ in found], sum(tokens for _, tokens in found), None)
 
     async def _vector(self, request: EmbeddingRequest, number: int) -> Tuple[List[float], int]:
+        from vllm.pooling_params import PoolingParams
+
         given = request.inputs[number]
         prompt: Any = given if isinstance(given, str) else {"prompt_token_ids": given}
-        parameters = vllm_requests.pooling_parameters(request.dimensions)
+        parameters = PoolingParams(dimensions=request.dimensions, task="embed")
         last = None
         async for output in self._engine.encode(prompt, parameters, f"{request.request_id}-{number}"):
             last = output
@@ -351,8 +349,6 @@ class VllmEngine(Engine):
         finally:
             self._forwarded -= 1
 
-    # -- its health ----------------------------------------------------------------------------------------------
-
     def _report_if_dead(self, error: Optional[BaseException]) -> None:
         if error is not None and getattr(self._engine, "errored", False):
             self._on_dead(str(getattr(self._engine, "dead_error", error)))
@@ -366,8 +362,6 @@ class VllmEngine(Engine):
 
     def tokenizer_info(self) -> Dict[str, Any]:
         return vllm_requests.tokenizer_info(self._call(self._tokenizer()), self._settings.chat_template)
-
-    # -- its sleep -----------------------------------------------------------------------------------------------
 
     def sleep(self, level: int, mode: str) -> None:
         if not self._settings.flag("enable_sleep_mode"):
@@ -413,7 +407,7 @@ class VllmEngine(Engine):
     def shutdown(self) -> None:
         self._call(self._drain())
         self._engine.shutdown()
-        shared_segments.remove_own_record()
+        vllm_leftovers.remove_own_record()
         self._stop_loop()
 
     async def _drain(self) -> None:
@@ -424,7 +418,7 @@ class VllmEngine(Engine):
 
 def _report_prompt(sink: Sink, output: Any, tokenizer: Any) -> None:
     """Report what *output* tells of its prompt; its text too, with a *tokenizer*."""
-    sink.on_prompt(cached_tokens=getattr(output, "num_cached_tokens", None))
+    sink.on_cached_tokens(getattr(output, "num_cached_tokens", None) or 0)
     if tokenizer is None:
         return
     tokens = list(output.prompt_token_ids or ())
@@ -435,7 +429,7 @@ def _report_prompt(sink: Sink, output: Any, tokenizer: Any) -> None:
         if len(logprobs) < len(tokens):  # the first token follows nothing
             first = {"logprob": None, "rank": None, "decoded_token": tokenizer.decode(tokens[:1])}
             logprobs.insert(0, {tokens[0]: first})
-    sink.on_prompt(text=tokenizer.decode(tokens), logprobs=logprobs)
+    sink.on_prompt(tokenizer.decode(tokens), logprobs)
 
 
 def _scheduled(output: Any) -> float:
@@ -460,14 +454,8 @@ def _delta(output: Any) -> Delta:
 
 def _alternatives(sampled: int, entry: Mapping[int, Any]) -> Dict[int, Dict[str, Any]]:
     ordered = [token for token in entry if token != sampled] + [sampled]
-    return {
-        token: {
-            "logprob": entry[token].logprob,
-            "rank": entry[token].rank,
-            "decoded_token": entry[token].decoded_token,
-        }
-        for token in ordered
-    }
+    members = ("logprob", "rank", "decoded_token")
+    return {token: {name: getattr(entry[token], name) for name in members} for token in ordered}
 
 
 def _classify(error: Exception) -> Exception:
@@ -479,17 +467,16 @@ def _classify(error: Exception) -> Exception:
         return error
     # vLLM wraps some errors in an exception without a text.
     text = str(error) or str(error.__cause__ or "") or type(error).__name__
-    if isinstance(error, (ValueError, _exception_class("VLLMClientError"))):
+    if isinstance(error, (ValueError, _client_error())):
         return CallerError(text)
     if getattr(error, "http_status", None) == HTTPStatus.SERVICE_UNAVAILABLE:
         return BusyError(text)
     return error if text == str(error) else RuntimeError(text)
 
 
-def _exception_class(name: str) -> type:
+def _client_error() -> type:
     try:
-        from vllm import exceptions
+        from vllm.exceptions import VLLMClientError
     except ImportError:
         return CallerError
-    found: type = getattr(exceptions, name, CallerError)
-    return found
+    return VLLMClientError

@@ -61,20 +61,6 @@ def _structure(given: Mapping[str, Any]) -> Dict[str, Any]:
     return {"guided_decoding": sampling_params.GuidedDecodingParams(**kept)}  # before release 0.11
 
 
-def lora_request(name: str, number: int, path: str) -> Any:
-    """The `LoRARequest` that selects an adapter."""
-    from vllm.lora.request import LoRARequest
-
-    return LoRARequest(name, number, path)
-
-
-def pooling_parameters(dimensions: Any) -> Any:
-    """The `PoolingParams` of vLLM for embeddings."""
-    from vllm.pooling_params import PoolingParams
-
-    return PoolingParams(dimensions=dimensions, task="embed")
-
-
 def chat_prompt(tokenizer: Any, conversation: Mapping[str, Any], template: str) -> Dict[str, Any]:
     """A conversation rendered by the chat template, as tokens.
 

@@ -231,7 +231,7 @@ class LlamaEngine(Engine):
         prompt, count = generation.prompt, generation.sampling.get("prompt_logprobs")
         text = prompt if isinstance(prompt, str) else self.decode(prompt)
         if count is None:
-            sink.on_prompt(text=text)
+            sink.on_prompt(text, None)
             return
         tokens = prompt if isinstance(prompt, list) else self.encode(prompt, adds_special=True)[0]
         llama_responses.check_length(len(tokens), self.max_model_len)
@@ -243,7 +243,7 @@ class LlamaEngine(Engine):
 
         options = {"lora": part["lora"]} if "lora" in part else {}
         first = {tokens[0]: {"logprob": None, "rank": None, "decoded_token": self.decode(tokens[:1])}}
-        sink.on_prompt(text=text, logprobs=[first, *self._scorer.score(tokens, count, options, on_token)])
+        sink.on_prompt(text, [first, *self._scorer.score(tokens, count, options, on_token)])
 
     @cached_property
     def _scorer(self) -> PromptScorer:
@@ -342,20 +342,20 @@ class LlamaEngine(Engine):
     def _tokens(self, text: str, *, adds_special: bool, parses_special: bool) -> List[Dict[str, Any]]:
         asked = {"content": text, "add_special": adds_special, "parse_special": parses_special, "with_pieces": True}
         found: List[Dict[str, Any]]
-        found = self._http.post("/tokenize", asked)["tokens"]
+        found = self._http.ask("/tokenize", asked)["tokens"]
         return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         check_tokens(tokens, self._vocabulary, "tokens")
         asked = {"tokens": list(tokens)}
-        return str(self._http.post("/detokenize", asked)["content"])
+        return str(self._http.ask("/detokenize", asked)["content"])
 
     def render(self, conversation: Dict[str, Any]) -> str:
-        return str(self._http.post("/apply-template", conversation)["prompt"])
+        return str(self._http.ask("/apply-template", conversation)["prompt"])
 
     def tokenizer_info(self) -> Dict[str, Any]:
         """The special tokens and the chat template of the GGUF file, or of `model.json`."""
-        given = self._http.get("/props")
+        given = self._http.ask("/props")
         special = {name: given.get(name) or None for name in ("bos_token", "eos_token")}
         return {"tokenizer_class": "llama.cpp", **special, "chat_template": given.get("chat_template") or None}
 

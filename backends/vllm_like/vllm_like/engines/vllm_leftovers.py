@@ -1,4 +1,8 @@
-"""Removes the shared memory that vLLM leaves in /dev/shm where its processes are killed.
+"""Removes what vLLM leaves where its processes are killed: other processes, and shared memory in /dev/shm.
+
+The server kills the process group of a guest that exits. If the server itself is killed, the kernel kills the guest
+only (`PR_SET_PDEATHSIG`). So a small watchdog process waits for the guest's exit, which closes its stdin, and then
+kills the group.
 
 vLLM's processes exchange messages through segments of Python's `multiprocessing` (`/dev/shm/psm_...`). They remove
 these at their end, and Python's resource tracker does it for a process that crashes. But the whole process tree of a
@@ -11,9 +15,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
-from typing import Dict, Iterable, List, Set
+from typing import Dict, Iterable, List, Optional, Set
 
 SEGMENTS = Path("/dev/shm")  # noqa: S108 - the kernel's folder of POSIX shared memory
 _PREFIXES = ("psm_", "sem.mp-")  # names that `multiprocessing` gives to segments and semaphores
@@ -22,6 +28,27 @@ _STARTED = 19
 """Index of a process's start time in the fields of /proc/PID/stat that follow its name (proc(5): field 22)."""
 
 _EXITED = ("Z", "X")  # states of processes that are only in the table of processes (proc(5))
+
+_SCRIPT = """
+import os, signal, sys
+sys.stdin.buffer.read()
+try:
+    os.killpg(int(sys.argv[1]), signal.SIGKILL)
+except (ProcessLookupError, PermissionError):
+    pass
+"""
+_watchdog: Optional[subprocess.Popen[bytes]] = None
+
+
+def start_watchdog() -> None:
+    """Start the watchdog, unless this process does not lead its process group: the group then has other owners."""
+    global _watchdog  # noqa: PLW0603 - one for the process; the object keeps the pipe open
+    if _watchdog is not None or os.getpgrp() != os.getpid():
+        return
+    # In its own session, so that it is not killed together with the group.
+    _watchdog = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _SCRIPT, str(os.getpid())], stdin=subprocess.PIPE, start_new_session=True
+    )
 
 
 def mapped_segments(group: int) -> List[str]:
