@@ -111,8 +111,9 @@ class BatchRunner:
                 continue
             if self._is_batching:
                 _check_rows(name, found[name], sum(rows))
-            ends = zip(rows, accumulate(rows))
-            parts[name] = [found[name]] if is_one else [found[name][end - count : end] for count, end in ends]
+            parts[name] = [found[name]]
+            if not is_one:
+                parts[name] = [found[name][end - count : end] for count, end in zip(rows, accumulate(rows))]
         return [
             self._respond({name: part[index] for name, part in parts.items()}, self._wanted([request]))
             for index, request in enumerate(requests)

@@ -43,8 +43,10 @@ _USED = keys.words("""
 model max_model_len max_num_seqs max_num_batched_tokens max_logprobs seed served_model_name runner task convert
 pooler_config enable_lora enable_prefix_caching disable_log_stats
 """)
-_SAME_NAMES = ("kv_unified", "cache_ram_mib", "warmup", "verbosity")
-_SAME_NAMES_IF_GIVEN = ("n_gpu_layers", "main_gpu", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx")
+_SAME_NAMES = (
+    *("kv_unified", "cache_ram_mib", "warmup", "verbosity"),
+    *("n_gpu_layers", "main_gpu", "rope_freq_base", "rope_freq_scale", "yarn_orig_ctx"),
+)  # options that are llama.cpp's parameters
 _ENUMERATIONS = {
     "flash_attn": ("flash_attn_type", "llama_flash_attn_type"),
     "cache_type_k": ("cache_type_k", "ggml_type"),
@@ -123,8 +125,9 @@ class LlamaEngine(Engine):
         made.cpuparams.poll = made.cpuparams_batch.poll = options["poll"]
         options["pooling_type"] = self._pooling or None
         given = {key: value for key, value in options.items() if value is not None}
-        for name in (*_SAME_NAMES, *(name for name in _SAME_NAMES_IF_GIVEN if name in given)):
-            setattr(made, name, options[name])
+        for name in _SAME_NAMES:
+            if name in given:
+                setattr(made, name, given[name])
         for key, (name, enumeration) in _ENUMERATIONS.items():
             if key in given:
                 setattr(made, name, _member(library, enumeration, options, key))
