@@ -154,7 +154,7 @@ class Pair:
         owner, frontend = socket.socketpair()
         self.memory = LinkMemory(1)
         exited = ProcessExitedError("the process has exited")
-        self.process = serve_process(self.engine, self.memory, Tracer(), {}, exited)  # type: ignore[arg-type]
+        self.process = serve_process(self.engine, self.memory, Tracer(), {}, exited, lambda _: None)  # type: ignore[arg-type]
         self.session = self.process.session
         self.kinds: list[int] = []  # of the frames that the owner has got
         self.opened: dict[int, OpenRequest] = {}  # those of `sink`, by their numbers on the link

@@ -65,7 +65,7 @@ class Pair:
     def __init__(self) -> None:
         self.remote = RemoteEngine()
         exited = ProcessExitedError("it has exited")
-        self.process = serve_process(Engine(), LinkMemory(1), Tracer(), {}, exited)  # type: ignore[arg-type]
+        self.process = serve_process(Engine(), LinkMemory(1), Tracer(), {}, exited, lambda _: None)  # type: ignore[arg-type]
         self.link = Link(self.remote.coordinator.on_frame)
         connect(self.process, self.link)
         connect(self.remote.coordinator, Link(self.process.on_frame))

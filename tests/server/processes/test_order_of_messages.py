@@ -119,7 +119,7 @@ def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> N
                 calls += reader.feed(owner.recv(1 << 16))
             ((kind, payload),) = calls
             assert kind == FrameKind.CALL
-            route = VersionRoute(load, False, None, {"load": load}, None)
+            route = VersionRoute(load, False, None, {"load": load})
             frames = pack(FrameKind.RESULT, CallResult(unpack(payload).number, route, None))
             if load == 1:
                 frames += pack(FrameKind.CALL, RemoteCall(0, "routes_changed", (), {}))

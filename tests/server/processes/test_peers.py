@@ -18,18 +18,11 @@ from naiad.core.errors import Code, NaiadError
 from naiad.engine.open_request import OpenRequest
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
-from naiad.protocol.metadata import ModelMetadata
-from naiad.server.processes.messages import VersionRoute
 from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.remote_trace import RemoteTrace
 from naiad.server.processes.request_session import GoneError
 
 LOAD = 7
-ROUTE = VersionRoute(
-    LOAD, False, ModelMetadata(name="m", versions=(), platform="", inputs=(), outputs=()), {}, None, row=0
-)
-
-
 TIMES = tuple((1 << 60) + number for number in range(5))
 
 
@@ -100,17 +93,17 @@ class Ends:
         one, two = socket.socketpair()
         memory = LinkMemory(1)
         self.models = Models(memory)
-        self.elsewhere: list[tuple[OpenRequest, int]] = []
+        self.elsewhere: list[OpenRequest] = []
         self.ended = 0
         self.here = Peer(
             Models(LinkMemory(1)),
             LinkMemory(1),
             {},
             exited_error(2),
-            send_elsewhere=lambda *sent: self.elsewhere.append(sent),
+            self.elsewhere.append,
         )
         self.here.connect(one, self._on_end)
-        self.there = Peer(self.models, memory, {}, exited_error(1), send_elsewhere=lambda *_: None)
+        self.there = Peer(self.models, memory, {}, exited_error(1), lambda _: None)
         self.there.connect(two, self.there.close)
 
     def _on_end(self) -> None:
@@ -119,7 +112,7 @@ class Ends:
 
     def send(self, sent: InferRequest, sink: Any, *, needs_idle: bool = False) -> OpenRequest:
         opened = OpenRequest(sent, sink, needs_idle)
-        self.here.requests.send_request(opened, self.here.requests.route_to(ROUTE))
+        self.here.requests.send_request(opened, self.here.requests.route_to(LOAD, is_decoupled=False))
         return opened
 
     def close(self) -> None:
@@ -213,7 +206,7 @@ def test_a_request_to_a_version_that_is_gone_goes_elsewhere() -> None:
         sink = Sink()
         opened = ends.send(numbered(64), sink)
         await until_async(lambda: ends.elsewhere)
-        assert ends.elsewhere == [(opened, LOAD)]
+        assert ends.elsewhere == [opened]
         assert (opened.request.request_id, opened.sink, sink.responses) == ("id", sink, [])
         assert ends.here.requests.count_of(LOAD) == 0
 
@@ -285,7 +278,7 @@ def test_a_call_is_taken_by_an_idle_instance_or_comes_back() -> None:
         ends.models.is_idle = False
         opened = ends.send(numbered(64), late, needs_idle=True)
         await until_async(lambda: ends.elsewhere)
-        assert ends.elsewhere == [(opened, LOAD)]
+        assert ends.elsewhere == [opened]
         assert (opened.instance, late.responses, ends.there.session.request_count) == ("", [], 0)
 
     run(test)

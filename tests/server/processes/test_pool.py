@@ -174,7 +174,7 @@ def test_requests_of_processes_that_were_killed_stay_counted(fakes: FakeProcesse
     name = "naiad_process_requests_total"
 
     async def ask(facade: RemoteEngine, count: int) -> None:
-        facade.ask = lambda *_: VersionRoute(1, False, None, {}, None)  # type: ignore[method-assign,arg-type]
+        facade.ask = lambda *_: VersionRoute(1, False, None, {})  # type: ignore[method-assign,arg-type]
         sink = Sink()
         for _ in range(count):
             facade.submit(request("m"), sink)

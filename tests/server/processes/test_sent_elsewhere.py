@@ -24,8 +24,8 @@ class Peer:
         self.cancelled: list[OpenRequest] = []
         self.confirmed: list[int] = []
 
-    def route_to(self, route: Any) -> Any:
-        return route
+    def route_to(self, load: int, *, is_decoupled: bool) -> Any:
+        return load
 
     def send_request(self, opened: OpenRequest, _: Any) -> None:
         opened.holder = self  # type: ignore[assignment]
@@ -51,13 +51,13 @@ async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair:
     noted: list[tuple[int, int]] = []
     own = replicas(received=1, note_sent=lambda *each: noted.append(each))
     pair.remote.replicas = own
-    known: Any = SimpleNamespace(route=ROUTE, replica=None)
+    known: Any = SimpleNamespace(load=1, is_decoupled=False, route=ROUTE, replica=None)
     assert pair.remote._send_near(2, known, opened)
     assert noted == [(ROW, 2)]
     opened.confirm_sent(3)
     assert peer.confirmed == [3]
 
-    pair.remote._send_elsewhere(opened, 1)
+    pair.remote._send_elsewhere(opened)
     assert own.received == 0  # the coordinator counts what comes to it
     await pair.settle(lambda: pair.session.request_count == 1)
     opened.cancel()
@@ -70,7 +70,7 @@ async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair:
 async def test_it_is_rejected_where_the_coordinator_has_exited(pair: Pair) -> None:
     pair.link.close()
     sink, pair.remote.replicas = Sink(), replicas(received=1)
-    pair.remote._send_elsewhere(OpenRequest(request(SILENT), sink), 1)
+    pair.remote._send_elsewhere(OpenRequest(request(SILENT), sink))
     assert pair.remote.replicas.received == 1
     ((error,),) = ([each.error for each in sink.responses if each is not None],)
     assert str(error) == "Server exiting"
@@ -82,7 +82,7 @@ async def test_the_process_that_it_moves_to_knows_that_its_responses_are_dropped
     sink = Sink()
     opened = OpenRequest(request(SILENT), sink)
     opened.drops_responses = True  # as where a call waits whose results the model discards
-    pair.remote.requests.send_request(opened)
+    pair.remote._send(opened)
     await pair.settle(lambda: pair.engine.submitted)
     await pair.settle(lambda: pair.engine.submitted[0].acts == ["drop_responses"])
     pair.session.sink_of(1).send(None, True)
@@ -93,6 +93,6 @@ async def test_one_that_was_cancelled_meanwhile_is_cancelled_where_it_goes_on(pa
     opened = OpenRequest(request(SILENT), Sink())
     opened.is_cancelled = True
     pair.remote.replicas = replicas(received=1)
-    pair.remote._send_elsewhere(opened, 1)
+    pair.remote._send_elsewhere(opened)
     await pair.settle(lambda: pair.engine.submitted)
     await pair.settle(lambda: pair.engine.submitted[0].acts == ["cancel"])

@@ -245,11 +245,11 @@ def test_a_request_that_a_link_does_not_take_ends_with_the_reason_and_a_call_say
         sent: list[Any] = []
 
         class Link:
-            def route_to(self, route: Any) -> Any:
-                return route
+            def route_to(self, load: int, *, is_decoupled: bool) -> Any:
+                return load, is_decoupled
 
             def send_request(self, request: Any, known: Any) -> None:
-                sent.append((request.needs_idle, known.number, known.is_decoupled))
+                sent.append((request.needs_idle, *known))
                 if len(sent) == 2:
                     raise NotReadyError("Server exiting")
 
@@ -441,12 +441,16 @@ def test_guests_that_wait_are_asked_again_before_something_is_a_deadlock() -> No
 def test_a_request_that_comes_back_to_a_version_that_is_gone_is_told_so() -> None:
     async def test(processes: ReplicaProcesses, _: FakePeer) -> None:
         answers: list[str] = []
-        processes.take_back(opened(answers), LOAD)
+        gone = opened(answers)
+        gone.load = LOAD
+        processes.take_back(gone)
         assert answers == ["model 'm' was unloaded; send the request again"]
         taken: list[Any] = []
         version = processes.make(ORDER, "m", {2: specs("m_2")})
         version.on_refused = taken.append  # type: ignore[method-assign]
-        processes.take_back(opened(answers), LOAD)
+        back = opened(answers)
+        back.load = LOAD
+        processes.take_back(back)
         assert len(taken) == 1
 
     run_processes(test)

@@ -95,7 +95,6 @@ class VersionRoute(NamedTuple):
     is_decoupled: bool
     metadata: ModelMetadata  # as `EngineFacade.model_metadata` gives it for that name and version
     config: Mapping[str, Any]  # as `EngineFacade.model_config`
-    inputs: int | None  # the segment of inputs in which that process has a part; None if it has none
     row: int | None = None  # on the load table; None if the coordinator has all of its instances
 
 

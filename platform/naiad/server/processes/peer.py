@@ -37,9 +37,9 @@ class Peer:
         memory: LinkMemory,
         services: MutableMapping[str, Service],
         exited: ProcessExitedError,
+        send_elsewhere: Callable[[OpenRequest], None],
         *,
-        find_route: Callable[[str, int], KnownRoute] | None = None,
-        send_elsewhere: Callable[[OpenRequest, int], None] | None = None,
+        find_route: Callable[[OpenRequest], KnownRoute] | None = None,
         tracer: Tracer | None = None,
         find_part: Callable[[str, int, int], RegionPart] | None = None,
     ) -> None:
@@ -48,7 +48,7 @@ class Peer:
         *services* is what the other process may call here; its own are added.
         """
         self.calls = RemoteCalls(services, exited)
-        self.requests = RequestLink(self.calls, find_route, send_elsewhere)  # to models there
+        self.requests = RequestLink(self.calls, send_elsewhere, find_route)  # to models there
         self.session = RequestSession(self.calls, models, memory, tracer, find_part)  # its requests to models here
         self._exited = exited
         self._handlers: Mapping[int, Callable[[Payload], None]] = {

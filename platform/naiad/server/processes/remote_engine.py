@@ -65,6 +65,7 @@ class RemoteEngine:
             self.memory,
             self.services,
             ProcessExitedError("Server exiting"),
+            self._send_again,
             find_route=self._find_route,
         )
         self.requests = self.coordinator.requests  # to the coordinator's models
@@ -119,10 +120,10 @@ class RemoteEngine:
         return bool(await self.call("check_ready", name, version))
 
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
-        return self._current_route(name, version).route.metadata
+        return self._current_route(name, version).metadata
 
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
-        return self._current_route(name, version).route.config
+        return self._current_route(name, version).config
 
     async def repository_index(self) -> Sequence[IndexEntry]:
         found: Sequence[IndexEntry] = await self.call("repository_index")
@@ -140,8 +141,7 @@ class RemoteEngine:
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """See `EngineFacade`. A request is checked against the answer when it reaches the coordinator."""
-        known = self._known_route(name, version)
-        return known.route.is_decoupled
+        return self._known_route(name, version).is_decoupled
 
     def reserve_input(self, name: str, version: int, size: int, ahead: int) -> memoryview | None:
         known = self._known_route(name, version)
@@ -159,7 +159,7 @@ class RemoteEngine:
             if self._send_near(self._process_for(known), known, opened):
                 self.replicas.received += 1
                 return opened
-        self.requests.send_request(opened)
+        self._send(opened)
         return opened
 
     def submit_step(self, opened: OpenRequest) -> None:
@@ -170,13 +170,13 @@ class RemoteEngine:
         process = None if self.replicas.is_exiting and known.replica is not None else self._process_for(known)
         if not self._send_near(process, known, opened):
             self.replicas.received -= 1  # the coordinator counts what comes to it
-            self.requests.send_request(opened)
+            self._send(opened)
 
     def _process_for(self, known: KnownRoute) -> int | None:
         """The process that a request is to go to; None for this one."""
         if known.replica is not None:
             return known.replica.better_process()
-        return self.replicas.process_of(known.route.row)
+        return self.replicas.process_of(_route_of(known).row)
 
     def _send_near(self, process: int | None, known: KnownRoute, opened: OpenRequest) -> bool:
         """Pass a request to this process, or to another one but the coordinator; whether it is one of these."""
@@ -186,16 +186,30 @@ class RemoteEngine:
             return True
         if process not in self.peers:
             return False
-        peer, route = self.peers[process].requests, known.route
-        peer.send_request(opened, peer.route_to(route))
-        assert route.row is not None
-        self.replicas.note_sent(route.row, process)
+        requests = self.peers[process].requests
+        requests.send_request(opened, requests.route_to(known.load, is_decoupled=known.is_decoupled))
+        row = _route_of(known).row
+        assert row is not None
+        self.replicas.note_sent(row, process)
         return True
 
-    def _send_elsewhere(self, opened: OpenRequest, _: int) -> None:
+    def _send(self, opened: OpenRequest) -> None:
+        """Send a request to the coordinator."""
+        self.requests.send_request(opened, self._find_route(opened))
+
+    def _send_again(self, opened: OpenRequest) -> None:
+        """Send a request to the version that serves its name now: the coordinator has not the one that was meant."""
+        request = opened.request
+        self.requests.routes.pop((request.model_name, request.model_version), None)
+        try:
+            self._send(opened)
+        except NaiadError as error:
+            opened.reject(error)
+
+    def _send_elsewhere(self, opened: OpenRequest) -> None:
         """Send a request to the coordinator, whose replica in another process takes none any more."""
         try:
-            self.requests.send_request(opened)
+            self._send(opened)
         except NaiadError as error:
             opened.reject(error)
         else:
@@ -205,14 +219,14 @@ class RemoteEngine:
 
     def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
         known = self._known_route(name, version)
-        return known.route, None if known.replica is None else known.replica.config
+        return _route_of(known), None if known.replica is None else known.replica.config
 
     def _known_route(self, name: str, version: int) -> KnownRoute:
-        return self.requests.routes.get((name, version)) or self._find_route(name, version)
+        return self.requests.routes.get((name, version)) or self._ask_route(name, version)
 
-    def _current_route(self, name: str, version: int) -> KnownRoute:
+    def _current_route(self, name: str, version: int) -> VersionRoute:
         self.receive()
-        return self._known_route(name, version)
+        return _route_of(self._known_route(name, version))
 
     def receive(self, *, wait: bool = False) -> None:
         """Take in what the coordinator has announced so far, or, with *wait*, block until something arrives.
@@ -224,7 +238,14 @@ class RemoteEngine:
         else:
             self.coordinator.link.receive()
 
-    def _find_route(self, name: str, version: int) -> KnownRoute:
+    def _find_route(self, opened: OpenRequest) -> KnownRoute:
+        """The route of a request to the coordinator, which looks for that of a call if it is not known here."""
+        name, version = opened.request.model_name, opened.request.model_version
+        if opened.origin is not None and opened.origin.caller is not None:
+            return self.requests.routes.get((name, version)) or KnownRoute(0, is_decoupled=False)
+        return self._known_route(name, version)
+
+    def _ask_route(self, name: str, version: int) -> KnownRoute:
         changes = -1
         while changes != self.requests.route_changes:  # a change may have arrived with the answer, which is old then
             changes = self.requests.route_changes
@@ -232,8 +253,9 @@ class RemoteEngine:
         return self._keep_route(name, version, route)
 
     def _keep_route(self, name: str, version: int, route: VersionRoute) -> KnownRoute:
-        part, replica = self.requests.part_of(route.inputs), self.replicas.find(route.number)
-        known = self.requests.routes[name, version] = KnownRoute(route, part, replica)
+        load = route.number
+        known = KnownRoute(load, route.is_decoupled, self.requests.part_of(load), self.replicas.find(load), route)
+        self.requests.routes[name, version] = known
         return known
 
     # -- calls of guests here ---------------------------------------------------------------------------------------
@@ -252,7 +274,7 @@ class RemoteEngine:
 
     def send_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
         opened.origin = Origin(caller=caller)
-        self.requests.send_request(opened, self.requests.route_of_call(opened.request))
+        self._send(opened)
 
     def _on_sought(self, key: tuple[str, int], changes: int, route: asyncio.Future[VersionRoute]) -> None:
         del self._sought[key]
@@ -279,7 +301,7 @@ class RemoteEngine:
         before = self.peers.pop(number, None)
         if before is not None:
             before.close()
-        peer = Peer(self.replicas, self.memory, {}, exited_error(number), send_elsewhere=self._send_elsewhere)
+        peer = Peer(self.replicas, self.memory, {}, exited_error(number), self._send_elsewhere)
         self.peers[number] = peer
         peer.connect(socket.socket(fileno=descriptor), partial(self._on_peer_end, number, peer))
 
@@ -287,3 +309,8 @@ class RemoteEngine:
         if self.peers.get(number) is peer:
             del self.peers[number]
         peer.close()
+
+
+def _route_of(known: KnownRoute) -> VersionRoute:
+    assert known.route is not None  # it was found by a name
+    return known.route

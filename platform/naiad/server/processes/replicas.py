@@ -10,7 +10,6 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from naiad.core.errors import Code, NaiadError, NotReadyError
@@ -23,10 +22,9 @@ from naiad.engine.serving.replicas import ProcessCounts, ReplicaCounts, ReplicaO
 from naiad.engine.serving.version_log import VersionLog
 from naiad.guests.launch import LaunchSpec, server_id
 from naiad.guests.worker import Worker
-from naiad.protocol.metadata import InstanceStatus, ModelMetadata
+from naiad.protocol.metadata import InstanceStatus
 from naiad.server.processes.calls import ProcessExitedError
 from naiad.server.processes.load_table import LoadTable
-from naiad.server.processes.messages import VersionRoute
 from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.remote_guests import RemoteGuests
 from naiad.server.processes.request_link import RequestLink
@@ -251,15 +249,9 @@ class VersionReplicas:
             opened.fail(exited_error(process), self._of)
             return
         try:
-            link.send_request(opened, link.route_to(self._route))
+            link.send_request(opened, link.route_to(self._order.number, is_decoupled=self.is_decoupled))
         except NaiadError as error:
             opened.fail(error, self._of)
-
-    @cached_property
-    def _route(self) -> VersionRoute:
-        """What a link has to know of the version: names and configurations are looked at where requests arrive."""
-        metadata = ModelMetadata(name=self._of[0], versions=(), platform="", inputs=(), outputs=())
-        return VersionRoute(self._order.number, self.is_decoupled, metadata, {}, None)
 
     def on_refused(self, opened: OpenRequest) -> None:
         """A replica has not taken a request: it ends, or has no idle instance any more for a call."""
@@ -348,9 +340,9 @@ class ReplicaProcesses:
         running = self._running
         return {number: running[number].peer.requests.count_of(load) for number in processes if number in running}
 
-    def take_back(self, opened: OpenRequest, load: int) -> None:
+    def take_back(self, opened: OpenRequest) -> None:
         """A process has not taken a request to its replica of a version."""
-        version = self._versions.get(load)
+        version = self._versions.get(opened.load)
         if version is None:
             opened.fail(NotReadyError(f"model '{opened.request.model_name}' was unloaded; send the request again"))
         else:

@@ -12,7 +12,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,7 +21,7 @@ from naiad_stub.memo import size_of
 from naiad_stub.segment import Segment
 
 from naiad.core import clock
-from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error, without_frames
+from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.engine.open_request import Events, OpenRequest
 from naiad.guests.memory.instance import COPY_LIMIT
 from naiad.guests.memory.tracking import track
@@ -39,7 +39,6 @@ from naiad.protocol.inference import (
     Sink,
     Trace,
 )
-from naiad.protocol.metadata import ModelMetadata
 from naiad.server.processes.calls import RemoteCalls
 from naiad.server.processes.input_part import InputPart
 from naiad.server.processes.link import Link, Payload
@@ -75,15 +74,7 @@ _LARGEST_NUMBER = 0xFFFFFFFF  # of a request
 _MAX_TEMPLATES = 4096
 _MAX_TEMPLATE_BYTES = 1 << 20  # bytes of the names in templates, of tensors that the model may not have
 _NO_TOKEN = 0
-_UNKNOWN_ROUTE = VersionRoute(
-    0,
-    is_decoupled=False,
-    metadata=ModelMetadata(name="", versions=(), platform="", inputs=(), outputs=()),
-    config={},
-    inputs=None,
-)
 _HERE_ALONE: Any = {"layout_key": None, "trace": None, "place": None, "device": None}  # what only this process has
-_GIVEN = ""  # in place of the name of a model whose route the caller has found: no model has this name
 
 
 class _KnownTemplate(NamedTuple):
@@ -106,16 +97,16 @@ class _CopiedRequest(NamedTuple):
     place: int  # where they begin there
 
 
+@dataclass(eq=False)
 class KnownRoute:
-    """A route, its part of the segment, the templates of its requests by layout key, and what executes them here."""
+    """What requests go to in the other process."""
 
-    __slots__ = ("part", "replica", "route", "templates")
-
-    def __init__(self, route: VersionRoute, part: InputPart | None, replica: OwnReplica | None) -> None:
-        self.route = route
-        self.part = part
-        self.replica = replica
-        self.templates: dict[Hashable, _KnownTemplate] = {}
+    load: int  # the number of its load; 0 if the other process looks for it
+    is_decoupled: bool
+    part: InputPart | None = None  # this process's part of its segment of inputs
+    replica: OwnReplica | None = None  # what executes requests to it here
+    route: VersionRoute | None = None  # None where it was not found by a name
+    templates: dict[Hashable, _KnownTemplate] = field(default_factory=dict)  # of requests, by layout key
 
 
 class RequestLink:
@@ -124,16 +115,17 @@ class RequestLink:
     def __init__(
         self,
         calls: RemoteCalls,
-        find_route: Callable[[str, int], KnownRoute] | None = None,
-        send_elsewhere: Callable[[OpenRequest, int], None] | None = None,
+        send_elsewhere: Callable[[OpenRequest], None],
+        find_route: Callable[[OpenRequest], KnownRoute] | None = None,
     ) -> None:
-        """*find_route* finds a route by name and version, and adds it to `routes`; None if requests have theirs.
+        """*send_elsewhere* gets a request that was not accepted.
 
-        *send_elsewhere* gets a request and the number of its version's load, which the other process does not have any
-        more, or has no idle instance of for a call; None to send it there again.
+        The other process does not have its version's load any more, or has no idle instance of it for a call.
+        *find_route* finds the route of a request, which may have changed; None if routes are not found by names.
         """
-        # Of requests to a name and version, as far as known; dropped when they may have changed.
-        self.routes: dict[tuple[str, int], KnownRoute] = {}
+        # As far as known, by the name and version in requests, or by the number of the load; dropped when they may have
+        # changed.
+        self.routes: dict[tuple[str, int] | int, KnownRoute] = {}
         self.route_changes = 0  # how often they were dropped
         self._find_route = find_route
         self._send_elsewhere = send_elsewhere
@@ -194,17 +186,15 @@ class RequestLink:
             raise NotReadyError("Server exiting")
         return self._link
 
-    def part_of(self, number: int | None) -> InputPart | None:
-        """This process's part of a segment of inputs, if it has one."""
-        return None if number is None else self._parts.get(number)
+    def part_of(self, load: int) -> InputPart | None:
+        """This process's part of the segment of inputs of a load, if it has one."""
+        return self._parts.get(self._segments_of_loads.get(load, 0))
 
-    def route_to(self, route: VersionRoute) -> KnownRoute:
-        """A route that the caller has found, with what is known of it here."""
-        key = _GIVEN, route.number
-        known = self.routes.get(key)
+    def route_to(self, load: int, *, is_decoupled: bool) -> KnownRoute:
+        """The route to a version that the caller has found."""
+        known = self.routes.get(load)
         if known is None:
-            part = self.part_of(self._segments_of_loads.get(route.number))
-            known = self.routes[key] = KnownRoute(route, part, None)
+            known = self.routes[load] = KnownRoute(load, is_decoupled, self.part_of(load))
         return known
 
     def close(self, error: NaiadError) -> None:
@@ -232,22 +222,19 @@ class RequestLink:
 
     def forget_routes_to(self, load: int) -> None:
         """Look for the routes to a loaded version again. Others stay: a call of a guest without one goes elsewhere."""
-        for key in [key for key, known in self.routes.items() if known.route.number == load]:
+        for key in [key for key, known in self.routes.items() if known.load == load]:
             del self.routes[key]
 
     # -- requests -------------------------------------------------------------------------------------------------
 
-    def send_request(self, opened: OpenRequest, known: KnownRoute | None = None) -> None:
-        """Send a request; what only the other process can reject is answered to its sink. See `EngineFacade.submit`.
-
-        Without *known*, its route is found.
-        """
+    def send_request(self, opened: OpenRequest, known: KnownRoute) -> None:
+        """Send a request; what only the other process can reject is answered to its sink. See `EngineFacade.submit`."""
         number = next(self._numbers) & _LARGEST_NUMBER
         request = opened.request
         opened.key, opened.holder, opened.instance = number, self, ""
         self._submitted += 1
         try:
-            self._send(opened, known or self._route_of(request))
+            self._send(opened, known)
         except NaiadError:
             raise
         except Exception as error:
@@ -349,29 +336,8 @@ class RequestLink:
         )
         return head + request_id + context if id_size or context_size else head
 
-    def _route_of(self, request: InferRequest) -> KnownRoute:
-        key = request.model_name, request.model_version
-        known = self.routes.get(key)
-        if known is None:
-            assert self._find_route is not None
-            known = self._find_route(*key)
-        return known
-
-    def _route_again(self, opened: OpenRequest, before: KnownRoute | None = None) -> KnownRoute:
-        """The route of a request that had one *before*, which may have changed."""
-        if self._find_route is None:
-            assert before is not None
-            return self.route_to(before.route)
-        is_call = opened.origin is not None and opened.origin.caller is not None
-        return self.route_of_call(opened.request) if is_call else self._route_of(opened.request)
-
-    def route_of_call(self, request: InferRequest) -> KnownRoute:
-        """The route of a call, which the other process looks for: one without a part if none is known here."""
-        key = request.model_name, request.model_version
-        return self.routes.get(key) or KnownRoute(_UNKNOWN_ROUTE, None, None)
-
     def _add(self, opened: OpenRequest, known: KnownRoute) -> None:
-        opened.load = load = known.route.number
+        opened.load = load = known.load
         self._sent[opened.key] = opened
         self._counts[load] += 1
 
@@ -393,7 +359,10 @@ class RequestLink:
         opened, part = waiting.opened, waiting.part
         is_sent, known = False, None
         try:
-            known = self._route_again(opened, waiting.known)
+            if self._find_route is None:
+                known = self.route_to(opened.load, is_decoupled=waiting.known.is_decoupled)
+            else:
+                known = self._find_route(opened)
             self._send(opened, known, waiting)
             is_sent = True
         except NaiadError as error:
@@ -486,15 +455,14 @@ class RequestLink:
             self._template_bytes += size_of(signature)
             offsets, size = input_offsets(inputs)
             template = _KnownTemplate(next(self._template_numbers), sizes, offsets, size, size == sum(sizes))
-            route = known.route
             message = RequestTemplate(
                 template.number,
                 request.model_name,
                 request.model_version,
                 inputs,
                 outputs,
-                route.number,
-                route.is_decoupled,
+                known.load,
+                known.is_decoupled,
                 None if known.part is None else known.part.number,
             )
             self._notify("template", message)
@@ -541,7 +509,7 @@ class RequestLink:
         part = self._parts[number] = InputPart(number, descriptor, start, size)
         os.close(descriptor)
         self._segments_of_loads[load] = number
-        known = self.routes.get((_GIVEN, load))
+        known = self.routes.get(load)
         if known is not None:
             known.part = part
             known.templates.clear()  # they say where inputs are
@@ -637,12 +605,8 @@ class RequestLink:
                 outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
         response.outputs = outputs
         if full.is_reroute and not opened.drops_responses:
-            if self._send_elsewhere is not None:
-                self._send_elsewhere(opened, opened.load)
-                return
-            response.error = self._send_again(opened)
-            if response.error is None:
-                return
+            self._send_elsewhere(opened)
+            return
         if full.is_rejection and response.error is not None and isinstance(opened.sink, RejectableSink):
             opened.reject(response.error)
             return
@@ -661,16 +625,6 @@ class RequestLink:
             final = True
         if final:
             opened.release()
-
-    def _send_again(self, opened: OpenRequest) -> NaiadError | None:
-        """Send a request to the version that serves now; why that is not possible."""
-        request = opened.request
-        self.routes.pop((request.model_name, request.model_version), None)
-        try:
-            self.send_request(opened, self._route_again(opened))
-        except NaiadError as error:
-            return without_frames(error)
-        return None
 
     def _placed(self, places: Sequence[tuple[int, int]], sizes: Sequence[int], token: int) -> list[Buffer]:
         """The bytes of outputs in guests' segments: copied if they are few, else borrowed until they are dropped."""

@@ -58,12 +58,12 @@ def serve_process(
     tracer: Tracer,
     services: MutableMapping[str, Service],
     exited: ProcessExitedError,
-    on_gone: Callable[[OpenRequest, int], None] | None = None,
+    send_elsewhere: Callable[[OpenRequest], None],
 ) -> Peer:
     """One other process, as the coordinator has it.
 
-    *on_gone* is `send_elsewhere` of its `RequestLink`. *services* is what the process may call beside the engine's
-    facade, by name; "find_part" is for its requests. It may be completed until the process listens.
+    *services* is what the process may call beside the engine's facade, by name; "find_part" is for its requests. It may
+    be completed until the process listens.
     """
 
     def find_part(name: str, offset: int, byte_size: int) -> RegionPart:
@@ -71,13 +71,12 @@ def serve_process(
         return part
 
     def route_to(found: Target, name: str, version: int) -> VersionRoute:
-        shared = peer.session.share_inputs(found)
+        peer.session.share_inputs(found)
         return VersionRoute(
             number=found.number,
             is_decoupled=found.config.decoupled,
             metadata=engine.model_metadata(name, version),
             config=engine.model_config(name, version),
-            inputs=None if shared is None else shared.number,
             row=None if found.direct is None else found.direct.row,
         )
 
@@ -90,7 +89,7 @@ def serve_process(
         memory,
         ChainMap(own, services),
         exited,
-        send_elsewhere=on_gone,
+        send_elsewhere,
         tracer=tracer,
         find_part=find_part,
     )
