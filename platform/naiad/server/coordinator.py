@@ -28,8 +28,8 @@ from naiad.server.listeners import Listeners, ListenerServices, listen, metrics_
 from naiad.server.processes.dealing import ConnectionDealer
 from naiad.server.processes.pool import ProcessPool
 from naiad.server.processes.process_metrics import process_families, role_of
-from naiad.server.processes.shared_log import SharedLog
 from naiad.server.processes.shared_regions import SharedRegions
+from naiad.server.processes.shared_services import SharedLog
 
 
 async def listen_in_processes(

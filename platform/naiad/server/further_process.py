@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -27,37 +26,15 @@ from naiad.core.background_imports import import_in_background
 from naiad.core.errors import NaiadError
 from naiad.core.logs import ActiveLog, configure
 from naiad.engine.lifecycle.exit_time import FINALIZE_SECONDS
-from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.listeners import ListenerServices, listen
 from naiad.server.processes.dealing import ConnectionReceiver
 from naiad.server.processes.messages import ProcessConfiguration
 from naiad.server.processes.process_metrics import process_families, role_of
 from naiad.server.processes.remote_engine import RemoteEngine
-from naiad.server.processes.shared_log import RemoteLog
 from naiad.server.processes.shared_regions import RemoteRegions
-from naiad.server.processes.shared_tracer import RemoteTracer
+from naiad.server.processes.shared_services import RemoteLog, RemoteMetrics, RemoteState, RemoteTracer
 
 _TRIM_PERIOD = 2.0
-
-
-class _RemoteMetrics:
-    """The models' own metrics, read from the coordinator."""
-
-    def __init__(self, engine: RemoteEngine) -> None:
-        self._engine = engine
-
-    def __iter__(self) -> Iterator[ModelMetricFamily]:
-        return iter(self._engine.ask("model_metrics"))
-
-
-class _RemoteState:
-    """The documents of the page, read from the coordinator."""
-
-    def __init__(self, engine: RemoteEngine) -> None:
-        self._engine = engine
-
-    async def document(self, name: str, *arguments: str) -> Any:
-        return await self._engine.call("console_document", name, *arguments)
 
 
 class _Commands:
@@ -151,11 +128,7 @@ async def _serve_ports(
     """Serve the ports until the command to stop; whether they could be opened."""
     options = await commands.listen
     async with AsyncExitStack() as stack:
-        # What these ask for may change meanwhile: that is called here in a later turn.
         shared_log, tracer = RemoteLog(log, engine), RemoteTracer(engine)
-        engine.services["log_settings"] = shared_log.apply
-        engine.services["reopen_log"] = shared_log.reopen
-        engine.services["tracing"] = tracer.switch
         assert engine.connections is not None
         connections = ConnectionReceiver(engine.connections)
         stack.callback(connections.close)
@@ -164,9 +137,9 @@ async def _serve_ports(
             tracer=lambda: tracer,
             regions=commands.regions,
             exit_seconds=lambda: commands.stop.result()[0] if commands.stop.done() else 0.0,
-            model_metrics=_RemoteMetrics(engine),
+            model_metrics=RemoteMetrics(engine),
             api_document=partial(engine.call, "api_document"),
-            console=(lambda _stack, _roles: _RemoteState(engine)) if options.http.ui else None,
+            console=(lambda _stack, _roles: RemoteState(engine)) if options.http.ui else None,
             adapters=partial(engine.call, "adapters"),
             context=partial(engine.call, "context"),
             metrics_page=(lambda: engine.call("metrics_page")) if options.metrics.is_enabled else None,

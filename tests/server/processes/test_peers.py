@@ -19,8 +19,8 @@ from naiad.engine.open_request import OpenRequest
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest, InferResponse
 from naiad.server.processes.peer import Peer, exited_error
-from naiad.server.processes.remote_trace import RemoteTrace
 from naiad.server.processes.request_session import GoneError
+from naiad.server.processes.traces import RemoteTrace
 
 LOAD = 7
 TIMES = tuple((1 << 60) + number for number in range(5))

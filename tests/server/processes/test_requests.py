@@ -214,7 +214,7 @@ async def test_a_request_that_cannot_be_read_is_rejected(pair: Pair, caplog: pyt
     (response,) = first.responses
     assert response is not None
     assert response.error is not None
-    assert response.error.message.startswith("cannot read a request of another process: unexpected KeyError")
+    assert response.error.message.startswith("cannot take a request of another process: unexpected KeyError")
     assert rejectable.rejections == [response.error.message]
     assert pair.opened[first_number].is_ended
     assert not pair.session.request_count
@@ -264,7 +264,9 @@ async def test_what_the_owner_cannot_submit_is_rejected(
     rejectable = Rejectable()
     pair.remote.submit(request("m"), rejectable)
     await pair.settle(lambda: rejectable.rejections)
-    expected = "cannot submit the request to 'm': unexpected ZeroDivisionError: oh" if is_unexpected else "its queue"
+    expected = (
+        "cannot take a request of another process: unexpected ZeroDivisionError: oh" if is_unexpected else "its queue"
+    )
     assert rejectable.rejections[0].startswith(expected)
     assert pair.session.received_count == 1
     assert not pair.session.request_count

@@ -10,9 +10,8 @@ from server.processes.pair import SILENT, Pair, Sink, request
 from naiad.core.errors import InvalidRequestError, NaiadError
 from naiad.protocol.inference import InferResponse
 from naiad.server.processes.messages import TracedArrival
-from naiad.server.processes.shared_log import RemoteLog, SharedLog
-from naiad.server.processes.shared_tracer import RemoteTracer
-from naiad.server.processes.traced_sink import TracedSink
+from naiad.server.processes.shared_services import RemoteLog, RemoteTracer, SharedLog
+from naiad.server.processes.traces import TracedSink
 
 ARRIVAL = TracedArrival("HTTP", 5, {"traceparent": "t"})
 
@@ -222,5 +221,5 @@ async def test_settings_of_the_log_hold_in_all_processes(pair: Pair) -> None:
     await remote.change("verbose")  # type: ignore[arg-type]
     assert own.settings == log.settings == "verbose"
     assert remote.is_verbose
-    remote.reopen()
+    pair.remote.services["reopen_log"]()
     assert log.reopened == 1

@@ -176,20 +176,15 @@ class FullRequest(NamedTuple):
 
 
 class FullResponse(NamedTuple):
-    """A response that has more than outputs of a known layout. *size* bytes of these follow it (`pack_before`).
-
-    With *is_rejection* the request was not accepted; with *is_reroute* because the version is gone whose segment its
-    inputs were written to, or because no instance is idle: the sender sends it again, to what serves now.
-    """
+    """A response that has more than outputs of a known layout. *size* bytes of these follow it (`pack_before`)."""
 
     number: int
     final: bool
     response: InferResponse  # without its outputs
-    outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, tuple[int, int] | None], ...] = ()
-    size: int = 0
-    token: int = 0
-    is_rejection: bool = False
-    is_reroute: bool = False
+    # Name, datatype, shape, bytes, and where they are if they do not follow.
+    outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, tuple[int, int] | None], ...]
+    size: int
+    token: int
 
 
 class ResponseLayout(NamedTuple):

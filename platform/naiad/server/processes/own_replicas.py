@@ -12,6 +12,7 @@ from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NotReadyError
 from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
+from naiad.engine.ensembles.step import StepModels
 from naiad.engine.lifecycle.placement import COORDINATOR
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.readiness import are_ready
@@ -22,7 +23,6 @@ from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest
 from naiad.server.processes.calls import Service
 from naiad.server.processes.load_table import LoadTable
-from naiad.server.processes.own_ensembles import ModelAccess, StepTargets
 from naiad.server.processes.remote_guests import GuestRelay, Routes
 from naiad.server.processes.request_session import GoneError
 
@@ -127,7 +127,7 @@ class OwnReplica:
         )
 
 
-class EngineAccess(Routes, ModelAccess, Protocol):
+class EngineAccess(Routes, StepModels, Protocol):
     """What the replicas of a process use of its engine."""
 
     @property
@@ -156,7 +156,6 @@ class OwnReplicas:
         self._starts: dict[int, asyncio.Task[None]] = {}
         self._stops: dict[int, asyncio.Task[None]] = {}
         self.received = 0  # requests of this process's clients that it has answered, or sent to other replicas
-        self._models = StepTargets(engine)
         self._relay = GuestRelay(engine)
         self._reporting: asyncio.Task[None] | None = None
         self.services: dict[str, Service] = {  # what the coordinator calls
@@ -268,7 +267,7 @@ class OwnReplicas:
     def _start_ensemble(self, order: ReplicaOrder) -> None:
         config = _config_of(order)
         graph = graph_of(config.message, order.steps)
-        execution = EnsembleExecution(config, order.version, order.number, graph, self._models, lambda _: None)
+        execution = EnsembleExecution(config, order.version, order.number, graph, self._engine, lambda _: None)
         self._measure(execution.totals, order, config)
         assert self._table is not None
         self._replicas[order.number] = OwnReplica(execution, None, order.row, self._table)

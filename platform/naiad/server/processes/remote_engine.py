@@ -15,9 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from naiad.config.model.model_config import ModelConfig
+from naiad.config.model.model_config import freeze
+from naiad.config.model.text import parse_mapping
 from naiad.core.errors import NaiadError
 from naiad.engine.open_request import OpenRequest
+from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import Buffer, InferRequest, Sink
@@ -29,6 +31,7 @@ from naiad.server.processes.messages import FrameKind, GuestCaller, Origin, Trac
 from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
 from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.request_link import KnownRoute
+from naiad.server.processes.step_target import StepTarget
 
 # What the coordinator calls here also while a call to it blocks: what the answer refers to, what comes with a
 # descriptor, which are taken in their order, and changes of regions, which the next request may name.
@@ -162,8 +165,8 @@ class RemoteEngine:
         self._send(opened)
         return opened
 
-    def submit_step(self, opened: OpenRequest) -> None:
-        """See `ModelAccess`: as for a client's request, but it counts as none."""
+    def _submit_step(self, opened: OpenRequest) -> None:
+        """As for a client's request, but it counts as none."""
         request = opened.request
         known = self._known_route(request.model_name, request.model_version)
         # The ensemble's request was accepted before the server began to exit: its steps are executed here.
@@ -213,13 +216,18 @@ class RemoteEngine:
         except NaiadError as error:
             opened.reject(error)
         else:
-            self.replicas.received -= 1  # as in `submit_step`
+            self.replicas.received -= 1  # as in `_submit_step`
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
-    def find_model(self, name: str, version: int) -> tuple[VersionRoute, ModelConfig | None]:
+    def find(self, name: str, version: int) -> Target:
+        """See `StepModels`: what the steps of ensembles that are executed here go to."""
         known = self._known_route(name, version)
-        return _route_of(known), None if known.replica is None else known.replica.config
+        if known.target is None:
+            route, replica = _route_of(known), known.replica
+            config = freeze(parse_mapping(route.config, name)) if replica is None else replica.config
+            known.target = StepTarget(route, config, self._submit_step)
+        return known.target
 
     def _known_route(self, name: str, version: int) -> KnownRoute:
         return self.requests.routes.get((name, version)) or self._ask_route(name, version)

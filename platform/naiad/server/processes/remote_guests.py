@@ -14,6 +14,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol, cast
 
 from naiad.core.errors import ModelError, NaiadError
@@ -25,7 +26,7 @@ from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, SubmittedRequest, Trace
 from naiad.server.processes.messages import GuestCaller
-from naiad.server.processes.remote_trace import RemoteTrace
+from naiad.server.processes.traces import RemoteTrace
 
 # A call that was open at two looks so far apart is reported. Most calls take less, and are never reported.
 _LASTING_SECONDS = 0.05
@@ -266,15 +267,6 @@ def _needs_coordinator(call: ModelCall, caller: InferRequest | None) -> bool:
     return isinstance(trace, RemoteTrace) and trace.context is not None
 
 
-class _RemoteLoad(NamedTuple):
-    model_name: str
-
-
-class _RemoteSpec(NamedTuple):
-    name: str
-    load: _RemoteLoad
-
-
 class RemoteGuest:
     """A guest of another process, with what the coordinator's services use of a `Worker`."""
 
@@ -285,7 +277,7 @@ class RemoteGuest:
         # Not empty if a decoupled or awaited call of it lasts, and its process has reported that it executes a batch.
         # Without a report, such a call counts as one that does not block it.
         self.batches: Sequence[None] = ()
-        self.spec = _RemoteSpec(name, _RemoteLoad(model))
+        self.spec = SimpleNamespace(name=name, load=SimpleNamespace(model_name=model))
         self.is_starting = False  # whether its model is being loaded
         self.headers: Mapping[str, str] = {}
         self.caller: InferRequest | None = None

@@ -20,7 +20,6 @@ from naiad_stub import wire
 from naiad_stub.memo import size_of
 from naiad_stub.segment import Segment
 
-from naiad.core import clock
 from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.engine.open_request import Events, OpenRequest
 from naiad.guests.memory.instance import COPY_LIMIT
@@ -28,15 +27,13 @@ from naiad.guests.memory.tracking import track
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
 from naiad.guests.worker import Worker
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.delivery import end_failed_sink, reject_sink
+from naiad.protocol.delivery import end_failed_sink
 from naiad.protocol.inference import (
     NO_PARAMETERS,
     Buffer,
     InferRequest,
     InferResponse,
     OutputTensor,
-    RejectableSink,
-    Sink,
     Trace,
 )
 from naiad.server.processes.calls import RemoteCalls
@@ -67,6 +64,8 @@ from naiad.server.processes.messages import (
 )
 from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.region_use import split_regions
+from naiad.server.processes.step_target import StepTarget
+from naiad.server.processes.traces import TimedSink
 
 logger = logging.getLogger("naiad.frontends")
 
@@ -106,6 +105,7 @@ class KnownRoute:
     part: InputPart | None = None  # this process's part of its segment of inputs
     replica: OwnReplica | None = None  # what executes requests to it here
     route: VersionRoute | None = None  # None where it was not found by a name
+    target: StepTarget | None = None  # what steps of ensembles go to here; None before the first one
     templates: dict[Hashable, _KnownTemplate] = field(default_factory=dict)  # of requests, by layout key
 
 
@@ -165,6 +165,8 @@ class RequestLink:
                 "forget_part": self._forget_part,
                 "routes_changed": self._on_routes_changed,
                 "taken": self._on_taken,
+                "refused": self._on_refused,
+                "rejected": self._on_rejected,
                 "traced": self._on_traced,
                 "computed": self._on_computed,
             }
@@ -532,11 +534,23 @@ class RequestLink:
         if number in self._sent:
             self._sent[number].instance = instance
 
+    def _on_refused(self, number: int) -> None:
+        opened = self._remove(number)
+        if opened is not None and not opened.drops_responses:
+            self._send_elsewhere(opened)
+        else:
+            self._drop(opened, _NO_TOKEN, final=True)
+
+    def _on_rejected(self, number: int, error: NaiadError) -> None:
+        opened = self._remove(number)
+        if opened is not None:
+            opened.reject(error)
+
     def _on_traced(self, number: int) -> None:
         """The coordinator traces a request, whose responses follow."""
         if number in self._sent:
             opened = self._sent[number]
-            opened.sink = _TimedSink(number, opened.sink, self._notify)
+            opened.sink = TimedSink(number, opened.sink, self._notify)
 
     def _on_computed(self, number: int, *times: int) -> None:
         trace = self.trace_of(number)
@@ -604,12 +618,6 @@ class RequestLink:
             else:
                 outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
         response.outputs = outputs
-        if full.is_reroute and not opened.drops_responses:
-            self._send_elsewhere(opened)
-            return
-        if full.is_rejection and response.error is not None and isinstance(opened.sink, RejectableSink):
-            opened.reject(response.error)
-            return
         self._pass_on(opened, response, final=full.final)
 
     def _pass_on(self, opened: OpenRequest, response: InferResponse | None, *, final: bool) -> None:
@@ -659,30 +667,6 @@ class RequestLink:
     def _release(self, token: int) -> None:
         if self._link is not None:
             self._link.send_lazily(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
-
-
-class _TimedSink:
-    """Passes on the responses to a traced request, and reports to the coordinator when the connection took them."""
-
-    __slots__ = ("_number", "_report", "_sink")
-
-    def __init__(self, number: int, sink: Sink, report: Callable[..., None]) -> None:
-        self._number = number
-        self._sink = sink
-        self._report = report
-
-    def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        began = clock.monotonic_ns()
-        self._sink.send(response, final)
-        self._report_sent(began, final=final)
-
-    def reject(self, error: NaiadError) -> None:
-        began = clock.monotonic_ns()
-        reject_sink(self._sink, error)
-        self._report_sent(began, final=True)
-
-    def _report_sent(self, began: int, *, final: bool) -> None:
-        self._report("traced_sending", self._number, began, clock.monotonic_ns(), final)
 
 
 def _parts_of(buffers: list[Buffer], template: _KnownTemplate) -> list[Buffer]:

@@ -57,17 +57,16 @@ from naiad.server.processes.messages import (
     FullRequest,
     FullResponse,
     GuestCaller,
+    Origin,
     RequestTemplate,
     ResponseLayout,
     TracedArrival,
     input_offsets,
-    pack,
     pack_before,
     unpack,
 )
 from naiad.server.processes.region_use import join_regions
-from naiad.server.processes.remote_trace import RemoteTrace
-from naiad.server.processes.traced_sink import TracedSink
+from naiad.server.processes.traces import RemoteTrace, TracedSink
 
 logger = logging.getLogger("naiad.frontends")
 
@@ -110,22 +109,6 @@ class OwnModels(Protocol):
 
 class _OwnedTemplate:
     """A template, and what is derived from it. It is the layout key of its requests; implements `ForwardSource`."""
-
-    __slots__ = (
-        "_session",
-        "attempts",
-        "forwarding",
-        "inputs",
-        "is_decoupled",
-        "layout",
-        "load",
-        "model_name",
-        "model_version",
-        "offsets",
-        "outputs",
-        "shared",
-        "size",
-    )
 
     def __init__(self, session: RequestSession, template: RequestTemplate, shared: SharedInputs | None) -> None:
         self._session = session
@@ -277,17 +260,16 @@ class RequestSession:
                 shared.retire_part(part)
         self._parts.clear()
 
-    def share_inputs(self, target: Target) -> SharedInputs | None:
-        """The segment of a version's inputs, of which the process has a part now; None if it has none."""
+    def share_inputs(self, target: Target) -> None:
+        """Give the process a part of the segment of a version's inputs, if there is one and it has none."""
         shared = None if target.direct is None else target.direct.shared_inputs
         if shared is not None and shared.number not in self._parts and self._link is not None:
             part = shared.take_part()
             if part is None:
-                return None  # until guests are done with the inputs of processes that have exited
+                return  # until guests are done with the inputs of processes that have exited
             self._parts[shared.number] = part
             start, size = part * shared.part_size, shared.part_size
             self._notify_with(shared.descriptor, "part", shared.number, start, size, target.number)
-        return shared
 
     def on_routes_changed(self) -> None:
         """Announce that names may be served by other versions."""
@@ -342,7 +324,7 @@ class RequestSession:
                     return
         found = self._inputs(template, start, data)
         if found is None:
-            self._reroute(number, template, str(request_id, "utf-8", "surrogatepass"))
+            self._refuse(number)
             return
         inputs, place = found
         self._open_request(number, template, template.request(inputs, request_id, context, place))
@@ -368,7 +350,7 @@ class RequestSession:
         template = self._templates[full.template]
         found = self._inputs(template, full.place, payload[len(payload) - full.size :])
         if found is None:
-            self._reroute(full.number, template, full.request.request_id)
+            self._refuse(full.number)
             return
         request = full.request
         request.requested_outputs = template.outputs
@@ -381,14 +363,14 @@ class RequestSession:
             try:
                 request.device = join_regions(request.inputs, full.regions, self._find_part)
             except NaiadError as error:
-                self._reject(full.number, request, error)
+                self._reject(full.number, error)
                 return
         # The check of a request depends on these two as well, so a layout that was checked earlier is not enough.
         elif isinstance(request.correlation_id, int) and len(request.request_id) < _USUAL_ID:
             request.layout_key = template
         if full.is_traced:
             request.trace = RemoteTrace(full.number, full.context, self._notify)
-        self._open_request(full.number, template, request, full)
+        self._open_request(full.number, template, request, full.origin, needs_idle=full.needs_idle)
 
     def _inputs(
         self, template: _OwnedTemplate, start: int, data: Payload
@@ -408,59 +390,45 @@ class RequestSession:
         return template.slices(view), InputPlace(number, part * shared.part_size + start, view)
 
     def _open_request(
-        self, number: int, template: _OwnedTemplate, request: InferRequest, full: FullRequest | None = None
-    ) -> None:
-        self._open[number] = None
-        sink = self.sink_of(number)
-        arrival, caller = (None, None) if full is None or full.origin is None else full.origin
-        if caller is not None:
-            self.received_count -= 1
-            opened = self.on_call(caller, request, sink)
-        else:
-            needs_idle = full is not None and full.needs_idle
-            opened = self._accept(number, template, request, sink, arrival, needs_idle=needs_idle)
-        if number in self._open:
-            self._open[number] = opened
-
-    def _accept(
         self,
         number: int,
         template: _OwnedTemplate,
         request: InferRequest,
-        sink: Sink,
-        arrival: TracedArrival | None,
+        origin: Origin | None = None,
         *,
-        needs_idle: bool,
-    ) -> OpenRequest | None:
-        """Pass a request to what it goes to; None if that does not take it."""
+        needs_idle: bool = False,
+    ) -> None:
+        """Pass a request to what it goes to."""
+        self._open[number] = None
+        sink = self.sink_of(number)
         try:
-            target = self._models.admit(request, template.load)
-            if target.number != template.load and target.config.decoupled != template.is_decoupled:
-                raise NotReadyError(
-                    f"model '{request.model_name}' was loaded again with another transaction policy while the request "
-                    "was received; send it again"
-                )
-            if arrival is not None:
-                sink = self._trace(number, request, sink, arrival)
-            opened = OpenRequest(request, sink, needs_idle)
-            target.accept(opened)
-        except GoneError:
-            self._reroute(number, template, request.request_id)
-            return None
-        except Exception as error:
-            if isinstance(error, NaiadError):
-                problem = without_frames(error)
+            if origin is not None and origin.caller is not None:
+                self.received_count -= 1
+                opened = self.on_call(origin.caller, request, sink)
             else:
-                logger.exception("cannot submit a request to '%s'", request.model_name)
-                problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
+                target = self._models.admit(request, template.load)
+                if target.number != template.load and target.config.decoupled != template.is_decoupled:
+                    raise NotReadyError(
+                        f"model '{request.model_name}' was loaded again with another transaction policy while the "
+                        "request was received; send it again"
+                    )
+                if origin is not None and origin.arrival is not None:
+                    sink = self._trace(number, request, sink, origin.arrival)
+                opened = OpenRequest(request, sink, needs_idle)
+                target.accept(opened)
+                if needs_idle:
+                    self._notify("taken", number, "" if opened.worker is None else opened.worker.spec.name)
+        except GoneError:
+            self._refuse(number)
+            return
+        except NaiadError as error:
             if request.trace is not None:
                 request.trace.on_rejected()
                 self._traces.pop(number, None)
-            self._reject(number, request, problem)
-            return None
-        if needs_idle:
-            self._notify("taken", number, "" if opened.worker is None else opened.worker.spec.name)
-        return opened
+            self._reject(number, error)
+            return
+        if number in self._open:
+            self._open[number] = opened
 
     def _trace(self, number: int, request: InferRequest, sink: Sink, arrival: TracedArrival) -> Sink:
         """Trace a request if its turn has come; the sink for its responses."""
@@ -476,31 +444,25 @@ class RequestSession:
         traced = self._traces.pop(number) if final else self._traces[number]
         traced.on_sent(began, ended, final=final)
 
-    def _reroute(self, number: int, template: _OwnedTemplate, request_id: str) -> None:
-        """Have the process send a request again: its version is gone, or the memory with its inputs."""
+    def _refuse(self, number: int) -> None:
+        """Have the process send a request elsewhere: its version is gone, or the memory with its inputs."""
         self.received_count -= 1
-        error = NotReadyError(
-            f"model '{template.model_name}' was unloaded while the request was received; send it again"
-        )
-        name, version = template.model_name, template.model_version
-        self._reject(number, InferRequest(name, version, (), request_id), error, is_reroute=True)
-
-    def _reject(self, number: int, request: InferRequest, error: NaiadError, *, is_reroute: bool = False) -> None:
         self._open.pop(number, None)
-        response = InferResponse(request.model_name, request.model_version, request.request_id, error=error)
-        message = FullResponse(number, True, response, is_rejection=True, is_reroute=is_reroute)
-        if self._link is not None:
-            self._link.send(pack(FrameKind.FULL_RESPONSE, message))
+        self._notify("refused", number)
+
+    def _reject(self, number: int, error: NaiadError) -> None:
+        self._open.pop(number, None)
+        self._notify("rejected", number, without_frames(error))
 
     def _reject_late(self, number: int, error: NaiadError) -> None:
         if number in self._open:
-            self._reject(number, InferRequest("", -1, ()), error)
+            self._reject(number, error)
 
     def reject_unreadable(self, kind: int, payload: Payload, error: Exception) -> None:
         """Reject a request whose message could not be handled: its client waits."""
         if kind in {FrameKind.SHORT_REQUEST, FrameKind.REQUEST}:
             number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
-            self._reject(number, InferRequest("", -1, ()), unexpected_error("read a request of another process", error))
+            self._reject(number, unexpected_error("take a request of another process", error))
 
     def _on_cancel(self, payload: Payload) -> None:
         submitted = self._open.get(*NUMBER.unpack(payload))
