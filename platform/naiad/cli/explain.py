@@ -30,7 +30,7 @@ from naiad.engine.lifecycle.placement import (
 )
 from naiad.environments.store.opening import open_store
 from naiad.models.repository.layout import ModelFiles, available_versions, models_named, versions_to_load
-from naiad.models.repository.read import gpu_placement, read_frozen_config
+from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import Decision, Resolution
 from naiad.models.resolution.explain import (
@@ -118,12 +118,7 @@ def _explain(model: str, options: ServerOptions, own: ExplainOptions) -> None:
 
 def _explain_files(files: ModelFiles, options: ServerOptions, own: ExplainOptions) -> None:
     model = files.name
-    config = read_frozen_config(
-        files,
-        strict=not options.models.auto_complete,
-        config_name=options.models.config_name,
-        gpus=gpu_placement(falls_back=True),  # the decisions need no GPU
-    )
+    config = read_frozen_config(files, options.models)
     if config.platform == "ensemble":
         _explain_ensemble(config, options, as_json=own.is_json)
         return

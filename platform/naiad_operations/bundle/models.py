@@ -27,7 +27,7 @@ from naiad.core.errors import BundleError
 from naiad.core.real_paths import real_path
 from naiad.environments.archives.archive_writer import OutputMember
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.models.repository.read import gpu_placement, read_frozen_config
+from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import MODEL_FILENAME, Resolution
 from naiad.models.resolution.environment import (
@@ -178,13 +178,7 @@ class _ModelCollector:
         *pythons* receives the required Python of each version.
         """
         declared: dict[int, str] = {}
-        options = self._options
-        config = read_frozen_config(
-            files,
-            strict=not options.models.auto_complete,
-            config_name=options.models.config_name,
-            gpus=gpu_placement(falls_back=True),  # machines that build images have none
-        )
+        config = read_frozen_config(files, self._options.models)  # machines that build images have no GPU
         if config.platform == "ensemble":
             return declared
         for version in versions_to_load(config.version_policy, available_versions(files), files.name):

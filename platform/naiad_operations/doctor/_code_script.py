@@ -180,27 +180,22 @@ class CodeReader:
         top = module.partition(".")[0]
         if top in self.known or top in sys.builtin_module_names:
             return
-        spec = find_spec(top)
-        if spec is None:
-            self._add_missing(path, line, kind, module, "")
-            return
-        self._follow(spec.origin)
-        parts = module.split(".")[1:]
-        name = top
-        while spec.submodule_search_locations is not None and parts:
-            is_namespace = spec.origin is None
-            name += "." + parts.pop(0)
-            inner = importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations)
-            if inner is None:
+        package = None
+        for name, spec in specs_of(module):
+            if spec is None:
                 # A package may add modules while it is imported, as `six.moves`; a namespace package cannot.
-                if is_namespace:
+                if package is None:
+                    self._add_missing(path, line, kind, module, "")
+                elif package.origin is None:
                     self._add_missing(path, line, kind, name, "")
                 return
-            spec = inner
             self._follow(spec.origin)
-        if spec.submodule_search_locations is not None and not parts:
+            package = spec
+        if package is not None and package.submodule_search_locations is not None:
             for each in names:
-                inner = importlib.machinery.PathFinder.find_spec(name + "." + each, spec.submodule_search_locations)
+                inner = importlib.machinery.PathFinder.find_spec(
+                    module + "." + each, package.submodule_search_locations
+                )
                 if inner is not None:
                     self._follow(inner.origin)
 
@@ -228,15 +223,19 @@ def find_spec(top: str) -> Optional[importlib.machinery.ModuleSpec]:
         return None
 
 
-def is_absent(module: str) -> bool:
-    """Whether a module or one of its packages does not exist; nothing is imported."""
+def specs_of(module: str) -> Iterator[Tuple[str, Optional[importlib.machinery.ModuleSpec]]]:
+    """Name and spec of each package of a module, and of itself, without an import; the last spec is None if missing.
+
+    A module that is not a package is the last: what an attribute of it has cannot be told.
+    """
     name, _, rest = module.partition(".")
     spec = find_spec(name)
+    yield name, spec
     parts = rest.split(".") if rest else []
     while spec is not None and spec.submodule_search_locations is not None and parts:
         name += "." + parts.pop(0)
         spec = importlib.machinery.PathFinder.find_spec(name, spec.submodule_search_locations)
-    return spec is None
+        yield name, spec
 
 
 def is_compiled(folder: str, name: str) -> bool:
@@ -415,7 +414,8 @@ def accepts_positional(args: ast.arguments, count: int) -> bool:
 def main() -> None:
     request = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
-    absent = [name for name in request["modules"] if is_absent(name)]  # imported before the model's folders are known
+    # They are imported before the model's folders are known.
+    absent = [name for name in request["modules"] if any(spec is None for _, spec in specs_of(name))]
     # Folders that the guest imports from besides; their modules are not examined, since there may be very many.
     sys.path += request["searched"]
     sys.path += request["folders"]  # as the guest does: the environment's own modules come first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+from cli.parsing import parse
 
 from naiad.config.model.model_config import freeze
 from naiad.config.model.parameters import (
@@ -184,7 +185,7 @@ def test_reading_a_model_names_file_and_line_of_an_invalid_parameter(tmp_path):
     path = directory / "config.pbtxt"
     path.write_text('name: "m"\nbackend: "python"\n' + GIVEN.format("HANG_SECONDS", "soon"))
     with pytest.raises(ConfigError) as caught:
-        read_frozen_config(ModelFiles(name="m", repository=tmp_path, directory=directory), strict=False)
+        read_frozen_config(ModelFiles(name="m", repository=tmp_path, directory=directory), parse().models)
     assert caught.value.message == (
         f"{path}:3: parameter HANG_SECONDS of model 'm' is 'soon': give a number of seconds, or 0 for no limit"
     )

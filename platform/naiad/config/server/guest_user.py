@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from naiad.config.server.flag import UsageError
 from naiad.config.server.flag_values import FlagValues
 
 _T = TypeVar("_T")
@@ -57,8 +56,23 @@ def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | GuestUserRang
     text = values.text(flag)
     if not text:
         return None
-    if (auto := _AUTO.fullmatch(text)) is not None:
-        return _parse_range(values, flag, auto)
+    auto = _AUTO.fullmatch(text)
+    user = _parse_user(values, flag, text) if auto is None else _parse_range(values, flag, auto)
+    if missing := _missing_capabilities():
+        if isinstance(user, GuestUser) and (user.uid, user.gid) == (os.geteuid(), os.getegid()):
+            return None
+        raise values.invalid(
+            flag, f"this server may not run guests as {user}: start it as root, or give it {', '.join(missing)}"
+        )
+    for file in _MAPS:
+        if isinstance(user, GuestUserRange) and not _is_mapped(file, user):
+            raise values.invalid(
+                flag, f"{file} maps not all of {user}: name numbers that it maps, as in --{flag}=auto:1000-1999"
+            )
+    return user
+
+
+def _parse_user(values: FlagValues, flag: str, text: str) -> GuestUser:
     match = _FORM.fullmatch(text)
     if match is None:
         raise values.invalid(
@@ -67,17 +81,12 @@ def parse_guest_user(values: FlagValues, flag: str) -> GuestUser | GuestUserRang
     user = _find_user(match["user"])
     if user is None:
         raise values.invalid(flag, f"this system has no user '{match['user']}'; give a name it has, or a number")
-    if match["group"] is not None:
-        gid = _find_group(match["group"])
-        if gid is None:
-            raise values.invalid(flag, f"this system has no group '{match['group']}'; give a name it has, or a number")
-        user = GuestUser(user.uid, gid, user.name, user.home)
-    missing = _missing_capabilities()
-    if missing and (user.uid, user.gid) == (os.geteuid(), os.getegid()):
-        return None
-    if missing:
-        raise _not_allowed(values, flag, user, missing)
-    return user
+    if match["group"] is None:
+        return user
+    gid = _find_group(match["group"])
+    if gid is None:
+        raise values.invalid(flag, f"this system has no group '{match['group']}'; give a name it has, or a number")
+    return replace(user, gid=gid)
 
 
 def _parse_range(values: FlagValues, flag: str, match: re.Match[str]) -> GuestUserRange:
@@ -86,17 +95,7 @@ def _parse_range(values: FlagValues, flag: str, match: re.Match[str]) -> GuestUs
         raise values.invalid(
             flag, f"'{match[0]}' is not a range of users from 1 to {_LARGEST}, such as auto:60706-61183"
         )
-    found = GuestUserRange(first, last)
-    missing = _missing_capabilities()
-    if missing:
-        raise _not_allowed(values, flag, found, missing)
-    for file in _MAPS:
-        if not _is_mapped(file, found):
-            raise values.invalid(
-                flag,
-                f"{file} maps not all of {found}: name numbers that it maps, as in --{flag}=auto:1000-1999",
-            )
-    return found
+    return GuestUserRange(first, last)
 
 
 def _is_mapped(file: str, numbers: GuestUserRange) -> bool:
@@ -110,12 +109,6 @@ def _is_mapped(file: str, numbers: GuestUserRange) -> bool:
         for start, _, count in lines
     )
     return mapped == numbers.last - numbers.first + 1
-
-
-def _not_allowed(values: FlagValues, flag: str, user: object, missing: list[str]) -> UsageError:
-    return values.invalid(
-        flag, f"this server may not run guests as {user}: start it as root, or give it {', '.join(missing)}"
-    )
 
 
 def _find_user(text: str) -> GuestUser | None:

@@ -196,6 +196,17 @@ def _absolute_paths(values: FlagValues, name: str) -> tuple[Path, ...]:
     return tuple(path.absolute() for path in values.paths(name))
 
 
+def _tls(service: str, *, own: bool) -> Any:
+    return combined(
+        partial(parse_tls, service=service),
+        Flag(f"{service}-use-ssl", "Use TLS.", _BOOL, "false", own=own),
+        Flag(f"{service}-use-ssl-mutual", "Use TLS with certificates of clients.", _BOOL, "false", own=own),
+        Flag(f"{service}-server-cert", "File of the server's certificate.", own=own),
+        Flag(f"{service}-server-key", "File of the server's key.", own=own),
+        Flag(f"{service}-root-cert", "File of the root certificate.", own=own),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralOptions:
     """The server as a whole."""
@@ -337,14 +348,7 @@ class HttpOptions:
     restrictions: Restrictions = option(
         "http-restricted-api", "APIs that need a header.", _NAMED, repeatable=True, read=parse_restrictions
     )
-    tls: TlsFiles | None = combined(
-        partial(parse_tls, service="http"),
-        Flag("http-use-ssl", "Use TLS.", _BOOL, "false", own=True),
-        Flag("http-use-ssl-mutual", "Use TLS with certificates of clients.", _BOOL, "false", own=True),
-        Flag("http-server-cert", "File of the server's certificate.", own=True),
-        Flag("http-server-key", "File of the server's key.", own=True),
-        Flag("http-root-cert", "File of the root certificate.", own=True),
-    )
+    tls: TlsFiles | None = _tls("http", own=True)
     # None: the names of this machine at loopback addresses, else any.
     allowed_hosts: tuple[str, ...] | None = own_option(
         "http-allowed-hosts",
@@ -402,14 +406,7 @@ class GrpcOptions:
     response_pool_size: ClassVar[Flag] = Flag(
         "grpc-max-response-pool-size", "Response objects kept.", _INT, "2147483647", low=1, support=_ONE_LOOP
     )
-    tls: TlsFiles | None = combined(
-        partial(parse_tls, service="grpc"),
-        Flag("grpc-use-ssl", "Use TLS.", _BOOL, "false"),
-        Flag("grpc-use-ssl-mutual", "Use TLS with certificates of clients.", _BOOL, "false"),
-        Flag("grpc-server-cert", "File of the server's certificate."),
-        Flag("grpc-server-key", "File of the server's key."),
-        Flag("grpc-root-cert", "File of the root certificate."),
-    )
+    tls: TlsFiles | None = _tls("grpc", own=False)
     response_compression: str = option(
         "grpc-infer-response-compression-level",
         "Compression of responses.",

@@ -14,6 +14,7 @@ from naiad.config.model.normalise import normalise, normalise_instance_groups
 from naiad.config.model.parameters import place_of_parameter
 from naiad.config.model.text import find_placeholder, parse_text
 from naiad.config.model.validate import validate, validate_instance_groups, validate_name
+from naiad.config.server.options import ModelOptions
 from naiad.core.errors import Code, ConfigError, ParameterError, RepositoryError
 from naiad.core.file_content import HEAD_BYTES, explain_content
 from naiad.core.gpus import find_gpus
@@ -76,12 +77,11 @@ def freeze_file(message: pb.ModelConfig, path: Path) -> ModelConfig:
         raise ConfigError(f"{place_of_parameter(path, error.parameter)}: {error.message}", code=error.code) from None
 
 
-def read_frozen_config(
-    files: ModelFiles, *, strict: bool, config_name: str = "", gpus: GpuPlacement | None = None
-) -> ModelConfig:
-    """The frozen values of a model's configuration; see `read_config`."""
-    message = read_config(files, strict=strict, config_name=config_name, gpus=gpus)
-    return freeze_file(message, config_path(files, config_name))
+def read_frozen_config(files: ModelFiles, options: ModelOptions) -> ModelConfig:
+    """The frozen values of a model's configuration, for decisions that need no GPU; see `read_config`."""
+    name, gpus = options.config_name, gpu_placement(falls_back=True)
+    message = read_config(files, strict=not options.auto_complete, config_name=name, gpus=gpus)
+    return freeze_file(message, config_path(files, name))
 
 
 def gpu_placement(*, falls_back: bool) -> GpuPlacement:

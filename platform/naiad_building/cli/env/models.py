@@ -16,7 +16,7 @@ from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import NaiadError
 from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
-from naiad.models.repository.read import gpu_placement, read_frozen_config
+from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import open_repositories_of
 from naiad.models.resolution.resolve import ResolutionSettings, resolution_settings, resolve
 
@@ -61,12 +61,7 @@ def environments_of(options: ServerOptions) -> Iterator[UsedEnvironment]:
 def _of_model(
     name: str, files: ModelFiles, options: ServerOptions, settings: ResolutionSettings
 ) -> Iterator[UsedEnvironment]:
-    config = read_frozen_config(
-        files,
-        strict=not options.models.auto_complete,
-        config_name=options.models.config_name,
-        gpus=gpu_placement(falls_back=True),  # environments need no GPU
-    )
+    config = read_frozen_config(files, options.models)
     if config.platform == "ensemble":
         return
     for version in versions_to_load(config.version_policy, available_versions(files), files.name):
