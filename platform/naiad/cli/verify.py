@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from naiad.cli.command_line import CommandLine, run_command, server_flag, store_of
 from naiad.cli.json_output import json_option, print_json
@@ -17,7 +18,7 @@ from naiad.core.errors import RegistryError
 from naiad.core.signatures import read_trusted_keys
 from naiad.environments.progress import ProgressMeter, ProgressReporter, default_reporter
 from naiad.environments.store.pulled import complete_reference
-from naiad.models.artifacts.manifest import Artifact, ArtifactLayer, LayerKind, changed_layers
+from naiad.models.artifacts.manifest import Artifact, LayerKind, changed_layers
 from naiad.models.artifacts.policy import ArtifactPolicy
 from naiad.models.artifacts.repository import artifact_statements
 from naiad.models.artifacts.statements import SignedStatement
@@ -53,16 +54,6 @@ class _CheckedSignature:
         return bool(self.statement.signer) and not self.differences
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CheckedLayer:
-    """A layer of an artifact in a registry; *signed_by* has names of trusted keys and ids of other keys."""
-
-    layer: str
-    digest: str
-    is_intact: bool
-    signed_by: Sequence[str]
-
-
 def verify(arguments: Sequence[str]) -> int:
     """Check a repository; returns the exit code: 0 if a trusted key signed everything, else 1."""
     listed = ("env-trust", "env-store")
@@ -83,10 +74,8 @@ def _verify(line: CommandLine, own: VerifyOptions) -> int:
             raise RegistryError(
                 f"cannot verify {place}: it is neither a folder nor a reference oci://registry/name:tag"
             )
-        signatures = [
-            _CheckedSignature(statement, changed_files(folder, statement))
-            for statement in folder_statements(folder, keys)
-        ]
+        statements = folder_statements(folder, keys)
+        signatures = [_CheckedSignature(statement, changed_files(folder, statement)) for statement in statements]
         return _report(place, signatures, (), is_json=own.is_json)
     reporter = default_reporter()
     policy = ArtifactPolicy(store=options.environments.store.expanduser().absolute(), required_keys=keys)
@@ -94,24 +83,18 @@ def _verify(line: CommandLine, own: VerifyOptions) -> int:
     artifact = store.artifact(client)
     statements = artifact_statements(client, store, artifact, policy)
     damaged = _check_blobs(client, artifact, reporter)
-    signatures = [
-        _CheckedSignature(
-            statement,
-            [
-                *changed_name(statement, client.reference),
-                *changed_layers(statement.layers, artifact.layers),
-                *damaged.values(),
-            ],
-        )
-        for statement in statements
-    ]
+    signatures = []
+    for statement in statements:
+        moved = [*changed_name(statement, client.reference), *changed_layers(statement.layers, artifact.layers)]
+        signatures.append(_CheckedSignature(statement, [*moved, *damaged.values()]))
     layers = [
-        _CheckedLayer(
-            layer=str(layer),
-            digest=layer.digest,
-            is_intact=layer.digest not in damaged,
-            signed_by=_signers(layer, statements),
-        )
+        {
+            "layer": str(layer),
+            "digest": layer.digest,
+            "is_intact": layer.digest not in damaged,
+            # Names of trusted keys, and ids of other keys.
+            "signed_by": [each.signer or each.key_id for each in statements if layer.descriptor in each.layers],
+        }
         for layer in artifact.layers
         if layer.kind is not LayerKind.SIGNATURE
     ]
@@ -131,16 +114,8 @@ def _check_blobs(client: RegistryClient, artifact: Artifact, reporter: ProgressR
     return damaged
 
 
-def _signers(layer: ArtifactLayer, statements: Sequence[SignedStatement]) -> list[str]:
-    return [
-        statement.signer or statement.key_id
-        for statement in statements
-        if any(entry == layer.descriptor for entry in statement.layers)
-    ]
-
-
 def _report(
-    place: str, signatures: Sequence[_CheckedSignature], layers: Sequence[_CheckedLayer], *, is_json: bool
+    place: str, signatures: Sequence[_CheckedSignature], layers: Sequence[Mapping[str, Any]], *, is_json: bool
 ) -> int:
     is_valid = any(each.is_valid for each in signatures)
     if is_json:
@@ -168,10 +143,10 @@ def _report(
         if layers:
             rows = [
                 (
-                    each.layer,
-                    each.digest[:_DIGEST_SHOWN],
-                    "intact" if each.is_intact else "DAMAGED",
-                    ", ".join(each.signed_by),
+                    each["layer"],
+                    each["digest"][:_DIGEST_SHOWN],
+                    "intact" if each["is_intact"] else "DAMAGED",
+                    ", ".join(each["signed_by"]),
                 )
                 for each in layers
             ]

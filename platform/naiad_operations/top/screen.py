@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,14 +72,19 @@ MODEL_COLUMNS = (
 def draw(snapshot: Snapshot, problem: str = "", *, width: int, fills_width: bool = True) -> RenderableType:
     """The snapshot as a header and two tables; what has no room in *width* columns is left out."""
     parts: list[RenderableType] = [draw_head(snapshot, problem)]
-    tables = [draw_models(snapshot.models, width)]
-    parts += [*tables, *draw_reasons(snapshot.models)]
-    if snapshot.guests:
-        tables.append(draw_guests(snapshot.guests))
-        parts.append(tables[-1])
-    for table in tables:
+    for table, reasons in draw_tables(snapshot, snapshot.models, width):
         table.expand = fills_width
+        parts += [table, *reasons]
     return Group(*parts)
+
+
+def draw_tables(
+    snapshot: Snapshot, models: Sequence[ModelRow], width: int
+) -> Iterator[tuple[Table, Sequence[RenderableType]]]:
+    """The tables of models, in this order, and of processes, each with the lines below it."""
+    yield draw_models(models, width), draw_reasons(snapshot.models)
+    if snapshot.guests:
+        yield draw_guests(snapshot.guests), ()
 
 
 def draw_head(snapshot: Snapshot, problem: str) -> RenderableType:

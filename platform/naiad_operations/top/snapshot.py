@@ -123,11 +123,9 @@ def snapshot_of(url: str, state: Mapping[str, Any], guests: Iterable[Mapping[str
             model="",
             version="",
             name=each["role"],
-            pid=each["pid"],
-            cpu=each["cpu"],
-            memory=each["memory"],
             connections=each.get("connections"),
             requests=each.get("requests"),
+            **_process(each),
         )
         for each in state["processes"]
     ]
@@ -136,11 +134,9 @@ def snapshot_of(url: str, state: Mapping[str, Any], guests: Iterable[Mapping[str
             model=each["model"],
             version=each["version"],
             name=each["name"],
-            pid=each["pid"] or None,
             state="no progress" if each.get("stalled_seconds") and each["state"] == "ready" else each["state"],
-            cpu=each["cpu"],
-            memory=each["memory"],
             restarts=sum(each["restarts"].values()),
+            **_process(each),
         )
         for each in guests
     ]
@@ -153,6 +149,10 @@ def snapshot_of(url: str, state: Mapping[str, Any], guests: Iterable[Mapping[str
         **_figures(server["now"]),
     )
     return Snapshot(server=row, models=models, guests=[*own, *of_models])
+
+
+def _process(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pid": facts["pid"] or None, "cpu": facts["cpu"], "memory": facts["memory"]}
 
 
 def _warning(troubles: Mapping[str, int], seconds: float) -> str:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.segment import Segment
-from rich.table import Table
 from rich.text import Text
 
-from naiad_operations.top.screen import Column, columns_of, draw_guests, draw_head, draw_models, draw_reasons
+from naiad_operations.top.screen import Column, columns_of, draw_head, draw_tables
 from naiad_operations.top.snapshot import ModelRow, Snapshot
 
 Line = list[Segment]
@@ -72,13 +71,7 @@ class View:
         yield self._footer(len(rows) - 1, len(below), width)
 
     def _sections(self, console: Console, width: int) -> Iterator[_Section]:
-        snapshot = self.snapshot
-        tables: list[tuple[Table, Sequence[RenderableType]]] = [
-            (draw_models(self._sorted(), width), draw_reasons(snapshot.models))
-        ]
-        if snapshot.guests:
-            tables.append((draw_guests(snapshot.guests), ()))
-        for table, others in tables:
+        for table, others in draw_tables(self.snapshot, self._sorted(), width):
             table.expand = True
             header, *lines = _lines(console, table, width)
             yield _Section(header, [*lines, *(line for other in others for line in _lines(console, other, width))])
