@@ -14,6 +14,7 @@ from naiad.config.server.flag import Flag, Kind
 from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.option_group import combined
 from naiad.core.errors import ConfigError, OptionError
+from naiad.frontends.kserve_http.json_tensors import split_strings
 from naiad.protocol.datatypes import BY_NAME, Datatype
 from naiad.protocol.inference import InferRequest, InputTensor
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
@@ -82,16 +83,10 @@ def flat_json(request: InferRequest) -> dict[str, Any]:
 
 
 def _elements(tensor: InputTensor) -> list[Any]:
-    data = bytes(tensor.data)
-    if tensor.datatype is not Datatype.BYTES:
-        values: list[Any] = np.frombuffer(data, tensor.datatype.numpy).tolist()
-        return values
-    texts, place = [], 0
-    while place < len(data):
-        size = int.from_bytes(data[place : place + 4], "little")
-        texts.append(data[place + 4 : place + 4 + size].decode("utf-8", "replace"))
-        place += 4 + size
-    return texts
+    if tensor.datatype is Datatype.BYTES:
+        return [element.decode("utf-8", "replace") for element in split_strings(tensor.data)]
+    values: list[Any] = np.frombuffer(tensor.data, tensor.datatype.numpy).tolist()
+    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,9 @@ def write_repository(
     reporter: ProgressReporter,
     *,
     reference: Reference,
-    keys: Sequence[Path] = (),
-    base: Path | None = None,
-    records: PushRecords | None = None,
+    keys: Sequence[Path],
+    base: Path | None,
+    records: PushRecords,
 ) -> RepositoryImage:
     """Write the layers of the repository that the options name.
 
@@ -101,7 +101,6 @@ def write_repository(
     """
     if len(options.models.repositories) != 1:
         raise BundleError("cannot push several repositories as one: push each under a name of its own")
-    records = PushRecords(None) if records is None else records
     # Signatures of archives are for the server that pulls; here nothing is run.
     policy = replace(store_policy(options), trust=None)
     environments = BundledEnvironments(

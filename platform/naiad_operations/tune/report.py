@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from html import escape
-from io import StringIO
 from math import log10
 
+from naiad_operations.bench.report import as_csv as csv_text
 from naiad_operations.tune.objective import FIGURES, Limit, Measured
 from naiad_operations.tune.search import Candidate, best_load
 
@@ -28,15 +27,18 @@ def candidate_text(candidate: Candidate) -> str:
 
 def as_csv(trials: Trials) -> str:
     """All loads, a line each."""
-    out = StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     head = ("instances", "max_batch_size", "max_queue_delay_microseconds", "concurrency", "requests_per_second")
-    writer.writerow((*head, *(f"{name}_ms" for name in FIGURES), "errors"))
-    for candidate, loads in trials.items():
-        for load in loads:
-            figures = (load.milliseconds.get(name, "") for name in FIGURES)
-            writer.writerow((*candidate, load.concurrency, load.rate, *figures, load.errors))
-    return out.getvalue()
+    return csv_text(
+        [
+            {
+                **dict(zip(head, (*candidate, load.concurrency, load.rate), strict=True)),
+                **{f"{name}_ms": load.milliseconds.get(name, "") for name in FIGURES},
+                "errors": load.errors,
+            }
+            for candidate, loads in trials.items()
+            for load in loads
+        ]
+    )
 
 
 def as_markdown(

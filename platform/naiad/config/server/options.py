@@ -85,6 +85,7 @@ def automatic_count(cores: int) -> int:
     return 1 if cores <= _FEW_CORES else min(max(cores // _CORES_PER_PROCESS, 2), _MOST_AUTOMATIC)
 
 
+_LIMITS = "rate-limit-resource"
 _LARGEST = (1 << 31) - 1
 
 
@@ -99,7 +100,7 @@ class ResourceLimit:
 
 def parse_resource_limits(values: FlagValues) -> tuple[ResourceLimit, ...] | None:
     """The values of `--rate-limit-resource`; None where the rate limiter is off."""
-    limits = tuple(_parse_limit(values, text) for text in values.texts("rate-limit-resource"))
+    limits = tuple(_parse_limit(values, text) for text in values.texts(_LIMITS))
     return None if values.text("rate-limit") == "off" else limits
 
 
@@ -107,7 +108,7 @@ def _parse_limit(values: FlagValues, text: str) -> ResourceLimit:
     name, *numbers = text.split(":")
     if not name or len(numbers) not in {1, 2}:
         raise values.invalid(
-            "rate-limit-resource",
+            _LIMITS,
             "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. "
             f"Got {text}",
         )
@@ -118,9 +119,9 @@ def _parse_limit(values: FlagValues, text: str) -> ResourceLimit:
 def _number(values: FlagValues, text: str) -> int:
     number = leading_integer(text)
     if number is None or number < 0:
-        raise values.invalid("rate-limit-resource", f"Invalid option value. Got {text}")
+        raise values.invalid(_LIMITS, f"Invalid option value. Got {text}")
     if number > _LARGEST:
-        raise values.invalid("rate-limit-resource", f"Provided option value is out of bound. Got {text}")
+        raise values.invalid(_LIMITS, f"Provided option value is out of bound. Got {text}")
     return number
 
 
@@ -538,7 +539,7 @@ class RateLimitOptions:
             default="off",
             choices=("off", "execution_count"),
         ),
-        Flag("rate-limit-resource", "<name>:<count>[:<device>]; else the most an instance needs.", repeatable=True),
+        Flag(_LIMITS, "<name>:<count>[:<device>]; else the most an instance needs.", repeatable=True),
     )
 
 

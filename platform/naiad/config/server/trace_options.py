@@ -13,6 +13,7 @@ from naiad.config.server.flag_values import FlagValues
 
 LEVELS = ("TIMESTAMPS", "TENSORS")  # what can be traced of a request, in the order in which settings list it
 
+_FLAG = "trace-config"
 _OLD_FLAGS = {
     "level": "trace-level",
     "rate": "trace-rate",
@@ -64,19 +65,17 @@ def parse_trace_config(values: FlagValues, _flag: str) -> TraceConfig:
     """The trace settings of `--trace-config`, of the flags it replaces, and of OpenTelemetry's variables."""
     settings: dict[str, list[str]] = {key: values.texts(flag) for key, flag in _OLD_FLAGS.items() if values.has(flag)}
     found: dict[str, list[str]] = {}
-    for text in values.texts("trace-config"):
+    for text in values.texts(_FLAG):
         key, equals, value = text.partition("=")
         if not equals:
-            raise values.invalid(
-                "trace-config", f"--trace-config option format is '<mode>,<setting>=<value>'. Got {text}"
-            )
+            raise values.invalid(_FLAG, f"--trace-config option format is '<mode>,<setting>=<value>'. Got {text}")
         if key not in _KNOWN:
-            raise values.invalid("trace-config", f"unknown trace setting '{key}'; the settings are {', '.join(_KNOWN)}")
+            raise values.invalid(_FLAG, f"unknown trace setting '{key}'; the settings are {', '.join(_KNOWN)}")
         found.setdefault(key, []).append(value)
     settings.update(found)
     mode = settings.get("mode", ["triton"])[-1]
     if mode not in {"triton", _OTEL}:
-        raise values.invalid("trace-config", f"invalid value for trace mode option: {mode}")
+        raise values.invalid(_FLAG, f"invalid value for trace mode option: {mode}")
     return TraceConfig(
         levels=_levels(values, settings.get("level", ())),
         rate=_number(values, settings, "rate", 1000, low=0),
@@ -91,10 +90,10 @@ def _open_telemetry(values: FlagValues, settings: Mapping[str, list[str]]) -> Op
     texts = {name: tuple(settings.get(f"{_OTEL},{name}", ())) for name in _OTEL_TEXTS}
     for name, given in texts.items():
         if "" in given:
-            raise values.invalid("trace-config", f"{_OTEL},{name} is empty")
+            raise values.invalid(_FLAG, f"{_OTEL},{name} is empty")
     for text in texts["resource"]:
         if not text.partition("=")[0] or "=" not in text:
-            raise values.invalid("trace-config", f"{_OTEL},resource must be <key>=<value>. Got {text}")
+            raise values.invalid(_FLAG, f"{_OTEL},resource must be <key>=<value>. Got {text}")
     variables = {f"{_OTEL},{name}": [values.environ.get(f"OTEL_{name.upper()}", "")] for name in _OTEL_NUMBERS}
     effective = {**{key: texts for key, texts in variables.items() if texts[0]}, **settings}
     numbers = {
@@ -102,7 +101,7 @@ def _open_telemetry(values: FlagValues, settings: Mapping[str, list[str]]) -> Op
     }
     if numbers["bsp_max_export_batch_size"] > numbers["bsp_max_queue_size"]:
         raise values.invalid(
-            "trace-config",
+            _FLAG,
             f"{_OTEL},bsp_max_export_batch_size={numbers['bsp_max_export_batch_size']} is more than "
             f"bsp_max_queue_size={numbers['bsp_max_queue_size']}: the queue never holds so many spans",
         )
@@ -111,7 +110,7 @@ def _open_telemetry(values: FlagValues, settings: Mapping[str, list[str]]) -> Op
 
 def trace_warnings(values: FlagValues) -> tuple[str, ...]:
     """A sentence for each old flag that `--trace-config` overrides."""
-    named = {text.partition("=")[0] for text in values.texts("trace-config")}
+    named = {text.partition("=")[0] for text in values.texts(_FLAG)}
     return tuple(
         f"Overriding deprecated '--{flag}' in favor of provided {key.rpartition(',')[2]} value in --trace-config!"
         for key, flag in _OLD_FLAGS.items()
@@ -123,7 +122,7 @@ def _levels(values: FlagValues, names: Iterable[str]) -> tuple[str, ...]:
     wanted = [name.upper() for name in names]
     for name in wanted:
         if name not in {"OFF", *LEVELS}:
-            raise values.invalid("trace-config", f"invalid value for trace level option: {name}")
+            raise values.invalid(_FLAG, f"invalid value for trace level option: {name}")
     return () if "OFF" in wanted else levels_of(wanted)
 
 
@@ -133,5 +132,5 @@ def _number(values: FlagValues, settings: Mapping[str, list[str]], key: str, def
     text = settings[key][-1]
     number = leading_integer(text)
     if number is None or not low <= number < 1 << 31:
-        raise values.invalid("trace-config", f"{key} must be an integer of at least {low}. Got {text}")
+        raise values.invalid(_FLAG, f"{key} must be an integer of at least {low}. Got {text}")
     return number
