@@ -176,6 +176,7 @@ class Runner:
         folder = self._folder / str(self._forks)
         folder.mkdir()
         os.environ["PYTEST_DEBUG_TEMPROOT"] = str(folder)  # two processes must not share `tmp_path`
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)  # what a killed process leaves goes with the folder
         self._is_child = True
         return True
 
