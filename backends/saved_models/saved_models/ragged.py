@@ -6,7 +6,7 @@ src/backend_output_responder.cc, `model_config.proto`).
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -21,12 +21,7 @@ class RaggedBatches:
     def __init__(self, settings: ModelSettings) -> None:
         self.inputs = frozenset(tensor.name for tensor in settings.inputs if tensor.is_ragged)
         self._batch_inputs = [
-            (
-                _KINDS[entry.get("kind", "BATCH_ELEMENT_COUNT")],
-                entry["source_input"][0],
-                _dtype(entry),
-                entry["target_name"],
-            )
+            (entry.get("kind", "BATCH_ELEMENT_COUNT"), entry["source_input"][0], _dtype(entry), entry["target_name"])
             for entry in settings.config.get("batch_input") or ()
         ]
         leading = (-1,) if settings.max_batch_size else ()
@@ -48,8 +43,8 @@ class RaggedBatches:
     def batch_inputs(self, requests: Sequence[Shapes]) -> Dict[str, np.ndarray[Any, Any]]:
         """The arrays that describe a batch, by the names of the model's inputs."""
         found = {}
-        for make, source, dtype, targets in self._batch_inputs:
-            array = make([request[source] for request in requests], dtype)
+        for kind, source, dtype, targets in self._batch_inputs:
+            array = _describe(kind, [request[source] for request in requests], dtype)
             found.update(dict.fromkeys(targets, array))
         return found
 
@@ -81,26 +76,16 @@ def _with_sizes(dims: Sequence[int], shape: Sequence[int]) -> Tuple[int, ...]:
     return tuple(shape[place] if size == -1 and place < len(shape) else size for place, size in enumerate(dims))
 
 
-# -- the kinds; each has the shapes of an input, and a type ------------------------------------------------------------
-
-
-def _accumulated(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
-    return np.cumsum([_count(shape) for shape in shapes]).astype(dtype)
-
-
-def _accumulated_with_zero(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
-    return np.concatenate([np.zeros(1, dtype), _accumulated(shapes, dtype)])
-
-
-def _item_shape(shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
-    return np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
-
-
-_KINDS: Dict[str, Callable[[Sequence[Sequence[int]], Any], np.ndarray[Any, Any]]] = {
-    "BATCH_ELEMENT_COUNT": lambda shapes, dtype: np.array([_count(shape) for shape in shapes], dtype),
-    "BATCH_ACCUMULATED_ELEMENT_COUNT": _accumulated,
-    "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO": _accumulated_with_zero,
-    "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE": lambda shapes, dtype: np.zeros(max(_count(shape) for shape in shapes), dtype),
-    "BATCH_ITEM_SHAPE": _item_shape,
-    "BATCH_ITEM_SHAPE_FLATTEN": lambda shapes, dtype: _item_shape(shapes, dtype).reshape(-1),
-}
+def _describe(kind: str, shapes: Sequence[Sequence[int]], dtype: Any) -> np.ndarray[Any, Any]:
+    """What a batch input of a kind says about an input, whose *shapes* in the requests are given."""
+    counts = np.array([_count(shape) for shape in shapes])
+    if kind == "BATCH_ELEMENT_COUNT":
+        return counts.astype(dtype)
+    if kind == "BATCH_ACCUMULATED_ELEMENT_COUNT":
+        return np.cumsum(counts).astype(dtype)
+    if kind == "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO":
+        return np.cumsum([0, *counts]).astype(dtype)
+    if kind == "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE":
+        return np.zeros(counts.max(), dtype)
+    sizes = np.array([shape[1:] for shape in shapes for _ in range(shape[0])], dtype)
+    return sizes.reshape(-1) if kind == "BATCH_ITEM_SHAPE_FLATTEN" else sizes
