@@ -53,10 +53,10 @@ class Holder(Protocol):
     One of a version that is not loaded, a loaded version, a request to an ensemble, a link to another process.
     """
 
-    def cancel(self, request: OpenRequest) -> None:
+    def cancel_request(self, request: OpenRequest) -> None:
         """Reject it if it is queued, else notify its guest."""
 
-    def confirm_sent(self, request: OpenRequest, count: int) -> None:
+    def confirm_responses(self, request: OpenRequest, count: int) -> None:
         """See `SubmittedRequest.confirm_sent`."""
 
     def drop_responses(self, request: OpenRequest) -> None:
@@ -78,7 +78,7 @@ class _Nobody:
     def _ignore(self, *_: object) -> None:
         pass
 
-    cancel = confirm_sent = drop_responses = reject_waiting = _ignore
+    cancel_request = confirm_responses = drop_responses = reject_waiting = _ignore
 
     def is_waiting(self, _: OpenRequest) -> bool:
         return False
@@ -164,7 +164,7 @@ class OpenRequest:
     # -- what clients do with it ----------------------------------------------------------------------------------
 
     def cancel(self, *, drops_responses: bool = True) -> None:
-        self.holder.cancel(self)
+        self.holder.cancel_request(self)
         if drops_responses:
             self.holder.drop_responses(self)
 
@@ -172,7 +172,7 @@ class OpenRequest:
         self.holder.drop_responses(self)
 
     def confirm_sent(self, count: int = 1) -> None:
-        self.holder.confirm_sent(self, count)
+        self.holder.confirm_responses(self, count)
 
     # -- what those do that made it -------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ from naiad.models.repository.read import gpu_placement
 from naiad.models.repository.repositories import open_repositories_of
 from naiad.models.resolution.resolve import resolution_settings
 from naiad.models.resolution.tables import agent_table, backend_table, failed_models, model_table, option_table
-from naiad.server.processes.ports import require_free_ports
+from naiad.server.ports import require_free_ports
 from naiad.server.processes.spawned import SpawnedProcesses
 from naiad.server.signals import call_on_hangup, stop_on_signals
 

@@ -99,13 +99,13 @@ class Member:
     def are_all_ready(self) -> bool:
         return self.conditions[1]
 
-    def cancel(self, opened: OpenRequest) -> None:
+    def cancel_request(self, opened: OpenRequest) -> None:
         self.calls.append(("cancel", opened.key))
 
     def drop_responses(self, opened: OpenRequest) -> None:
         self.calls.append(("drop_responses", opened.key))
 
-    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+    def confirm_responses(self, opened: OpenRequest, count: int) -> None:
         self.calls.append(("confirm_sent", opened.key, count))
 
     # -- what a test does in its place

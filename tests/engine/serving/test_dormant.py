@@ -202,10 +202,10 @@ async def test_what_is_done_with_a_request_that_was_handed_over_reaches_the_load
     opened.reject_waiting(error)
     assert (opened.is_waiting, opened.waits()) == ("is_waiting", "waits_of")
     assert loaded.calls == [
-        ("cancel", opened),
+        ("cancel_request", opened),
         ("drop_responses", opened),
         ("drop_responses", opened),
-        ("confirm_sent", opened, 3),
+        ("confirm_responses", opened, 3),
         ("reject_waiting", opened, error),
         ("is_waiting", opened),
         ("waits_of", opened),

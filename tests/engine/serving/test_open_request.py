@@ -180,13 +180,13 @@ class AtEnsemble(Moves):
         self.of_step = opened
         opened.holder = self  # type: ignore[assignment] # as far as a step needs it
 
-    def cancel(self, _: OpenRequest) -> None:
+    def cancel_request(self, _: OpenRequest) -> None:
         self.told.append(("cancel",))
 
     def drop_responses(self, _: OpenRequest) -> None:
         self.told.append(("drop_responses",))
 
-    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+    def confirm_responses(self, _: OpenRequest, count: int) -> None:
         self.told.append(("confirm_sent", count))
 
     def is_waiting(self, _: OpenRequest) -> bool:

@@ -37,13 +37,13 @@ class Taken:
     def is_cancelled(self) -> bool:
         return "cancel" in self.acts
 
-    def cancel(self, _: OpenRequest) -> None:
+    def cancel_request(self, _: OpenRequest) -> None:
         self.acts.append("cancel")
 
     def drop_responses(self, _: OpenRequest) -> None:
         self.acts.append("drop_responses")
 
-    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+    def confirm_responses(self, _: OpenRequest, count: int) -> None:
         self.confirmed += count
 
     def reject_waiting(self, _: OpenRequest, error: NaiadError) -> None:

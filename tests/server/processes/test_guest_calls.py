@@ -117,10 +117,10 @@ class Model:
         self.waiting.discard(opened.key)
         self.answer(InferResponse("m", 1, error=error), opened.key)
 
-    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+    def confirm_responses(self, opened: OpenRequest, count: int) -> None:
         self.acts.append(("confirm_sent", opened.key, count))
 
-    def cancel(self, opened: OpenRequest) -> None:
+    def cancel_request(self, opened: OpenRequest) -> None:
         self.acts.append(("cancel", opened.key))
 
     def drop_responses(self, opened: OpenRequest) -> None:
@@ -142,13 +142,13 @@ class _Link:
     def __init__(self, taken: Any) -> None:
         self._taken = taken
 
-    def cancel(self, _: OpenRequest) -> None:
+    def cancel_request(self, _: OpenRequest) -> None:
         self._taken.cancel(drops_responses=False)
 
     def drop_responses(self, _: OpenRequest) -> None:
         self._taken.drop_responses()
 
-    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+    def confirm_responses(self, _: OpenRequest, count: int) -> None:
         self._taken.confirm_sent(count)
 
 

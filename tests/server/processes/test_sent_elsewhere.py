@@ -31,10 +31,10 @@ class Peer:
         opened.holder = self  # type: ignore[assignment]
         self.opened.append(opened)
 
-    def cancel(self, opened: OpenRequest) -> None:
+    def cancel_request(self, opened: OpenRequest) -> None:
         self.cancelled.append(opened)
 
-    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+    def confirm_responses(self, opened: OpenRequest, count: int) -> None:
         assert opened in self.opened
         self.confirmed.append(count)
 

@@ -129,7 +129,7 @@ class EnsembleRequest:
 
     # -- `engine.open_request.Holder` -----------------------------------------------------------------------
 
-    def cancel(self, _: OpenRequest) -> None:
+    def cancel_request(self, _: OpenRequest) -> None:
         self._do(self._machine.cancel())
 
     def reject_waiting(self, _: OpenRequest, error: NaiadError) -> None:
@@ -141,12 +141,12 @@ class EnsembleRequest:
     def waits_of(self, _: OpenRequest) -> Events:
         return [servers for step in self._step_requests.values() for servers in step.waits()]
 
-    def confirm_sent(self, _: OpenRequest, count: int) -> None:
+    def confirm_responses(self, _: OpenRequest, count: int) -> None:
         self._do(self._machine.on_responses_consumed(count))
 
     def drop_responses(self, opened: OpenRequest) -> None:
         opened.drops_responses = True
-        self.confirm_sent(opened, _ALL_RESPONSES)
+        self.confirm_responses(opened, _ALL_RESPONSES)
 
     # -- callbacks of steps -------------------------------------------------------------------------------------
 

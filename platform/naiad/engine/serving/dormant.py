@@ -175,7 +175,7 @@ class DormantVersion:
             timer.cancel()
             self._answer(opened, error)
 
-    def cancel(self, opened: OpenRequest) -> None:
+    def cancel_request(self, opened: OpenRequest) -> None:
         self.reject_waiting(opened, NaiadError("Request was cancelled", code=Code.CANCELLED))
 
     def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
@@ -191,7 +191,7 @@ class DormantVersion:
         """See `Holder`. Guests that are being started will take the request."""
         return ((),)
 
-    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+    def confirm_responses(self, opened: OpenRequest, count: int) -> None:
         """Nothing: it has no response."""
 
     def drop_responses(self, opened: OpenRequest) -> None:

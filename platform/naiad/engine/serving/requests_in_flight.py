@@ -232,7 +232,7 @@ class RequestsInFlight:
     def has(self, pending: OpenRequest) -> bool:
         return self._pending.get(pending.key) is pending
 
-    def cancel(self, pending: OpenRequest) -> None:
+    def cancel_request(self, pending: OpenRequest) -> None:
         if not self.has(pending):
             return
         pending.is_cancelled = True
@@ -246,7 +246,7 @@ class RequestsInFlight:
             is_cancelled = error.code is Code.CANCELLED
             self.fail([pending], error, FailureReason.CANCELED if is_cancelled else FailureReason.OTHER)
 
-    def confirm_sent(self, pending: OpenRequest, count: int) -> None:
+    def confirm_responses(self, pending: OpenRequest, count: int) -> None:
         pending.on_responses_sent(count)
 
     def drop_responses(self, pending: OpenRequest) -> None:

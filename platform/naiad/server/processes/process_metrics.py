@@ -30,33 +30,25 @@ def process_families(number: int, count: ConnectionCount, memory: RequestMemory,
 
     Number 0 is the coordinator. *requests* is how many it has submitted whose last response it does not have.
     """
-    label = {"process": str(number)}
+
+    def family(name: str, description: str, value: float, kind: MetricType = MetricType.GAUGE) -> Family:
+        return Family(name, description, kind, [Sample({"process": str(number)}, value)])
+
+    of = "of a process of the server"
     return [
         *connection_families(count),
         *request_memory_families(memory),
-        Family(
-            "naiad_process_cpu_seconds_total",
-            "CPU time of a process of the server",
-            MetricType.COUNTER,
-            [Sample(label, time.process_time())],
-        ),
-        Family(
-            "naiad_process_memory_bytes",
-            "Resident memory of a process of the server",
-            MetricType.GAUGE,
-            [Sample(label, psutil.Process().memory_info().rss)],
-        ),
-        Family(
+        family("naiad_process_cpu_seconds_total", f"CPU time {of}", time.process_time(), MetricType.COUNTER),
+        family("naiad_process_memory_bytes", f"Resident memory {of}", psutil.Process().memory_info().rss),
+        family(
             "naiad_process_connections",
-            "Number of open client connections of a process of the server, without those for metrics",
-            MetricType.GAUGE,
-            [Sample(label, count.open)],
+            f"Number of open client connections {of}, without those for metrics",
+            count.open,
         ),
-        Family(
+        family(
             "naiad_process_requests_in_flight",
-            "Number of inference requests of a process of the server without their last response",
-            MetricType.GAUGE,
-            [Sample(label, requests)],
+            f"Number of inference requests {of} without their last response",
+            requests,
         ),
     ]
 

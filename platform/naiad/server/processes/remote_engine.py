@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from naiad.config.model.model_config import freeze
+from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.text import parse_mapping
 from naiad.core.errors import NaiadError
 from naiad.engine.open_request import OpenRequest
@@ -31,7 +31,6 @@ from naiad.server.processes.messages import FrameKind, GuestCaller, Origin, Trac
 from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
 from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.request_link import KnownRoute
-from naiad.server.processes.step_target import StepTarget
 
 # What the coordinator calls here also while a call to it blocks: what the answer refers to, what comes with a
 # descriptor, which are taken in their order, and changes of regions, which the next request may name.
@@ -45,6 +44,22 @@ _URGENT = frozenset(
 
 def _is_urgent(kind: int, payload: Payload) -> bool:
     return kind == FrameKind.RESULT or (kind == FrameKind.CALL and unpack(payload).name in _URGENT)
+
+
+class _StepTarget:
+    """What a step's requests go to; implements `Target`. Clients' requests alone are executed here."""
+
+    direct = None
+    device = 0
+    gpus = None
+    open_sequences = 0
+    reason = ""
+
+    def __init__(self, route: VersionRoute, config: ModelConfig, accept: Callable[[OpenRequest], None]) -> None:
+        self.config = config
+        self.number = route.number
+        self.metadata = route.metadata
+        self.accept = accept
 
 
 class RemoteEngine:
@@ -226,7 +241,7 @@ class RemoteEngine:
         if known.target is None:
             route, replica = _route_of(known), known.replica
             config = freeze(parse_mapping(route.config, name)) if replica is None else replica.config
-            known.target = StepTarget(route, config, self._submit_step)
+            known.target = _StepTarget(route, config, self._submit_step)
         return known.target
 
     def _known_route(self, name: str, version: int) -> KnownRoute:

@@ -15,7 +15,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 from naiad.core.errors import ModelError, NaiadError
 from naiad.engine.calls.model_calls import CallId, ModelCalls, rejection
@@ -32,11 +32,7 @@ from naiad.server.processes.traces import RemoteTrace
 _LASTING_SECONDS = 0.05
 
 
-class Notify(Protocol):
-    """Sends something to the process at the other end of the link."""
-
-    def __call__(self, name: str, *arguments: Any) -> None:
-        """Send *arguments*, which can be pickled."""
+Notify: TypeAlias = Callable[..., None]  # see `RemoteCalls.notify`
 
 
 class IdleReplica(Protocol):

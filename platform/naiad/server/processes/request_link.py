@@ -22,6 +22,7 @@ from naiad_stub.segment import Segment
 
 from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.engine.open_request import Events, OpenRequest
+from naiad.engine.served import Target
 from naiad.guests.memory.instance import COPY_LIMIT
 from naiad.guests.memory.tracking import track
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE, InputCopy, UnsentFrames
@@ -64,7 +65,6 @@ from naiad.server.processes.messages import (
 )
 from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.region_use import split_regions
-from naiad.server.processes.step_target import StepTarget
 from naiad.server.processes.traces import TimedSink
 
 logger = logging.getLogger("naiad.frontends")
@@ -105,7 +105,7 @@ class KnownRoute:
     part: InputPart | None = None  # this process's part of its segment of inputs
     replica: OwnReplica | None = None  # what executes requests to it here
     route: VersionRoute | None = None  # None where it was not found by a name
-    target: StepTarget | None = None  # what steps of ensembles go to here; None before the first one
+    target: Target | None = None  # what steps of ensembles go to here; None before the first one
     templates: dict[Hashable, _KnownTemplate] = field(default_factory=dict)  # of requests, by layout key
 
 
@@ -308,7 +308,7 @@ class RequestLink:
             raise
         # What was done with it where it was before, or while it waited, the other process has to know, too.
         if opened.is_cancelled:
-            self.cancel(opened)
+            self.cancel_request(opened)
         if opened.drops_responses:
             self.drop_responses(opened)
 
@@ -403,7 +403,7 @@ class RequestLink:
         if self._link is not None and opened.key not in self._copied:
             self._link.send(wire.frame(kind, NUMBER.pack(opened.key)))
 
-    def cancel(self, opened: OpenRequest) -> None:
+    def cancel_request(self, opened: OpenRequest) -> None:
         if self._has(opened):
             opened.is_cancelled = True
             self._act(opened, FrameKind.CANCEL)
@@ -414,7 +414,7 @@ class RequestLink:
             opened.drops_responses = True
             self._act(opened, FrameKind.DROP_RESPONSES)
 
-    def confirm_sent(self, opened: OpenRequest, count: int) -> None:
+    def confirm_responses(self, opened: OpenRequest, count: int) -> None:
         if self._has(opened) and self._link is not None:
             self._link.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(opened.key, count)))
 
@@ -627,7 +627,7 @@ class RequestLink:
         except Exception as error:  # noqa: BLE001 - a sink may raise anything; it is logged
             of = response or opened.request
             end_failed_sink(opened.sink, error, (of.model_name, of.model_version, of.request_id))
-            self.cancel(opened)
+            self.cancel_request(opened)
             self.drop_responses(opened)
             self._remove(opened.key)
             final = True

@@ -10,24 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from naiad.core.errors import NaiadError
 from naiad.frontends.regions import ClientRegions, CudaRegion, Region, RegionPart, in_use
 from naiad.server.processes.remote_engine import RemoteEngine
 
-
-class FrontendProcesses(Protocol):
-    """The processes beside the coordinator, as the coordinator's registry needs them."""
-
-    def broadcast(self, name: str, *arguments: Any) -> None:
-        """Call a service of all of them."""
-
-    async def wait_sent(self) -> None:
-        """Wait until they can know of what was sent."""
-
-    async def take_regions(self, names: Sequence[str]) -> Sequence[str]:
-        """Have each of them take regions out of its registry; those that one of them uses."""
+if TYPE_CHECKING:  # which the other processes do not have
+    from naiad.server.processes.pool import ProcessPool
 
 
 class SharedRegions:
@@ -36,7 +26,7 @@ class SharedRegions:
     Its own registry changes last, in one step: its requests never see a region that may come back.
     """
 
-    def __init__(self, regions: ClientRegions, processes: FrontendProcesses) -> None:
+    def __init__(self, regions: ClientRegions, processes: ProcessPool) -> None:
         self._regions = regions
         self._processes = processes
         self._changing = asyncio.Lock()

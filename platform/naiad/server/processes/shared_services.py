@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from naiad.core.logs import ActiveLog, LogSettings
 from naiad.engine.facade import EngineFacade
@@ -13,21 +13,14 @@ from naiad.protocol.model_metrics import ModelMetricFamily
 from naiad.server.processes.messages import TracedArrival
 from naiad.server.processes.remote_engine import RemoteEngine
 
-
-class OtherProcesses(Protocol):
-    """The other processes, as the coordinator's log needs them."""
-
-    def broadcast(self, name: str, *arguments: Any) -> None:
-        """Call a service of all of them."""
-
-    async def wait_sent(self) -> None:
-        """Wait until they can know of it."""
+if TYPE_CHECKING:  # which the other processes do not have
+    from naiad.server.processes.pool import ProcessPool
 
 
 class SharedLog:
     """Implements `ServerLog` in the coordinator: changes its own log, and has the other processes change theirs."""
 
-    def __init__(self, log: ActiveLog, processes: OtherProcesses) -> None:
+    def __init__(self, log: ActiveLog, processes: ProcessPool) -> None:
         self._log = log
         self._processes = processes
         self.is_verbose = log.is_verbose

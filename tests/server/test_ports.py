@@ -12,7 +12,7 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.getopt import split_arguments
 from naiad.config.server.options import SERVER_FLAGS, ServerOptions
 from naiad.core.errors import OptionError
-from naiad.server.processes.ports import require_free_ports
+from naiad.server.ports import require_free_ports
 
 FREE = {"http": "--http-port=0", "grpc": "--grpc-port=0", "metrics": "--metrics-port=0"}
 
