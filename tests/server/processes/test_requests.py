@@ -208,7 +208,7 @@ async def test_a_request_that_cannot_be_read_is_rejected(pair: Pair, caplog: pyt
     await pair.settle(lambda: len(pair.engine.submitted) == 2)
     unknown = SHORT_REQUEST.pack(first_number := 1, 99, -1, 0, 0)
     pair.link.send(wire.frame(FrameKind.SHORT_REQUEST, unknown))
-    full = FullRequest(second.key, 99, request(SILENT), (None,), -1, 0, None)
+    full = FullRequest(second.key, 99, "", {}, (0, 0, 0, 0), (None,), -1, 0, {}, None)
     pair.link.send(pack(FrameKind.REQUEST, full))
     await pair.settle(lambda: first.responses and rejectable.rejections)
     (response,) = first.responses

@@ -13,6 +13,7 @@ import copyreg
 import pickle
 import struct
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,7 @@ from naiad_stub import wire
 
 from naiad.core.errors import NaiadError
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferRequest, InferResponse, StringScan
+from naiad.protocol.inference import Parameter, StringScan
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.request_plan import offsets_of
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:  # who unpickles a plan imports this module, and needs no conf
     from naiad.config.server.options import ServerOptions
     from naiad.core.logs import LogSettings
 
+# What a request says of its place among others, in the order in which `InferRequest` has it after the parameters.
+scheduling_of = attrgetter("correlation_id", "flags", "priority", "timeout_us")
 MAX_FRAME = 0xFFFFFFFF  # the longest payload, of a body that found no room in a segment
 
 
@@ -164,10 +167,13 @@ class FullRequest(NamedTuple):
 
     number: int
     template: int
-    request: InferRequest  # without what the template has, and without references to memory
+    request_id: str
+    parameters: Mapping[str, Parameter]
+    scheduling: tuple[int | str, int, int, int]  # see `scheduling_of`
     scans: tuple[StringScan | None, ...]
     place: int
     size: int
+    propagated: Mapping[str, str]
     origin: Origin | None
     needs_idle: bool = False  # it is a call, which only an idle instance may take
     is_traced: bool = False  # whether it is traced where it comes from
@@ -180,11 +186,15 @@ class FullResponse(NamedTuple):
 
     number: int
     final: bool
-    response: InferResponse  # without its outputs
+    model_name: str
+    model_version: int
+    request_id: str
     # Name, datatype, shape, bytes, and where they are if they do not follow.
     outputs: tuple[tuple[str, Datatype, tuple[int, ...], int, tuple[int, int] | None], ...]
     size: int
     token: int
+    parameters: Mapping[str, Parameter]
+    error: NaiadError | None
 
 
 class ResponseLayout(NamedTuple):

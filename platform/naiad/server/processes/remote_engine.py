@@ -170,14 +170,13 @@ class RemoteEngine:
     def submit(self, request: InferRequest, sink: Sink, arrival: TracedArrival | None = None) -> OpenRequest:
         """See `EngineFacade`; traced with *arrival*. What only the coordinator can reject is answered to the sink."""
         opened = OpenRequest(request, sink)
+        known = self._known_route(request.model_name, request.model_version)
         if arrival is not None:
             opened.origin = Origin(arrival)
-        elif request.device is None:
-            known = self._known_route(request.model_name, request.model_version)
-            if self._send_near(self._process_for(known), known, opened):
-                self.replicas.received += 1
-                return opened
-        self._send(opened)
+        elif request.device is None and self._send_near(self._process_for(known), known, opened):
+            self.replicas.received += 1
+            return opened
+        self.requests.send_request(opened, known)
         return opened
 
     def _submit_step(self, opened: OpenRequest) -> None:
@@ -188,7 +187,7 @@ class RemoteEngine:
         process = None if self.replicas.is_exiting and known.replica is not None else self._process_for(known)
         if not self._send_near(process, known, opened):
             self.replicas.received -= 1  # the coordinator counts what comes to it
-            self._send(opened)
+            self.requests.send_request(opened, known)
 
     def _process_for(self, known: KnownRoute) -> int | None:
         """The process that a request is to go to; None for this one."""

@@ -12,7 +12,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
@@ -61,6 +61,7 @@ from naiad.server.processes.messages import (
     VersionRoute,
     input_offsets,
     pack_before,
+    scheduling_of,
     unpack,
 )
 from naiad.server.processes.own_replicas import OwnReplica
@@ -73,7 +74,6 @@ _LARGEST_NUMBER = 0xFFFFFFFF  # of a request
 _MAX_TEMPLATES = 4096
 _MAX_TEMPLATE_BYTES = 1 << 20  # bytes of the names in templates, of tensors that the model may not have
 _NO_TOKEN = 0
-_HERE_ALONE: Any = {"layout_key": None, "trace": None, "place": None, "device": None}  # what only this process has
 
 
 class _KnownTemplate(NamedTuple):
@@ -288,10 +288,13 @@ class RequestLink:
                 message = FullRequest(
                     number,
                     template.number,
-                    replace(request, inputs=(), requested_outputs=(), reader=0, **_HERE_ALONE),
+                    request.request_id,
+                    dict(request.parameters),
+                    scheduling_of(request),
                     tuple([tensor.strings for tensor in request.inputs]),
                     place,
                     data_size,
+                    dict(request.propagated),
                     opened.origin,
                     opened.needs_idle,
                     request.trace is not None,
@@ -602,8 +605,7 @@ class RequestLink:
     def _on_full_response(self, payload: Payload) -> None:
         full: FullResponse = unpack(payload)
         opened = self._find(full.number, final=full.final)
-        response = full.response
-        if opened is None or (opened.drops_responses and response.error is None):
+        if opened is None or (opened.drops_responses and full.error is None):
             self._drop(opened, full.token, final=full.final)
             return
         outputs = []
@@ -617,7 +619,8 @@ class RequestLink:
                 position += size
             else:
                 outputs.append(OutputTensor(name, datatype, shape, next(buffers)))
-        response.outputs = outputs
+        of = full.model_name, full.model_version, full.request_id
+        response = InferResponse(*of, outputs, full.parameters or NO_PARAMETERS, full.error)
         self._pass_on(opened, response, final=full.final)
 
     def _pass_on(self, opened: OpenRequest, response: InferResponse | None, *, final: bool) -> None:

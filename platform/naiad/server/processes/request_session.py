@@ -11,7 +11,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
 
 import orjson
@@ -31,6 +30,7 @@ from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import device_bytes
 from naiad.protocol.inference import (
     NO_HEADERS,
+    NO_PARAMETERS,
     Buffer,
     InferRequest,
     InferResponse,
@@ -352,16 +352,25 @@ class RequestSession:
         if found is None:
             self._refuse(full.number)
             return
-        request = full.request
-        request.requested_outputs = template.outputs
-        request.inputs, request.place = found
-        for tensor, scan in zip(request.inputs, full.scans, strict=True):
+        inputs, place = found
+        for tensor, scan in zip(inputs, full.scans, strict=True):
             tensor.strings = scan
+        request = InferRequest(
+            template.model_name,
+            template.model_version,
+            inputs,
+            full.request_id,
+            template.outputs,
+            full.parameters or NO_PARAMETERS,
+            *full.scheduling,
+            place=place,
+            propagated=full.propagated,
+        )
         if full.regions is not None:  # whose layout is not that of the template
             assert self._find_part is not None
             request.place = None
             try:
-                request.device = join_regions(request.inputs, full.regions, self._find_part)
+                request.device = join_regions(inputs, full.regions, self._find_part)
             except NaiadError as error:
                 self._reject(full.number, error)
                 return
@@ -554,8 +563,8 @@ class RequestSession:
         parts = [data for data, place in zip(found, places, strict=True) if place is None]
         size = sum(map(len, parts))
         token = self._lend(response) if any(places) else 0
-        plain = replace(response, outputs=(), layout=None, is_on_device=False)
-        message = FullResponse(number, final, plain, outputs, size, token)
+        of = response.model_name, response.model_version, response.request_id
+        message = FullResponse(number, final, *of, outputs, size, token, dict(response.parameters), response.error)
         assert self._link is not None
         self._link.send_parts([pack_before(FrameKind.FULL_RESPONSE, message, size), *parts])
 
