@@ -16,7 +16,7 @@ from naiad.config.model.model_config import ModelConfig
 from naiad.config.model.parameters import modules_to_prewarm, or_default
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Flag, Kind
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of, own_option, own_switch
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
 from naiad.engine.lifecycle.placement import (
@@ -33,12 +33,7 @@ from naiad.models.repository.layout import ModelFiles, available_versions, model
 from naiad.models.repository.read import read_frozen_config
 from naiad.models.repository.repositories import Repositories, open_repositories_of
 from naiad.models.resolution.decision import Decision, Resolution
-from naiad.models.resolution.explain import (
-    explain_plainly,
-    explain_steps,
-    resolution_as_json,
-    steps_as_json,
-)
+from naiad.models.resolution.explain import explain_plainly, explain_steps, resolution_as_json, steps_as_json
 from naiad.models.resolution.preparation import check_interpreter, prepare_environment
 from naiad.models.resolution.resolve import resolution_settings, resolve
 
@@ -56,7 +51,7 @@ _REPOSITORY = "model-repository"
 class ExplainOptions:
     """The flags of `naiad explain`."""
 
-    prepares: bool = own_option("prepare", "Prepare the environment, too, and show its contents.", Kind.NOTHING)
+    prepares: bool = own_switch("prepare", "Prepare the environment, too, and show its contents.")
     version: int | None = own_option(
         "version", "Explain this version; default: all versions that a server would load.", Kind.INTEGER
     )

@@ -10,13 +10,12 @@ from typing import Any
 
 import orjson
 
-from naiad.config.server.flag import Kind
-from naiad.config.server.option_group import own_option
+from naiad.config.server.option_group import own_switch
 
 
 def json_option() -> Any:
     """The field of an option group for the flag `--json`, of commands that accept the server's flags."""
-    return own_option("json", "Print one JSON object.", Kind.NOTHING)
+    return own_switch("json", "Print one JSON object.")
 
 
 def print_json(document: Any, *, is_indented: bool = True) -> None:

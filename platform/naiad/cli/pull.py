@@ -15,8 +15,7 @@ from naiad.cli.command_line import CommandLine, run_command, server_flag, store_
 from naiad.cli.json_output import json_option, print_json
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import UsageError
-from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of, own_option, own_path
 from naiad.core.errors import RegistryError
 from naiad.core.quantities import size_text
 from naiad.environments.progress import default_reporter
@@ -34,9 +33,7 @@ _PROGRAM = "naiad pull oci://REGISTRY/NAME:TAG"
 class PullOptions:
     """The flags of `naiad pull`."""
 
-    output: Path | None = own_option(
-        "output", "Folder to write the repository into, too; it must not exist.", read=FlagValues.path
-    )
+    output: Path | None = own_path("output", "Folder to write the repository into, too; it must not exist.")
     models: list[str] = own_option("model", "Pull this model with what it needs; default: all.", repeatable=True)
     is_json: bool = json_option()
 

@@ -15,7 +15,7 @@ from naiad.cli.http_reading import DEFAULT_URL, HttpStatusError, ServerAddress, 
 from naiad.cli.json_output import json_option, print_json
 from naiad.config.server.flag import Kind
 from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of, own_option, own_path, own_switch
 from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.load import LoadResult, LoadTarget, run_load, run_paced_load
@@ -43,7 +43,7 @@ class BenchOptions:
     """The flags of `naiad bench`."""
 
     url: str = own_option("url", f"The server, as the argument; default: {DEFAULT_URL}, with --grpc {_GRPC_URL}.")
-    uses_grpc: bool = own_option("grpc", "Use gRPC; needs grpcio (naiad[remote]).", Kind.NOTHING)
+    uses_grpc: bool = own_switch("grpc", "Use gRPC; needs grpcio (naiad[remote]).")
     concurrencies: tuple[int, ...] = own_option(
         "concurrency", "Requests in flight, one load for each number.", default="1,4,16", read=parse_numbers
     )
@@ -64,7 +64,7 @@ class BenchOptions:
         "version", "Version of the model; default: the highest.", Kind.INTEGER, read=FlagValues.text
     )
     headers: list[str] = own_option("header", "Header of HTTP requests: NAME:VALUE.", repeatable=True)
-    csv: Path | None = own_option("csv", "File to write the figures of all loads into, as CSV.", read=FlagValues.path)
+    csv: Path | None = own_path("csv", "File to write the figures of all loads into, as CSV.")
     is_json: bool = json_option()
 
 

@@ -14,9 +14,8 @@ from naiad.cli.json_output import json_option, print_json
 from naiad.cli.serve import with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
-from naiad.config.server.flag import Kind, UsageError
-from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.flag import UsageError
+from naiad.config.server.option_group import flags_of, own_option, own_path, own_switch
 from naiad.core.errors import BundleError
 from naiad.core.quantities import counted, size_text
 from naiad.environments.archives.manifest import host_platform
@@ -33,21 +32,15 @@ _PROGRAM = "naiad bundle --output=FILE"
 class BundleOptions:
     """The flags of `naiad bundle`."""
 
-    archive: Path | None = own_option("output", "Archive to write: .tar.zst or .tar.gz.", read=FlagValues.path)
-    layout: Path | None = own_option(
-        "oci", "Folder to write an OCI image layout into, instead of or beside the archive.", read=FlagValues.path
-    )
-    base: Path | None = own_option(
-        "base", "OCI image layout to build the image on; default: this machine's libraries.", read=FlagValues.path
-    )
+    archive: Path | None = own_path("output", "Archive to write: .tar.zst or .tar.gz.")
+    layout: Path | None = own_path("oci", "Folder to write an OCI image layout into, instead of or beside the archive.")
+    base: Path | None = own_path("base", "OCI image layout to build the image on; default: this machine's libraries.")
     name: str = own_option("name", "Name of the bundle; default: the archive's name.")
     packages: list[str] = own_option(
         "with", "Additional package of the server's interpreter to include.", repeatable=True
     )
-    replaces: bool = own_option("force", "Replace an existing archive or layout.", Kind.NOTHING)
-    verified: Path | None = own_option(
-        "verify", "Check the files of this unpacked bundle; write nothing.", read=FlagValues.path
-    )
+    replaces: bool = own_switch("force", "Replace an existing archive or layout.")
+    verified: Path | None = own_path("verify", "Check the files of this unpacked bundle; write nothing.")
     is_json: bool = json_option()
 
 

@@ -13,7 +13,7 @@ from naiad.cli.json_output import json_option, print_json
 from naiad.cli.serve import log_settings, open_log
 from naiad.config.server.command_line import read_options
 from naiad.config.server.flag import Kind
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of, own_option, own_switch
 from naiad.core.errors import OptionError
 from naiad.core.quantities import counted
 from naiad.environments.progress import default_reporter
@@ -36,16 +36,10 @@ class DoctorOptions:
 
     models: list[str] = own_option("model", "Examine this model; default: all models.", repeatable=True)
     is_json: bool = json_option()
-    is_strict: bool = own_option("strict", "Exit with 1 for warnings, too.", Kind.NOTHING)
-    with_notes: bool = own_option(
-        "notes", "Print notes, too: missing things that the code can do without.", Kind.NOTHING
-    )
-    leaves_packed: bool = own_option(
-        "leave-packed", "Unpack no archives; skip the checks that need that.", Kind.NOTHING
-    )
-    with_migration: bool = own_option(
-        "from-triton", "Print a checklist for a repository that Triton has served.", Kind.NOTHING
-    )
+    is_strict: bool = own_switch("strict", "Exit with 1 for warnings, too.")
+    with_notes: bool = own_switch("notes", "Print notes, too: missing things that the code can do without.")
+    leaves_packed: bool = own_switch("leave-packed", "Unpack no archives; skip the checks that need that.")
+    with_migration: bool = own_switch("from-triton", "Print a checklist for a repository that Triton has served.")
     assumed_gpus: int | None = own_option(
         "assume-gpus", "Examine for a machine with so many GPUs; default: those of this one.", Kind.INTEGER, low=0
     )

@@ -20,7 +20,7 @@ from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
 from naiad.config.server.flag import UsageError
 from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of, own_option, own_path
 from naiad.core.errors import BundleError
 from naiad.core.quantities import size_text
 from naiad.environments.archives.manifest import host_platform
@@ -45,9 +45,7 @@ class PushOptions:
     keys: tuple[Path, ...] = own_option(
         "key", "Private key to sign with (`naiad env keygen`).", repeatable=True, read=FlagValues.paths
     )
-    base: Path | None = own_option(
-        "base", "OCI image layout to put the layers on; KServe's modelcars need a shell.", read=FlagValues.path
-    )
+    base: Path | None = own_path("base", "OCI image layout to put the layers on; KServe's modelcars need a shell.")
     is_json: bool = json_option()
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from naiad.cli.command_line import CommandLine, run_command
 from naiad.config.server.flag import Kind, UsageError, format_flag
-from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of, own_option, own_path, own_switch
 from naiad.core.errors import DeploymentError
 from naiad_operations.cli.deploy import with_absolute_path, write_output
 from naiad_operations.deploy.ray_service import RAY_VERSION, RayServing, describe_serving, ray_service, serve_config
@@ -52,8 +51,8 @@ class RayOptions:
     )
     models_claim: str = own_option("models-claim", "PersistentVolumeClaim with the folders of the repositories (yaml).")
     memory: str = own_option("memory", "Memory of each pod with a server (yaml).", default="4Gi")
-    output: Path | None = own_option("output", "File to write; default: standard output (yaml).", read=FlagValues.path)
-    replaces: bool = own_option("force", "Replace an existing file (yaml).", Kind.NOTHING)
+    output: Path | None = own_path("output", "File to write; default: standard output (yaml).")
+    replaces: bool = own_switch("force", "Replace an existing file (yaml).")
 
 
 OWN_FLAGS = flags_of("Ray (also takes all flags of the server; the servers start with them)", RayOptions)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from naiad.config.server.flag import Kind
-from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.option_group import own_option
+from naiad.config.server.option_group import own_option, own_path, own_switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +16,8 @@ class DeployOptions:
     name: str = own_option(
         "name", "Name of the unit, the service, the image or the Kubernetes objects.", default="naiad"
     )
-    output: Path | None = own_option("output", "File to write; default: standard output.", read=FlagValues.path)
-    replaces: bool = own_option("force", "Replace an existing file.", Kind.NOTHING)
+    output: Path | None = own_path("output", "File to write; default: standard output.")
+    replaces: bool = own_switch("force", "Replace an existing file.")
     memory: str = own_option("memory", "Memory limit: 8G (systemd, compose), 8Gi.")
     cpus: str = own_option("cpus", "CPU limit.")
     gpus: int = own_option("gpus", "Number of GPUs; systemd: 1 makes devices visible.", Kind.INTEGER, "0", low=0)
@@ -50,34 +49,26 @@ class DeployOptions:
     target_pending: int = own_option(
         "target-pending", "Pending requests of each pod at which one is added.", Kind.INTEGER, "8", low=1
     )
-    uses_keda: bool = own_option(
-        "keda",
-        "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace.",
-        Kind.NOTHING,
+    uses_keda: bool = own_switch(
+        "keda", "Scale with KEDA instead of a HorizontalPodAutoscaler; needs --prometheus-url and --namespace."
     )
     prometheus: str = own_option("prometheus-url", "Prometheus that KEDA queries.")
-    has_monitor: bool = own_option(
-        "pod-monitor", "Add a PodMonitor of the Prometheus operator (kubernetes).", Kind.NOTHING
-    )
-    has_policy: bool = own_option(
-        "network-policy", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes).", Kind.NOTHING
+    has_monitor: bool = own_switch("pod-monitor", "Add a PodMonitor of the Prometheus operator (kubernetes).")
+    has_policy: bool = own_switch(
+        "network-policy", "Add a NetworkPolicy: only pods of the same namespace may connect (kubernetes)."
     )
     allowed: list[str] = own_option(
         "allow-namespace", "Namespace that may connect, too; implies --network-policy.", repeatable=True
     )
-    no_surge: bool = own_option(
-        "no-surge",
-        "A new release stops each pod before it starts the next: for the last GPU (kubernetes).",
-        Kind.NOTHING,
+    no_surge: bool = own_switch(
+        "no-surge", "A new release stops each pod before it starts the next: for the last GPU (kubernetes)."
     )
     models_claim: str = own_option("models-claim", "PersistentVolumeClaim with the repositories (kubernetes).")
     store_claim: str = own_option("store-claim", "PersistentVolumeClaim for the store; default: an emptyDir.")
     uid: int | None = own_option("uid", "User id to run as; default: the image's user.", Kind.INTEGER, low=1)
-    is_for_cluster: bool = own_option("cluster", "Write a ClusterServingRuntime (kserve).", Kind.NOTHING)
+    is_for_cluster: bool = own_switch("cluster", "Write a ClusterServingRuntime (kserve).")
     storage_uri: str = own_option("storage-uri", "Add an InferenceService of these models (kserve).")
-    is_standard: bool = own_option(
-        "standard", "The InferenceService uses Deployments instead of Knative (kserve).", Kind.NOTHING
-    )
+    is_standard: bool = own_switch("standard", "The InferenceService uses Deployments instead of Knative (kserve).")
     canary_percent: int | None = own_option(
         "canary-percent", "Share of the requests for the newest revision (kserve).", Kind.INTEGER, low=0, high=100
     )

@@ -16,8 +16,7 @@ from naiad.cli.http_reading import HttpStatusError, ServerAddress
 from naiad.cli.json_output import json_option, print_json
 from naiad.config.model.text import parse_mapping, parse_text
 from naiad.config.server.flag import Kind, format_flag
-from naiad.config.server.flag_values import FlagValues
-from naiad.config.server.option_group import flags_of, own_option
+from naiad.config.server.option_group import flags_of, own_option, own_path, own_switch
 from naiad.core.errors import NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.command import parse_numbers
@@ -54,8 +53,8 @@ class TuneOptions:
         "Limits of latency, such as p95<20ms; the highest rate within them is sought.",
         read=lambda values, name: parse_objective(values.text(name)),
     )
-    output: Path | None = own_option("output", "Folder to write; default: tune-MODEL.", read=FlagValues.path)
-    replaces: bool = own_option("force", "Write into a folder that exists.", Kind.NOTHING)
+    output: Path | None = own_path("output", "Folder to write; default: tune-MODEL.")
+    replaces: bool = own_switch("force", "Write into a folder that exists.")
     concurrencies: tuple[int, ...] = own_option(
         "concurrency",
         "Requests in flight, one load for each number.",

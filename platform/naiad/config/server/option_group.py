@@ -46,7 +46,10 @@ def option(
     return field(metadata={_FLAGS: (flag,), _READ: lambda values: reader(values, name)})
 
 
-own_option = partial(option, own=True)  # a field that a flag sets which Triton does not have
+# Fields that flags set which Triton does not have: of any kind, of flags without a value, and of names of files.
+own_option = partial(option, own=True)
+own_switch = partial(option, kind=Kind.NOTHING, own=True)
+own_path = partial(option, read=FlagValues.path, own=True)
 
 
 def combined(read: Callable[[FlagValues], object], *flags: Flag) -> Any:

@@ -41,7 +41,7 @@ from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.guest_user import GuestUser, GuestUserRange, parse_guest_user
 from naiad.config.server.hardened import Hardening
 from naiad.config.server.metrics_options import MetricsConfig, parse_metrics_config
-from naiad.config.server.option_group import combined, flags_of, option, own_option
+from naiad.config.server.option_group import combined, flags_of, option, own_option, own_path, own_switch
 from naiad.config.server.store_location import StoreLocation, find_store, guest_directory
 from naiad.config.server.trace_options import TraceConfig, parse_trace_config
 from naiad.config.server.web_pages import parse_allowed_hosts, parse_allowed_origins
@@ -323,8 +323,8 @@ class ModelOptions:
     load_retry_count: int = option(
         "model-load-retry-count", "How often a failed load is tried again.", _INT, "0", low=0
     )
-    requires_signature: bool = own_option(
-        "require-signature", "Accept models only if a key of --env-trust signed them (`naiad push --key`).", _NONE
+    requires_signature: bool = own_switch(
+        "require-signature", "Accept models only if a key of --env-trust signed them (`naiad push --key`)."
     )
     is_namespaced: bool = option("model-namespacing", "Make each repository a namespace of names.", _BOOL, "false")
 
@@ -480,14 +480,14 @@ class OpenAiOptions:
     default_max_tokens: int | None = own_option(
         "openai-default-max-tokens", "Else 16, and for chats what fits.", _INT, low=1
     )
-    chat_template: Path | None = own_option(
-        "openai-chat-template", "Jinja template for models without an input messages.", read=FlagValues.path
+    chat_template: Path | None = own_path(
+        "openai-chat-template", "Jinja template for models without an input messages."
     )
     stored_responses: int = own_option(
         "openai-stored-responses", "Responses of /v1/responses kept in memory; 0: none.", _INT, "1000", low=0
     )
-    serves_metrics: bool = own_option("openai-metrics", "Serve /metrics on the port of /v1 too, with its keys.", _NONE)
-    serves_mcp: bool = own_option("mcp", "Serve models as agents' tools at /mcp on the port of /v1.", _NONE)
+    serves_metrics: bool = own_switch("openai-metrics", "Serve /metrics on the port of /v1 too, with its keys.")
+    serves_mcp: bool = own_switch("mcp", "Serve models as agents' tools at /mcp on the port of /v1.")
     mcp_models: tuple[str, ...] = own_option(
         "mcp-models", "The models that are tools, by commas; all unless given.", read=_comma_separated
     )
@@ -594,9 +594,7 @@ class EnvironmentOptions:
     directories: tuple[Path, ...] = own_option(
         "env-directory", "Directory of env://NAME; repeatable.", repeatable=True, read=_absolute_paths
     )
-    trusted_keys: Path | None = own_option(
-        "env-trust", "File of public keys; environments need a signature by one.", read=FlagValues.path
-    )
+    trusted_keys: Path | None = own_path("env-trust", "File of public keys; environments need a signature by one.")
     require_digest: bool = own_option(
         "env-require-digest", "Refuse URIs of environments without @sha256.", _BOOL, "false"
     )
@@ -614,7 +612,7 @@ class EnvironmentOptions:
         repeatable=True,
         read=_absolute_paths,
     )
-    is_offline: bool = own_option("offline", "Download nothing for environments.", _NONE)
+    is_offline: bool = own_switch("offline", "Download nothing for environments.")
 
     @property
     def store(self) -> Path:
