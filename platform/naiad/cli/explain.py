@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,8 +77,9 @@ def _explain_line(line: CommandLine, own: ExplainOptions) -> int:
     options = read_options([*place, *line.server], environ=os.environ)
     try:
         # Preparing an environment may take minutes, so its progress is shown.
-        with open_log(replace(log_settings(options), info=own.prepares)):
-            _explain(model, options, own)
+        log = open_log(replace(log_settings(options), info=own.prepares))
+        with log, closing(open_repositories_of(options)) as repositories:
+            _explain(_find_model(model, repositories), options, own)
     except NaiadError as error:
         decided = error.decided if isinstance(error, ResolutionError) else ()
         steps = [step for step in decided if isinstance(step, Decision)]
@@ -103,15 +105,7 @@ def _model_and_repository(line: CommandLine) -> tuple[str, list[tuple[Flag, str]
     return directory.name, [(server_flag(_REPOSITORY), str(directory.parent))]
 
 
-def _explain(model: str, options: ServerOptions, own: ExplainOptions) -> None:
-    repositories = open_repositories_of(options)
-    try:
-        _explain_files(_find_model(model, repositories), options, own)
-    finally:
-        repositories.close()
-
-
-def _explain_files(files: ModelFiles, options: ServerOptions, own: ExplainOptions) -> None:
+def _explain(files: ModelFiles, options: ServerOptions, own: ExplainOptions) -> None:
     model = files.name
     config = read_frozen_config(files, options.models)
     if config.platform == "ensemble":

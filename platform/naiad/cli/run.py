@@ -95,10 +95,6 @@ class _RunResult:
     responses: list[_PrintedResponse] = field(default_factory=list)
     timings_ms: dict[str, float] = field(default_factory=dict)
 
-    @property
-    def has_failed(self) -> bool:
-        return any(response.error is not None for response in self.responses)
-
 
 # -- the command line -------------------------------------------------------------------------------------------------
 
@@ -130,7 +126,7 @@ def _run(line: CommandLine, own: RunOptions) -> int:
         result = asyncio.run(_load_and_infer(directory, own, options))
         (_print_json if own.is_json else _print_plainly)(result)
         sys.stdout.flush()
-        return EXIT_FAILURE if result.has_failed else 0
+        return EXIT_FAILURE if any(response.error is not None for response in result.responses) else 0
 
 
 class _HiddenFailure(logging.Filter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import replace
 
 from naiad_stub.process_limits import usable_processors
@@ -64,30 +65,25 @@ def examine(
             cannot be written.
     """
     require_proc()
-    repositories = open_repositories_of(options)
-    try:
+    with closing(open_repositories_of(options)) as repositories:
         examination = Examination(tuple(map(str, repositories.locations)))
         examination.findings += examine_store(open_store(options.environments.store))
         if examination.count(Severity.ERROR):
             return examination  # without a store, no environment can be prepared
-        context = replace(_context(options, reporter, can_unpack=can_unpack), assumed_gpus=assumed_gpus)
-        library = context.resolution.guest.library_dir
+        context = ExaminationContext(
+            options=options,
+            resolution=resolution_settings(options),
+            environments=EnvironmentManager(
+                options.environments.store, reporter=reporter, policy=store_policy(options), waits=False
+            ),
+            reporter=reporter,
+            can_unpack=can_unpack,
+            assumed_gpus=assumed_gpus,
+        )
         _examine_models(examination, repositories, context, only, on_waiting)
-    finally:
-        repositories.close()
     examination.findings += [*examine_temporary(), *examine_ports(options), *examine_interpreter()]
-    examination.findings += examine_gpus(library)
+    examination.findings += examine_gpus(context.resolution.guest.library_dir)
     return examination
-
-
-def _context(options: ServerOptions, reporter: ProgressReporter, *, can_unpack: bool) -> ExaminationContext:
-    environments = EnvironmentManager(
-        options.environments.store, reporter=reporter, policy=store_policy(options), waits=False
-    )
-    resolution = resolution_settings(options)
-    return ExaminationContext(
-        options=options, resolution=resolution, environments=environments, reporter=reporter, can_unpack=can_unpack
-    )
 
 
 def _examine_models(

@@ -26,12 +26,10 @@ PROCESS_BYTES = 32 << 20  # memory of a further process of the server without co
 
 def examine_ports(options: ServerOptions) -> Iterator[Finding]:
     """Findings about addresses at which the server cannot listen."""
-    for allowed, name, address, port, shared in (
-        (options.http.is_enabled, "http", options.http.address, options.http.port, options.http.reuse_port),
-        (options.grpc.is_enabled, "grpc", options.grpc.address, options.grpc.port, options.grpc.reuse_port),
-        (options.metrics.is_enabled, "metrics", options.metrics.address, options.metrics.port, False),
-    ):
-        problem = _listen_error(address, port) if allowed and port and not shared else None
+    for name, service in (("http", options.http), ("grpc", options.grpc), ("metrics", options.metrics)):
+        address, port = service.address, service.port
+        is_shared = getattr(service, "reuse_port", False)
+        problem = _listen_error(address, port) if service.is_enabled and port and not is_shared else None
         if problem is not None:
             taken = problem.errno == errno.EADDRINUSE
             yield error_finding(
