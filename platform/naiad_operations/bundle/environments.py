@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -40,44 +40,29 @@ class _LaterArchive:
     manifest: Manifest
 
 
+@dataclass(slots=True)
 class BundledEnvironments:
-    """Collects the environments that models and backends name.
+    """Collects the environments that models and backends name."""
 
-    Args:
-        has_own_folders: Whether each archive is in its own folder, with its signature.
-        records: What earlier calls have found out; None for nothing.
-    """
-
-    def __init__(
-        self,
-        scratch: Path,
-        reporter: ProgressReporter,
-        manager: EnvironmentManager,
-        *,
-        signed: bool = False,
-        folder: str = ENVIRONMENTS_FOLDER,
-        has_own_folders: bool = False,
-        is_for_any_platform: bool = False,
-        records: PushRecords | None = None,
-    ) -> None:
-        self._folder = folder
-        self._has_own_folders = has_own_folders
-        self._is_for_any_platform = is_for_any_platform
-        self._scratch = scratch
-        self._reporter = reporter
-        self._manager = manager
-        self._signed = signed
-        self._records = PushRecords(None) if records is None else records
-        self._index = (self._records.folder or scratch) / "index"
-        self._later: dict[Path, _LaterArchive] = {}
-        self._paths: dict[str, str] = {}
-        self._packed: dict[Path, Path] = {}
-        self._digests: dict[Path, str] = {}
-        self.members: dict[str, OutputMember] = {}
-        self.sources: set[Path] = set()
-        self.facts: dict[str, dict[str, str]] = {}  # origin and SHA-256 of each environment, by path in the bundle
-        self.manifests: list[Manifest] = []
-        self.notes: list[str] = []
+    scratch: Path
+    reporter: ProgressReporter
+    manager: EnvironmentManager
+    _: KW_ONLY
+    signed: bool = False
+    folder: str = ENVIRONMENTS_FOLDER
+    has_own_folders: bool = False  # whether each archive is in its own folder, with its signature
+    is_for_any_platform: bool = False
+    records: PushRecords = field(default_factory=lambda: PushRecords(None))  # what earlier calls have found out
+    members: dict[str, OutputMember] = field(default_factory=dict)
+    sources: set[Path] = field(default_factory=set)
+    # Origin and SHA-256 of each environment, by path in the bundle.
+    facts: dict[str, dict[str, str]] = field(default_factory=dict)
+    manifests: list[Manifest] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    _later: dict[Path, _LaterArchive] = field(default_factory=dict)
+    _paths: dict[str, str] = field(default_factory=dict)
+    _packed: dict[Path, Path] = field(default_factory=dict)
+    _digests: dict[Path, str] = field(default_factory=dict)
 
     def add(self, source: Path | EnvironmentSource, origin: str, python: SpecifierSet | None = None) -> str:
         """Collect an environment once; returns its path in the bundle. BundleError for another platform or content."""
@@ -94,21 +79,23 @@ class BundledEnvironments:
     def _collect(self, named: EnvironmentSource, origin: str, python: SpecifierSet | None) -> str:
         archive, label = self._archive(named, origin, python)
         later = self._later.get(archive)
-        digest = self._digests.get(archive) or digest_of(archive, self._index, reporter=self._reporter)
+        digest = self._digests.get(archive) or digest_of(
+            archive, (self.records.folder or self.scratch) / "index", reporter=self.reporter
+        )
         if named.digest and digest != named.digest:
             raise BundleError(
                 f"{origin}: cannot use {label}: its SHA-256 is {digest}, and the configuration requires {named.digest}"
             )
         manifest = read_manifest(archive) if later is None else later.manifest
-        if manifest is not None and manifest.platform != host_platform() and not self._is_for_any_platform:
+        if manifest is not None and manifest.platform != host_platform() and not self.is_for_any_platform:
             raise BundleError(
                 f"{origin}: cannot use the execution environment {label}: it is for {manifest.platform}, and the "
                 f"server of this bundle is for {host_platform()}; make the bundle on a {manifest.platform} machine"
             )
         shown = digest[:_SHOWN_DIGITS]
-        path = f"{self._folder}/{shown}-{archive.name}"
-        if self._has_own_folders:
-            path = f"{self._folder}/{shown}-{archive.name.partition('.')[0]}/{archive.name}"
+        path = f"{self.folder}/{shown}-{archive.name}"
+        if self.has_own_folders:
+            path = f"{self.folder}/{shown}-{archive.name.partition('.')[0]}/{archive.name}"
         if path not in self.members:
             self.members[path] = OutputMember(name=path, source=archive)
             # Only the name of a path: its folders would make bundles of two machines differ.
@@ -119,7 +106,7 @@ class BundledEnvironments:
         if signature.is_file():
             self.members[path + SIGNATURE_SUFFIX] = OutputMember(name=path + SIGNATURE_SUFFIX, source=signature)
             self.sources.add(real_path(signature))
-        elif self._signed:
+        elif self.signed:
             raise BundleError(
                 f"{origin}: cannot use {label}: --env-trust requires signatures, and {signature.name} is missing; "
                 "sign it with `naiad env sign`"
@@ -127,7 +114,7 @@ class BundledEnvironments:
         return path
 
     def _folder_of(self, named: EnvironmentSource, origin: str) -> Path:
-        prefix = self._manager.prepare(named).prefix
+        prefix = self.manager.prepare(named).prefix
         if str(prefix) in _SYSTEM_FOLDERS:
             raise BundleError(
                 f"{origin}: cannot bundle the interpreter {named}: its packages are in {prefix}, with the rest of this "
@@ -138,9 +125,9 @@ class BundledEnvironments:
     def _built(self, named: EnvironmentSource, python: SpecifierSet | None) -> Path:
         """An archive of an environment that a file declares: built from its lock, and packed with its interpreter."""
         assert named.path is not None
-        ready = self._manager.prepare(named, python=python)  # kept while it is packed: it has a lease on the entry
+        ready = self.manager.prepare(named, python=python)  # kept while it is packed: it has a lease on the entry
         if ready.prefix not in self._packed:
-            archive = self._scratch / str(len(self._paths)) / _DECLARED_NAME
+            archive = self.scratch / str(len(self._paths)) / _DECLARED_NAME
             self._pack(ready.prefix, archive, is_checked=True)
             self._packed[ready.prefix] = archive
         if not is_locked(named.path, ready.version):
@@ -154,8 +141,8 @@ class BundledEnvironments:
         """An archive of the environment, and its name for messages; packs folders and downloads URIs."""
         if named.path is None:
             name = named.uri.partition("?")[0].rpartition("/")[2] or "environment"
-            archive = self._scratch / str(len(self._paths)) / name
-            download(named.uri, archive, reporter=self._reporter)
+            archive = self.scratch / str(len(self._paths)) / name
+            download(named.uri, archive, reporter=self.reporter)
             return archive, redact(named.uri)
         if is_declaration(named.path):
             return self._built(named, python), str(named.path)
@@ -163,19 +150,19 @@ class BundledEnvironments:
         self.sources.add(path)
         if not path.is_dir():
             return path, str(named.path)
-        if self._signed or named.digest:
+        if self.signed or named.digest:
             raise BundleError(
                 f"{origin}: cannot check the execution environment {named}: it is a directory, and only archives have "
                 "a digest and signatures; pack it with `naiad env pack`, and sign the archive"
             )
-        archive = self._scratch / str(len(self._paths)) / f"{path.name}.tar.zst"
+        archive = self.scratch / str(len(self._paths)) / f"{path.name}.tar.zst"
         self._pack(path, archive, is_checked=False)
         return archive, str(named.path)
 
     def _pack(self, prefix: Path, archive: Path, *, is_checked: bool) -> None:
         """Pack a folder, unless it is known what its archive will be: then `provide` packs it if it is needed."""
-        name, state = f"archive of {prefix}", state_of_environment(prefix) if self._records.folder else ""
-        known = self._records.find(name, state)
+        name, state = f"archive of {prefix}", state_of_environment(prefix) if self.records.folder else ""
+        known = self.records.find(name, state)
         if known is not None:
             self._digests[archive] = known["digest"]
             self._later[archive] = _LaterArchive(
@@ -183,11 +170,11 @@ class BundledEnvironments:
             )
             return
         if not is_checked:  # packing takes minutes; a directory without an interpreter fails before that
-            inspect_environment(str(prefix), self._scratch / "store", self._reporter)
-        packed = pack(prefix, archive, reporter=self._reporter)
+            inspect_environment(str(prefix), self.scratch / "store", self.reporter)
+        packed = pack(prefix, archive, reporter=self.reporter)
         self._digests[archive] = packed.digest
         if state and state == state_of_environment(prefix):
-            self._records.remember(
+            self.records.remember(
                 name, state, {"digest": packed.digest, "manifest": json.loads(packed.manifest.as_bytes())}
             )
 
@@ -195,7 +182,7 @@ class BundledEnvironments:
         """Pack the archive now if that was left out; StaleRecordError if it is another one than was known."""
         later = None if archive is None else self._later.pop(archive, None)
         if archive is not None and later is not None:
-            packed = pack(later.prefix, archive, reporter=self._reporter)
+            packed = pack(later.prefix, archive, reporter=self.reporter)
             if packed.digest != later.digest:
                 raise StaleRecordError(
                     f"cannot use what is known of {later.prefix}: its archive is {packed.digest}, not {later.digest}"

@@ -100,31 +100,24 @@ def collect_models(
     return collector.collected
 
 
+@dataclass(slots=True)
 class _ModelCollector:
-    def __init__(
-        self,
-        options: ServerOptions,
-        settings: ResolutionSettings,
-        environments: BundledEnvironments,
-        host_python: PythonVersion | None,
-        layout: CollectedLayout,
-    ) -> None:
-        self.collected = CollectedModels()
-        self._options = options
-        self._settings = settings
-        self._environments = environments
-        self._host_python = host_python
-        self._layout = layout
-        self._used: list[str] = []
-        self._repositories: dict[Path, str] = {}
-        self._backends: dict[Path, str] = {}
+    options: ServerOptions
+    settings: ResolutionSettings
+    environments: BundledEnvironments
+    host_python: PythonVersion | None
+    layout: CollectedLayout
+    collected: CollectedModels = field(default_factory=CollectedModels)
+    used: list[str] = field(default_factory=list)  # what the current model uses
+    repositories: dict[Path, str] = field(default_factory=dict)
+    backends: dict[Path, str] = field(default_factory=dict)
 
     def add_model(self, files: ModelFiles) -> None:
         listed = self.collected.repositories
-        repository = self._folder(self._repositories, files.repository, self._layout.models, listed)
+        repository = self._folder(self.repositories, files.repository, self.layout.models, listed)
         versions = list(available_versions(files))
         folder = f"{repository}/{files.directory.name}"
-        self._used = []
+        self.used = []
         pythons: dict[int, SpecifierSet | None] = {}
         declared = self._resolve(files, pythons)
         texts = dict(self._configurations(files, folder, versions, pythons))
@@ -138,8 +131,8 @@ class _ModelCollector:
                 for version, archive in declared.items()
             )
             self._add(f"{folder}/{_CONFIGURATION}", path, texts[path].encode())
-        self.collected.uses[folder] = sorted(set(self._used))
-        for path, name in _files_in(files.directory, self._environments.sources):
+        self.collected.uses[folder] = sorted(set(self.used))
+        for path, name in _files_in(files.directory, self.environments.sources):
             target = f"{folder}/{name}"
             text = texts.get(path)
             self._add(target, path, None if text is None else text.encode())
@@ -156,7 +149,7 @@ class _ModelCollector:
                 model_dir=files.directory,
                 version=version,
                 model_uri=files.uri,
-                directories=self._settings.environment_directories,
+                directories=self.settings.environment_directories,
                 repository=files.directory.parent,
             )
             is_interpreter = key == PYTHON_PARAMETER
@@ -178,12 +171,12 @@ class _ModelCollector:
         *pythons* receives the required Python of each version.
         """
         declared: dict[int, str] = {}
-        config = read_frozen_config(files, self._options.models)  # machines that build images have no GPU
+        config = read_frozen_config(files, self.options.models)  # machines that build images have no GPU
         if config.platform == "ensemble":
             return declared
         for version in versions_to_load(config.version_policy, available_versions(files), files.name):
             resolution = resolve(
-                config, model_dir=files.directory, version=version, settings=self._settings, model_uri=files.uri
+                config, model_dir=files.directory, version=version, settings=self.settings, model_uri=files.uri
             )
             pythons[version] = resolution.python
             if resolution.environment is None:
@@ -203,13 +196,13 @@ class _ModelCollector:
         A server would search this machine for another interpreter; the machine that runs the bundle may have none.
         """
         required: SpecifierSet | None = resolution.python
-        if self._host_python is None:
+        if self.host_python is None:
             return
-        if not matches(required, self._host_python):
+        if not matches(required, self.host_python):
             raise BundleError(
                 f"cannot bundle model '{resolution.model}': it requires Python {required} "
                 f"({resolution.python_origin}), it names no environment, and the bundle's own Python is "
-                f"{version_text(self._host_python)}; name an environment of that version (EXECUTION_ENV_PATH)"
+                f"{version_text(self.host_python)}; name an environment of that version (EXECUTION_ENV_PATH)"
             )
         if resolution.model not in self.collected.on_host:
             self.collected.on_host.append(resolution.model)
@@ -217,20 +210,20 @@ class _ModelCollector:
     def _add_environment(
         self, source: Path | EnvironmentSource, origin: str, python: SpecifierSet | None = None
     ) -> str:
-        path = self._environments.add(source, origin, python)
-        self._used.append(path)
+        path = self.environments.add(source, origin, python)
+        self.used.append(path)
         return path
 
     def _add_backend(self, directory: Path) -> None:
         # Names do not collide: a backend is the first of its name in the search path.
-        place = Path() if self._layout.has_one_backends_folder else directory.parent
-        parent = self._folder(self._backends, place, self._layout.backends, self.collected.backends)
+        place = Path() if self.layout.has_one_backends_folder else directory.parent
+        parent = self._folder(self.backends, place, self.layout.backends, self.collected.backends)
         folder = f"{parent}/{directory.name}"
-        self._used.append(folder)
+        self.used.append(folder)
         manifest = read_backend_manifest(directory, Files())
         text: str | None = None
         if manifest is not None and manifest.environment:
-            places = EnvironmentSearch(base=directory, directories=self._settings.environment_directories)
+            places = EnvironmentSearch(base=directory, directories=self.settings.environment_directories)
             source, _ = locate_environment(manifest.environment, str(manifest.path), places, Files())
             archive = self._add_environment(source, str(manifest.path), manifest.requires_python)
             new = os.path.relpath(archive, folder)
@@ -239,7 +232,7 @@ class _ModelCollector:
             own = manifest.path.read_text(encoding="utf-8") if manifest is not None else ""
             text = f'environment = "{os.path.relpath(declared, folder)}"\n{own}'
             self._add(f"{folder}/{BACKEND_MANIFEST}", directory / BACKEND_MANIFEST, text.encode())
-        for path, name in _files_in(directory, self._environments.sources):
+        for path, name in _files_in(directory, self.environments.sources):
             is_manifest = text is not None and name == BACKEND_MANIFEST
             self._add(f"{folder}/{name}", path, text.encode() if is_manifest and text is not None else None)
 

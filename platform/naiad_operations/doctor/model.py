@@ -176,47 +176,47 @@ def _placeholders(files: ModelFiles, path: Path) -> Iterator[Finding]:
             )
 
 
+@dataclass(slots=True)
 class _VersionExaminer:
     """Adds the findings about one version of a model."""
 
-    def __init__(
-        self, examined: ExaminedModel, message: pb.ModelConfig, version: int, context: ExaminationContext
-    ) -> None:
-        self._examined = examined
-        self._files = examined.files
-        self._message = message
-        self._version = version
-        self._context = context
-        self._path = config_path(examined.files, context.options.models.config_name)
+    examined: ExaminedModel
+    message: pb.ModelConfig
+    version: int
+    context: ExaminationContext
+
+    @property
+    def path(self) -> Path:
+        return config_path(self.examined.files, self.context.options.models.config_name)
 
     def _add_error(self, code: str, error: NaiadError, where: object) -> None:
-        self._examined.add_error(code, error, where=str(where), version=self._version)
+        self.examined.add_error(code, error, where=str(where), version=self.version)
 
     def _add_warning(self, code: str, message: str, advice: str, where: object) -> None:
         self._add([warning_finding(code, message, advice, str(where))])
 
     def _add(self, findings: Iterable[Finding]) -> None:
-        self._examined.findings += [
-            replace(finding, model=self._files.key, version=self._version) for finding in findings
+        self.examined.findings += [
+            replace(finding, model=self.examined.files.key, version=self.version) for finding in findings
         ]
 
     def examine(self) -> None:
         config = self._freeze()
         scaling = config.settings.scaling
         most = len(instance_names(config)) if scaling is None else scaling.most
-        self._examined.guests_each = 0 if self._is_on_demand(config) else most
-        model_dir, settings = self._files.directory, self._context.resolution
+        self.examined.guests_each = 0 if self._is_on_demand(config) else most
+        model_dir, settings = self.examined.files.directory, self.context.resolution
         try:
             resolution = resolve(
-                config, model_dir=model_dir, version=self._version, settings=settings, model_uri=self._files.uri
+                config, model_dir=model_dir, version=self.version, settings=settings, model_uri=self.examined.files.uri
             )
         except ResolutionError as error:
-            self._add_error(_undecided_subject(error), error, model_dir / str(self._version))
+            self._add_error(_undecided_subject(error), error, model_dir / str(self.version))
             return
-        self._examined.resolution = resolution
+        self.examined.resolution = resolution
         for misspelt in misspelt_parameters(config):
             advice = "correct the name, or rename the parameter if it is the model's own"
-            self._add_warning("parameter", misspelt, advice, self._path)
+            self._add_warning("parameter", misspelt, advice, self.path)
         for path, what in find_unfetched(model_dir):
             advice = "fetch it before the server starts; whether the model needs it shows only when it runs"
             self._add_warning("unfetched", f"it is {what}", advice, path)
@@ -225,11 +225,11 @@ class _VersionExaminer:
         if environment is None:
             return
         try:
-            self._add(_examine_environment(resolution, environment, self._context, config))
+            self._add(_examine_environment(resolution, environment, self.context, config))
             has_errors = any(
-                each.version == self._version and each.severity is Severity.ERROR for each in self._examined.findings
+                each.version == self.version and each.severity is Severity.ERROR for each in self.examined.findings
             )
-            if resolution.library is not None and self._context.loads_libraries and not has_errors:
+            if resolution.library is not None and self.context.loads_libraries and not has_errors:
                 self._examine_initialization(resolution, environment)
         except NaiadError as error:
             self._add_error("python", error, environment.python)
@@ -240,13 +240,13 @@ class _VersionExaminer:
     def _freeze(self) -> ModelConfig:
         """The frozen configuration; an invalid parameter of the server is a finding, and left out with the others."""
         try:
-            return freeze(self._message)
+            return freeze(self.message)
         except ParameterError as error:
-            self._add_error("config", error, place_of_parameter(self._path, error.parameter))
-            return freeze(without_own_parameters(self._message))
+            self._add_error("config", error, place_of_parameter(self.path, error.parameter))
+            return freeze(without_own_parameters(self.message))
 
     def _is_on_demand(self, config: ModelConfig) -> bool:
-        mode = self._context.options.models.control_mode
+        mode = self.context.options.models.control_mode
         return or_default(config.settings.is_on_demand, mode is ModelControlMode.DEMAND)
 
     def _examine_configuration(self, config: ModelConfig, resolution: Resolution) -> None:
@@ -256,9 +256,9 @@ class _VersionExaminer:
         """
         if config.settings.scaling is not None and resolution.library is not None:
             error = reject_native_scaling(config.name)
-            self._add_error("config", error, place_of_parameter(self._path, error.parameter))
-        self._add(examine_parameters(config, resolution, str(self._path)))
-        may_complete = _may_complete(resolution, self._context)
+            self._add_error("config", error, place_of_parameter(self.path, error.parameter))
+        self._add(examine_parameters(config, resolution, str(self.path)))
+        may_complete = _may_complete(resolution, self.context)
         is_incomplete = not (config.message.input and config.message.output)
         if self._is_on_demand(config) and is_incomplete and may_complete:
             note = note_finding(
@@ -266,7 +266,7 @@ class _VersionExaminer:
                 "it is loaded on demand and its code completes the configuration, so each start of the server runs "
                 "that code",
                 "write its inputs and outputs into config.pbtxt",
-                str(self._path),
+                str(self.path),
             )
             self._add([note])
         if not may_complete:
@@ -274,43 +274,43 @@ class _VersionExaminer:
 
     def _examine_initialization(self, resolution: Resolution, environment: ReadyEnvironment) -> None:
         """Add findings of a native library about the model, and about the configuration that it has completed."""
-        options = self._context.options
+        options = self.context.options
         settings = LoadSettings(
-            resolution=self._context.resolution,
+            resolution=self.context.resolution,
             auto_complete=options.models.auto_complete,
             start_timeout=options.backends.python.stub_timeout_seconds,
             log_rate=options.guests.log_rate,
             guest_env=options.guests.environ,
             guest_user=options.guests.user,
         )
-        loader = Loader(settings, self._context.environments)
-        completed = initialize_model(self._message, resolution, environment, loader)
+        loader = Loader(settings, self.context.environments)
+        completed = initialize_model(self.message, resolution, environment, loader)
         if isinstance(completed, Finding):
             self._add([completed])
-        elif _may_complete(resolution, self._context):
+        elif _may_complete(resolution, self.context):
             self._examine_completed(freeze(completed))
 
     def _examine_completed(self, config: ModelConfig) -> None:
         try:
             validate(config.message, with_io=True)
         except NaiadError as error:
-            self._add_error("config", error, self._path)
+            self._add_error("config", error, self.path)
             return
-        missing = explain_missing_tensors(self._files, config, self._context.options.models.config_name)
+        missing = explain_missing_tensors(self.examined.files, config, self.context.options.models.config_name)
         if missing:
             advice = "name them in config.pbtxt, or define auto_complete_config"
-            self._add_warning("no-tensors", missing, advice, self._path)
+            self._add_warning("no-tensors", missing, advice, self.path)
         if repeated := explain_repeated_tensors(config):
-            self._add_warning("repeated-tensors", repeated, "give each its own name", self._path)
+            self._add_warning("repeated-tensors", repeated, "give each its own name", self.path)
         for read in (read_labels, read_samples, read_states):
             try:
-                read(config, self._files.directory)
+                read(config, self.examined.files.directory)
             except NaiadError as error:
-                self._add_error("files", error, self._path)
+                self._add_error("files", error, self.path)
 
     def _prepare_environment(self, resolution: Resolution) -> ReadyEnvironment | None:
         """The prepared environment; None if that fails, which adds a finding, or if it would need unpacking."""
-        context, named = self._context, resolution.environment
+        context, named = self.context, resolution.environment
         archive = _archive(named)
         where = str(named or "")
         try:
@@ -324,7 +324,7 @@ class _VersionExaminer:
             is_declared = isinstance(named, Path) and is_declaration(named)
             if not context.can_unpack and (archive is not None or is_remote or is_declared):
                 return None
-            environment = prepare_environment(resolution, context.environments, self._files.key)
+            environment = prepare_environment(resolution, context.environments, self.examined.files.key)
             is_folder = environment.digest is None and not environment.is_host
             if moved := explain_moved_scripts(environment.prefix) if is_folder else "":
                 message, _, advice = moved.partition("; ")
