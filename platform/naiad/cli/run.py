@@ -115,29 +115,24 @@ def _run(line: CommandLine, own: RunOptions) -> int:
     if own.debugger and not _DEBUGGER.fullmatch(own.debugger):
         raise OptionError(f"--debug={own.debugger}: unknown debugger; use pdb, debugpy or debugpy:PORT")
     options = _server_options(directory, line, own)
+
+    def is_shown(record: logging.LogRecord) -> bool:
+        """Whether a line is not that about the failed load: the command prints the same error at its end."""
+        start = f"failed to load '{directory.name}'"
+        return record.levelno != logging.ERROR or not record.getMessage().startswith(start)
+
     # Lines of the model are printed as it wrote them: a person reads this log.
     with ExitStack() as stack:
         stack.enter_context(open_log(replace(log_settings(options), escape=False)))
         for name in _QUIET_LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
         engine_log = logging.getLogger("naiad.engine")
-        engine_log.addFilter(hidden := _HiddenFailure(directory.name))
-        stack.callback(engine_log.removeFilter, hidden)
+        engine_log.addFilter(is_shown)
+        stack.callback(engine_log.removeFilter, is_shown)
         result = asyncio.run(_load_and_infer(directory, own, options))
         (_print_json if own.is_json else _print_plainly)(result)
         sys.stdout.flush()
         return EXIT_FAILURE if any(response.error is not None for response in result.responses) else 0
-
-
-class _HiddenFailure(logging.Filter):
-    """Drops the log's line about the failed load of one model: the command prints the same error at its end."""
-
-    def __init__(self, model: str) -> None:
-        super().__init__()
-        self._start = f"failed to load '{model}'"
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.levelno != logging.ERROR or not record.getMessage().startswith(self._start)
 
 
 def _server_options(directory: Path, line: CommandLine, own: RunOptions) -> ServerOptions:

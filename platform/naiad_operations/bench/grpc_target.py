@@ -25,7 +25,7 @@ class GrpcEndpoint:
         except ImportError:
             raise OptionError(f"cannot use --grpc: grpcio is not installed: `{install_command('remote')}`") from None
         self.address = address.rpartition("://")[2].rstrip("/")
-        self._errors = grpc.aio.AioRpcError
+        self.errors: Any = grpc.aio.AioRpcError
         self.channel: Any = grpc.aio.insecure_channel(self.address, options=_OPTIONS)
 
     async def model(self, name: str, version: str) -> BenchModel:
@@ -40,7 +40,7 @@ class GrpcEndpoint:
         )
         try:
             answer = await call(service_pb2.ModelConfigRequest(name=name, version=version))
-        except self._errors as error:
+        except self.errors as error:
             preface = f"cannot measure model '{name}': the server at {self.address} responded: "
             raise self.failure(error, preface) from None
         return model_of_config(MessageToDict(answer.config, preserving_proto_field_name=True), version)
@@ -57,10 +57,6 @@ class GrpcEndpoint:
 
     async def close(self) -> None:
         await self.channel.close()
-
-    @property
-    def errors(self) -> Any:
-        return self._errors
 
 
 class GrpcTarget:
