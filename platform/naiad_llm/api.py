@@ -165,9 +165,9 @@ class OpenAiApi:
             self._submitter,
             self._models,
             self._bodies,
-            budget=budget or RequestBudget(),
-            default_tokens=settings.default_tokens,
-            chat_template=settings.chat_template,
+            budget or RequestBudget(),
+            settings.default_tokens,
+            settings.chat_template,
         )
         store = settings.store or ResponseStore(settings.stored_responses, settings.stored_bytes)
         self._responses = ResponsesApi(store, settings.stored_bytes, self._keys.owner)

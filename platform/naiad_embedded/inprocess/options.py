@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -131,13 +131,12 @@ class OptionFields(TypedDict, total=False):
     flags: Sequence[str]
 
 
-_TEXTS = {
+# The flags that take a field's value as it is; how it is written follows from the type of the field's default.
+_FLAGS = {
     "server_id": "id",
     "cache_directory": "cache-directory",
     "backend_directory": "backend-directory",
     "repo_agent_directory": "repoagent-directory",
-}
-_NUMBERS = {
     "pinned_memory_pool_size": "pinned-memory-pool-byte-size",
     "min_supported_compute_capability": "min-supported-compute-capability",
     "exit_timeout": "exit-timeout-secs",
@@ -145,8 +144,6 @@ _NUMBERS = {
     "model_load_thread_count": "model-load-thread-count",
     "model_load_retry_count": "model-load-retry-count",
     "metrics_interval": "metrics-interval-ms",
-}
-_SWITCHES = {
     "strict_model_config": "disable-auto-complete-config",
     "exit_on_error": "exit-on-error",
     "strict_readiness": "strict-readiness",
@@ -155,8 +152,6 @@ _SWITCHES = {
     "metrics": "allow-metrics",
     "gpu_metrics": "allow-gpu-metrics",
     "cpu_metrics": "allow-cpu-metrics",
-}
-_NAMED_SETTINGS = {
     "cache_config": "cache-config",
     "backend_configuration": "backend-config",
     "host_policies": "host-policy",
@@ -206,19 +201,20 @@ def _flags(options: Options) -> Iterator[str]:
     for repository in repositories if isinstance(repositories, list | tuple) else [repositories]:
         yield f"--model-repository={_checked('model_repository', repository, str, Path)}"
     defaults = Options()
-    changed = {each.name for each in fields(Options) if getattr(options, each.name) != getattr(defaults, each.name)}
-    for name in sorted(changed):
-        value = getattr(options, name)
-        if name in _TEXTS:
-            yield f"--{_TEXTS[name]}={_checked(name, value, str, Path)}"
-        elif name in _NUMBERS:
-            yield f"--{_NUMBERS[name]}={_checked(name, value, int, float)}"
-        elif name == "strict_model_config":
-            yield f"--{_SWITCHES[name]}"
-        elif name in _SWITCHES:
-            yield f"--{_SWITCHES[name]}={str(bool(value)).lower()}"
-        elif name in _NAMED_SETTINGS:
-            yield from _settings(_NAMED_SETTINGS[name], value)
+    for name, flag in sorted(_FLAGS.items()):
+        value, default = getattr(options, name), getattr(defaults, name)
+        if value == default:
+            continue
+        if name == "strict_model_config":
+            yield f"--{flag}"
+        elif isinstance(default, str):
+            yield f"--{flag}={_checked(name, value, str, Path)}"
+        elif isinstance(default, bool):
+            yield f"--{flag}={str(bool(value)).lower()}"
+        elif isinstance(default, dict):
+            yield from _settings(flag, value)
+        else:
+            yield f"--{flag}={_checked(name, value, int, float)}"
     yield from _control(options)
     yield from _limits(options)
 

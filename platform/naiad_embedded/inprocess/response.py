@@ -59,27 +59,21 @@ class InferenceResponse:
     final: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class ReadRequest:
     """One submitted request: the engine's sink for its responses, and the way for an iterator to reach the engine."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        post: Callable[..., object],
-        model: NamedModel,
-        request_id: str | None,
-    ) -> None:
-        self.opened: OpenRequest | None = None  # the engine's request; None until the engine has accepted it
-        self._engine = engine
-        self._post = post
-        self._model = model
-        self._request_id = request_id
-        self._consume: _ResponseConsumer | None = None  # None without a reader
-        self._unread = 0
-        self._counts_as_read = False
-        self._is_complete = False
-        # Guards `_unread` and `_counts_as_read`, which the engine's thread and the caller's threads change.
-        self._lock = threading.Lock()
+    _engine: Engine
+    _post: Callable[..., object]
+    _model: NamedModel
+    _request_id: str | None
+    opened: OpenRequest | None = None  # the engine's request; None until the engine has accepted it
+    _consume: _ResponseConsumer | None = None  # None without a reader
+    _unread: int = 0
+    _counts_as_read: bool = False
+    _is_complete: bool = False
+    # Guards `_unread` and `_counts_as_read`, which the engine's thread and the caller's threads change.
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def deliver_to(self, consume: _ResponseConsumer, *, counts_as_read: bool) -> None:
         """Set the consumer of responses, on the engine's thread, before `submit`."""
@@ -242,6 +236,7 @@ def _call_both(first: _ResponseConsumer, second: _ResponseConsumer) -> _Response
     return consume
 
 
+@dataclass(slots=True, eq=False)
 class _AsyncQueueWriter:
     """Puts responses from the engine's thread into queues of another event loop.
 
@@ -249,17 +244,11 @@ class _AsyncQueueWriter:
     kept here, in order, and a task of the caller's loop puts them as room becomes available.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        own: asyncio.Queue[InferenceResponse],
-        copies: asyncio.Queue[InferenceResponse] | None,
-    ) -> None:
-        self._loop = loop
-        self._own = own
-        self._copies = copies
-        self._pending: deque[InferenceResponse] = deque()
-        self._task: asyncio.Task[None] | None = None
+    _loop: asyncio.AbstractEventLoop
+    _own: asyncio.Queue[InferenceResponse]
+    _copies: asyncio.Queue[InferenceResponse] | None
+    _pending: deque[InferenceResponse] = field(default_factory=deque)
+    _task: asyncio.Task[None] | None = None
 
     def __call__(self, response: InferenceResponse) -> None:
         # The caller's loop may be closed while the model still responds, as after `asyncio.run`.

@@ -11,6 +11,7 @@ import gc
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from naiad_stub import wire
@@ -44,24 +45,18 @@ class AnyName:
         return iter(())
 
 
+@dataclass(slots=True, eq=False)
 class RequestRun:
     """One request and its responses so far."""
 
-    def __init__(
-        self,
-        request: Request,
-        make: Callable[[RequestRecord], InferenceRequest],
-        requested: Any,
-        kept: RequestState | None = None,
-    ) -> None:
-        self._kept = kept
-        self.request = request
-        self.make = make  # makes the request that the model sees; called again if it is scheduled again
-        self.requested = requested
-        self.responses: list[Response] = []  # the responses, without the final mark
-        self.is_rescheduled = False  # whether the model asked for the request to be scheduled again
-        self._is_final = False
-        self._changed = threading.Condition()
+    request: Request
+    make: Callable[[RequestRecord], InferenceRequest]  # the request that the model sees; again if scheduled again
+    requested: Any
+    _kept: RequestState | None = None
+    responses: list[Response] = field(default_factory=list)  # the responses, without the final mark
+    is_rescheduled: bool = False  # whether the model asked for the request to be scheduled again
+    _is_final: bool = False
+    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, response: Response | None, *, final: bool) -> None:
         with self._changed:

@@ -6,6 +6,7 @@ the start of a sequence: a request needs a correlation id, and the first one STA
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from naiad_stub.tensor import Tensor
@@ -53,26 +54,18 @@ class SequenceStates:
             self._sequences.pop(correlation_id, None)
         elif correlation_id:
             self._sequences[correlation_id] = state
-        return RequestState(state, request, frozenset(self.outputs), self._hidden, decoupled=self._decoupled)
+        return RequestState(state, request, frozenset(self.outputs), self._hidden, self._decoupled)
 
 
+@dataclass(slots=True, eq=False)
 class RequestState:
     """The state of one request's sequence."""
 
-    def __init__(
-        self,
-        state: SequenceState,
-        request: Request,
-        outputs: frozenset[str],
-        hidden: frozenset[str],
-        *,
-        decoupled: bool,
-    ) -> None:
-        self._decoupled = decoupled
-        self._state = state
-        self._request = request
-        self._outputs = outputs
-        self._hidden = hidden
+    _state: SequenceState
+    _request: Request
+    _outputs: frozenset[str]
+    _hidden: frozenset[str]
+    _decoupled: bool
 
     def tensors(self) -> list[Tensor]:
         """The inputs that the model gets besides the client's."""

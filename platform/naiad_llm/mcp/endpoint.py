@@ -126,26 +126,17 @@ class McpEndpoint:
         sent.of(submitted)
 
 
+@dataclass(slots=True, eq=False)
 class CallSink:
     """Collects the responses of a model, and responds with the result of the call."""
 
-    __slots__ = ("_exchange", "_request_id", "_responses", "_sent", "_size", "_tool", "submitted")
-
-    def __init__(
-        self,
-        exchange: HttpExchange,
-        request_id: str | int | None,
-        tool: Tool,
-        sent: SentCount,
-    ) -> None:
-        self._exchange: HttpExchange | None = exchange
-        self._request_id = request_id
-        self._tool = tool
-        self._sent = sent
-        self._responses: list[bytes] = []  # as JSON
-        self._size = 0
-        # The request, which may have been answered already; None until `submit` has returned.
-        self.submitted: SubmittedRequest | None = None
+    _exchange: HttpExchange | None
+    _request_id: str | int | None
+    _tool: Tool
+    _sent: SentCount
+    _responses: list[bytes] = field(default_factory=list)  # as JSON
+    _size: int = 0
+    submitted: SubmittedRequest | None = None  # may have been answered already; None until `submit` has returned
 
     def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         if inferred is not None:

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from naiad_llm.openai.errors import SERVER_ERROR, ApiError
-from naiad_llm.openai.json_parts import JsonList, JsonText
+from naiad_llm.openai.json_parts import GrownJson
 from naiad_llm.openai.logprobs import SampledTokenFinder, for_chat
 from naiad_llm.openai.text_response import Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
@@ -48,9 +48,9 @@ class Block:
     kind: BlockKind
     call_id: str = ""  # identifies a tool call, so that its result can refer to it; "" for other kinds
     name: str = ""
-    content: JsonText = field(default_factory=JsonText)
+    content: GrownJson = field(default_factory=lambda: GrownJson(""))
     # Of each token of a text, in the form of chats; empty if they were not requested.
-    logprobs: JsonList = field(default_factory=JsonList)
+    logprobs: GrownJson = field(default_factory=lambda: GrownJson([]))
     _parts: list[str] = field(default_factory=list)
 
     @property
@@ -94,10 +94,11 @@ class Answer:
     def message(self) -> dict[str, Any]:
         """The answer as a message of a chat, to continue the conversation with; for `dump_parts`."""
         by_kind = {kind: [block for block in self.blocks if block.kind is kind] for kind in BlockKind}
-        text = JsonText.joined(block.content for block in by_kind[BlockKind.TEXT])
+        text = GrownJson("").joined(*(block.content for block in by_kind[BlockKind.TEXT]))
         message: dict[str, Any] = {"role": "assistant", "content": text}
         if by_kind[BlockKind.REASONING]:
-            message["reasoning_content"] = JsonText.joined(block.content for block in by_kind[BlockKind.REASONING])
+            thoughts = (block.content for block in by_kind[BlockKind.REASONING])
+            message["reasoning_content"] = GrownJson("").joined(*thoughts)
         if by_kind[BlockKind.CALL]:
             message["content"] = text or None
             message["tool_calls"] = [

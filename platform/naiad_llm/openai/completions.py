@@ -19,7 +19,7 @@ from naiad_llm.openai import logprobs
 from naiad_llm.openai.answer_blocks import REASONING_NAMES
 from naiad_llm.openai.custom_tools import CustomCalls
 from naiad_llm.openai.errors import ApiError
-from naiad_llm.openai.json_parts import JsonText, dump_parts
+from naiad_llm.openai.json_parts import GrownJson, dump_parts
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.text_response import Choice, ResponseWriter, StreamWriter, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
@@ -178,12 +178,12 @@ class DocumentBuilder:
             if count is not None:
                 document["logprobs"] = {"content": choice.logprobs[_CHAT_LOGPROBS], "refusal": None}
         else:
-            document["text"] = JsonText.joined((JsonText(choice.prompt), choice.text))
+            document["text"] = GrownJson(choice.prompt).joined(choice.text)
             if count is not None:
                 found = logprobs.for_prompt(choice.prompt_logprobs, count)
                 offset = len(choice.prompt)
                 offsets = [*found["text_offset"], *(offset + place for place in choice.offsets)]
-                lists = {name: choice.logprobs[name].after(found[name]) for name in _COMPLETION_LOGPROBS}
+                lists = {name: GrownJson(found[name]).joined(choice.logprobs[name]) for name in _COMPLETION_LOGPROBS}
                 document["logprobs"] = {**lists, "text_offset": offsets}
         return document
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, response
@@ -23,27 +24,16 @@ MakeBody = Callable[[Mapping[str, OutputTensor]], BodySteps | bytes]
 """Makes the JSON of the response from the model's outputs by name, or raises ApiError."""
 
 
+@dataclass(slots=True, eq=False)
 class SingleResponseSink:
     """Responds with what *make_body* makes of the model's first response; further responses are discarded."""
 
-    __slots__ = ("_error_response", "_exchange", "_make_body", "_model", "_on_sent", "_slices")
-
-    def __init__(
-        self,
-        exchange: HttpExchange,
-        model: str,
-        make_body: MakeBody,
-        on_sent: Callable[[], None],
-        slices: SliceScheduler,
-        error_response: Callable[[ApiError], list[Buffer]] = ApiError.response,
-    ) -> None:
-        """Respond on *exchange*; *on_sent* is called for each response of the model."""
-        self._exchange: HttpExchange | None = exchange
-        self._model = model
-        self._make_body = make_body
-        self._on_sent = on_sent
-        self._slices = slices
-        self._error_response = error_response
+    _exchange: HttpExchange | None
+    _model: str
+    _make_body: MakeBody
+    _on_sent: Callable[[], None]  # called for each response of the model
+    _slices: SliceScheduler
+    _error_response: Callable[[ApiError], list[Buffer]] = ApiError.response
 
     def send(self, inferred: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         if inferred is not None:

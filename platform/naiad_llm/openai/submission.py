@@ -170,26 +170,16 @@ class TextProtocol(Generic[R]):
     error_response: ErrorResponse = ApiError.response
 
 
+@dataclass(slots=True, eq=False)
 class TextSubmission:
     """Submits the requests for text of all protocols."""
 
-    def __init__(
-        self,
-        submitter: Submitter,
-        models: ServedModels,
-        bodies: BodyReader,
-        *,
-        budget: RequestBudget,
-        default_tokens: int | None,
-        chat_template: ChatTemplate | None,
-    ) -> None:
-        """Submit what *bodies* reads; without a *chat_template*, chats need models with the input `messages`."""
-        self._submitter = submitter
-        self._models = models
-        self._bodies = bodies
-        self._budget = budget
-        self._default_tokens = default_tokens
-        self._chat_template = chat_template
+    _submitter: Submitter
+    _models: ServedModels
+    _bodies: BodyReader
+    _budget: RequestBudget
+    _default_tokens: int | None
+    _chat_template: ChatTemplate | None  # without it, chats need models with the input `messages`
 
     def handle(self, exchange: HttpExchange, protocol: TextProtocol[R]) -> None:
         """Handle a request for text; the response may follow later."""

@@ -21,7 +21,7 @@ from naiad.frontends.http1.server_sent_events import EventWriter, SentCount
 from naiad.frontends.request_budget import RequestBudget
 from naiad.protocol.inference import Buffer, InferResponse, SubmittedRequest
 from naiad_llm.openai.errors import SERVER_ERROR, UNAVAILABLE, ApiError, to_api_error
-from naiad_llm.openai.json_parts import JsonList, JsonText
+from naiad_llm.openai.json_parts import GrownJson
 from naiad_llm.openai.logprobs import SampledTokenFinder
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.vllm_tensors import ChoiceDelta, read_output
@@ -66,11 +66,11 @@ class Choice:
     prompt: str = ""  # prompt to repeat before the text (`echo`); "" for none
     # Alternatives of each of its tokens, the first of which has none.
     prompt_logprobs: list[Any] = field(default_factory=list)
-    text: JsonText = field(default_factory=JsonText)  # text so far; stays empty in a stream
+    text: GrownJson = field(default_factory=lambda: GrownJson(""))  # text so far; stays empty in a stream
     # Members of a chat's message besides its content, such as tool calls.
     message: dict[str, Any] = field(default_factory=dict)
     # Members of the log probabilities so far; stay empty in a stream.
-    logprobs: defaultdict[str, JsonList] = field(default_factory=lambda: defaultdict(JsonList))
+    logprobs: defaultdict[str, GrownJson] = field(default_factory=lambda: defaultdict(lambda: GrownJson([])))
     # Places of the tokens in the text, for a completion; stay empty in a stream.
     offsets: list[int] = field(default_factory=list)
     finder: SampledTokenFinder = field(default_factory=SampledTokenFinder)

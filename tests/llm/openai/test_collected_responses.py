@@ -9,7 +9,7 @@ import pytest
 from support.waiting import until
 
 from naiad.frontends.request_budget import COLLECTING, RequestBudget
-from naiad_llm.openai.json_parts import JsonList, JsonText, dump_parts, dumps
+from naiad_llm.openai.json_parts import GrownJson, dump_parts, dumps
 
 from .fake_models import said, served
 
@@ -166,23 +166,23 @@ def test_a_long_answer_is_not_stored():
 
 
 def test_growing_values_are_written_as_plain_ones():
-    text, values = JsonText("a\0b"), JsonList()
+    text, values = GrownJson("a\0b"), GrownJson([])
     for piece in ("\u20ac", "", "\n" * 70_000, "end"):
         text.add(piece)
     for each in ([1, {"a": None}], [], ["x"]):
         values.add(each)
     plain = {"text": "a\0b\u20ac" + "\n" * 70_000 + "end", "list": [1, {"a": None}, "x"], "empty": "", "none": []}
 
-    document = {"text": text, "list": values, "empty": JsonText(), "none": JsonList()}
+    document = {"text": text, "list": values, "empty": GrownJson(""), "none": GrownJson([])}
 
     assert json.loads(dumps(document)) == plain
     assert dumps([document, document]) == b"[%b,%b]" % (dumps(document), dumps(document))
     assert text.size == len(dumps(text)) - 2
     assert len(dump_parts(document)) > 5
-    assert json.loads(dumps(JsonText.joined((JsonText("<"), text)))) == "<" + plain["text"]
-    assert json.loads(dumps(values.after([0]))) == [0, *plain["list"]]
-    assert json.loads(dumps(JsonList().after([0]))) == [0]
-    assert json.loads(dumps(values.after([]))) == plain["list"]
+    assert json.loads(dumps(GrownJson("<").joined(text))) == "<" + plain["text"]
+    assert json.loads(dumps(GrownJson([0]).joined(values))) == [0, *plain["list"]]
+    assert json.loads(dumps(GrownJson([0]).joined(GrownJson([])))) == [0]
+    assert json.loads(dumps(GrownJson([]).joined(values))) == plain["list"]
 
 
 def test_other_objects_are_no_json():

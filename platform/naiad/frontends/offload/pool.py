@@ -10,6 +10,7 @@ import signal
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from naiad.core.child_processes import start_own_code
@@ -37,30 +38,19 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", 
 Resolve = Callable[[tuple[Any, ...]], Any]
 
 
+@dataclass(slots=True, eq=False)
 class OffloadTask:
     """A task of the pool, until it is done or cancelled."""
 
-    __slots__ = ("_pool", "arguments", "content", "function", "on_done", "on_failed", "process", "resolve", "size")
-
-    def __init__(
-        self,
-        pool: OffloadPool,
-        function: Callable[..., Any],
-        content: Sequence[Buffer],
-        arguments: tuple[Any, ...],
-        resolve: Resolve,
-        on_done: Callable[[Any], None],
-        on_failed: Callable[[Exception], None],
-    ) -> None:
-        self._pool: OffloadPool | None = pool
-        self.function = function
-        self.content = content
-        self.size = sum(map(len, content))
-        self.arguments = arguments
-        self.resolve = resolve
-        self.on_done = on_done
-        self.on_failed = on_failed
-        self.process: OffloadProcess | None = None
+    _pool: OffloadPool | None
+    function: Callable[..., Any]
+    content: Sequence[Buffer]
+    arguments: tuple[Any, ...]
+    resolve: Resolve
+    on_done: Callable[[Any], None]
+    on_failed: Callable[[Exception], None]
+    size: int
+    process: OffloadProcess | None = None
 
     @property
     def is_over(self) -> bool:
@@ -122,7 +112,7 @@ class OffloadPool:
         on_failed: Callable[[Exception], None],
     ) -> OffloadTask:
         """Run a function, after the tasks that were started before."""
-        task = OffloadTask(self, function, content, arguments, resolve, on_done, on_failed)
+        task = OffloadTask(self, function, content, arguments, resolve, on_done, on_failed, sum(map(len, content)))
         self._waiting.append(task)
         self.dispatch()
         return task

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -17,20 +18,13 @@ T = TypeVar("T")
 _SLICE_SECONDS = 0.002  # How long one turn of the loop works. A step of the work may exceed that by its own length.
 
 
+@dataclass(slots=True, eq=False)
 class SlicedJob:
     """Work that was started, until it is done or cancelled."""
 
-    __slots__ = ("_on_done", "_on_failed", "_steps")
-
-    def __init__(
-        self,
-        steps: Generator[None, None, Any],
-        on_done: Callable[[Any], None],
-        on_failed: Callable[[Exception], None],
-    ) -> None:
-        self._steps: Generator[None, None, Any] | None = steps
-        self._on_done = on_done
-        self._on_failed = on_failed
+    _steps: Generator[None, None, Any] | None
+    _on_done: Callable[[Any], None]
+    _on_failed: Callable[[Exception], None]
 
     def cancel(self) -> None:
         """End the work; neither callback is called any more."""
