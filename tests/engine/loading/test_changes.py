@@ -160,6 +160,22 @@ def test_what_is_loaded_with_files_of_the_request_is_always_loaded_again(host):
     host.run(check)
 
 
+def test_a_configuration_of_a_request_holds_until_the_next_load(host):
+    host.add("m", more=instances(1))
+    sent = json.dumps({"backend": "python", "max_batch_size": 3, "instance_group": [{"count": 2, "kind": "KIND_CPU"}]})
+
+    async def check() -> None:
+        seen = []
+        for parameters in ({}, {"config": sent}, {}, {"config": sent, "file:1/model.py": CODE.encode()}, {}):
+            await host.load(**parameters)
+            version = host.version()
+            seen.append((version.number, version.config.max_batch_size, len(version.instances)))
+        assert [each[1:] for each in seen] == [(0, 1), (3, 2), (0, 1), (3, 2), (0, 1)]
+        assert len({number for number, *_ in seen}) == 5
+
+    host.run(check)
+
+
 def test_requests_in_flight_are_answered_by_the_version_that_has_them(host, caplog):
     host.add("m")
 
@@ -476,6 +492,37 @@ def test_a_model_on_demand_is_described_without_its_guests_and_counts_through_it
 
     host.run(check, is_demand=True, is_explicit=False)
     assert [server.is_running for server in host.fork_servers] == [False]
+
+
+def test_a_model_on_demand_that_is_loaded_again_sleeps_on_or_serves_on_and_keeps_its_counts(host):
+    on_demand = parameter("demand", "true")
+    host.add("m", more=on_demand)
+
+    async def answer() -> None:
+        answers = host.ask()
+        await asyncio.sleep(0.1)
+        host.guests[-1].answer()
+        assert answers.is_ended
+
+    async def check() -> None:
+        await host.load()
+        await answer()
+        for number, is_dormant in enumerate((False, True)):
+            if is_dormant:
+                await asyncio.gather(*host.engine._order._loads.put_to_sleep("m"))
+            before = host.version()
+            host.add("m", more=on_demand + parameter("x", number))
+            await host.load()
+            assert host.version() is not before
+            assert isinstance(host.version(), DormantVersion) is is_dormant
+            if is_dormant:
+                assert host.version().statistics().success.count == 1
+                await answer()
+                assert host.version().statistics().success.count == 2
+            else:
+                await answer()
+
+    host.run(check)
 
 
 @pytest.mark.parametrize("code", [CODE, COMPLETING])

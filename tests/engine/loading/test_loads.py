@@ -600,6 +600,28 @@ def test_each_step_of_a_load_is_in_the_index_and_in_the_refusal_of_a_request(hos
     ]
 
 
+def test_the_reason_of_a_failed_load_is_shown_until_a_version_is_loaded_again(host, monkeypatch):
+    host.add("m", "max_batch_size: x")
+    seen: list[list[str]] = []
+    report = blocking.report
+
+    def report_and_look(*arguments: Any) -> None:
+        report(*arguments)
+        seen.append(host.index())
+
+    async def check() -> None:
+        await host.fail()
+        failed = host.index()
+        host.add("m")
+        monkeypatch.setattr(blocking, "report", report_and_look)
+        await host.load()
+        *before, begun = seen
+        assert before == [failed] * 3, "a step each"
+        assert begun == ["m 1 LOADING: building"]
+
+    host.run(check)
+
+
 def test_a_load_that_builds_says_what_is_built_and_one_that_failed_nothing_more(host):
     host.add("m")
     host.environment = ExecutionEnvironmentError("cannot build")

@@ -268,15 +268,15 @@ def test_repositories_that_cannot_be_read_leave_the_models_as_they_are(world, ca
     async def check() -> None:
         world.start()
         task = asyncio.ensure_future(world.poller.run())
-        for problem in (NaiadError("cannot read 's3://x'"), OSError("odd")):
+        for problem in (NaiadError("cannot read 's3://x'"), OSError("odd"), None):
             world.problem = problem
-            await asyncio.sleep(10.5)
+            await asyncio.sleep(10.3)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     world.run(check())
     assert world.done == []
-    assert world.looks == [10, 20]
+    assert world.looks == [10, 20, 30], "not sooner"
     assert [each.getMessage() for each in caplog.records] == [
         "cannot read 's3://x'; models stay as they are",
         "cannot poll the model repositories",

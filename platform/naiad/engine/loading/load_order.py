@@ -224,14 +224,12 @@ class LoadOrder:
         outcomes: dict[str, bool | BaseException] = {}
         for wave in load_waves(affected, needs):
             for ensemble in wave:
-                if ensemble in self._suspended or self._registry.is_serving(ensemble):
-                    outcomes[ensemble] = await self._reload_dependent(ensemble, is_nested=is_nested)
+                source = self._loads.ensembles.get(ensemble)  # None: it was unloaded meanwhile
+                if source is not None and (ensemble in self._suspended or self._registry.is_serving(ensemble)):
+                    outcomes[ensemble] = await self._reload_dependent(source, is_nested=is_nested)
         return outcomes
 
-    async def _reload_dependent(self, ensemble: str, *, is_nested: bool) -> bool | NaiadError:
-        source = self._loads.ensembles.get(ensemble)
-        if source is None:  # it was unloaded meanwhile
-            return False
+    async def _reload_dependent(self, source: ModelSource, *, is_nested: bool) -> bool | NaiadError:
         try:
             await self._run(self._load_locked(source, is_nested=is_nested, is_dependent=True))
         except NaiadError as error:  # it is logged; the requested load itself did not fail
