@@ -299,6 +299,10 @@ def test_draining_returns_all_requests_in_order():
     assert [request.name for request in made.drain()] == ["high", "low"]
     assert made.waiting_count == 0
     assert made.next_wakeup() is None
+    made = scheduler("a", delay_us=5000)
+    enqueue(made, Request(0), Request(1))
+    assert [request.name for request in made.drain()] == [0, 1]
+    assert made.next_wakeup() is None
 
 
 def test_a_thousand_levels_leave_nothing_behind():

@@ -142,9 +142,8 @@ class DynamicScheduler(Generic[Instance, Item]):
         return self._queue.deadline_of(item, queued_ns)
 
     def drain(self) -> Iterator[Item]:
-        while self._queue:
-            yield from self._queue.take(1)
         self._held = self._wake_ns = None
+        yield from self._queue.take(len(self._queue))
 
     def _decide(self, now_ns: int) -> list[Action[Instance, Item]]:
         actions: list[Action[Instance, Item]] = [
