@@ -276,12 +276,14 @@ def test_only_so_many_models_load_at_once_except_those_that_a_model_waits_for(cl
         assert world.ask("b", is_urgent=True)
         await turns(10)
         assert world.woken == ["c", "b"]
-        world.ask("d")
+        await asyncio.gather(*world.put_to_sleep("c"))
+        for key in "dc":  # no model waits for it this time
+            world.ask(key)
         await turns(10)
         assert world.woken == ["c", "b"]
         world.gates["a"].set()
-        await turns(20)
-        assert world.woken == ["c", "b", "a", "d"]
+        await turns(30)
+        assert world.woken == ["c", "b", "a", "d", "c"]
 
     run(clock, monkeypatch, check, threads=1)
 
@@ -349,6 +351,20 @@ def test_models_become_dormant_after_their_idle_time(clock, monkeypatch, caplog)
     assert "'short' is unloaded, since it was idle; its next request loads it again" in [
         each.getMessage() for each in caplog.records
     ]
+
+
+def test_a_model_whose_first_request_has_not_ended_counts_as_used_when_it_was_loaded(clock, monkeypatch):
+    async def check(world: World) -> None:
+        world.add("m")
+        world.ask("m")
+        await turns(10)
+        world.version("m").totals.last = 0
+        await asyncio.sleep(9.5)
+        assert world.slept == []
+        await asyncio.sleep(2)
+        assert world.slept == ["m"]
+
+    run(clock, monkeypatch, check, idle=10.0)
 
 
 def test_a_model_whose_sequences_are_handed_over_is_in_use(clock, monkeypatch):

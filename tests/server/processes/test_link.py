@@ -13,7 +13,7 @@ import uvloop
 from naiad_stub import wire
 from support.waiting import until_async
 
-from naiad.server.processes.link import Link
+from naiad.server.processes.link import LONG_FRAME, Link
 
 
 def frame(number: int) -> bytes:
@@ -79,15 +79,19 @@ class TwoEnds:
         loop = asyncio.get_running_loop()
         own, other = socket.socketpair()
         self.received: list[tuple[int, bytes]] = []
+        self.batches: list[int] = []  # how many frames there were after those that arrived together
         self.ended = 0
         self.sender = Link(own, loop, lambda *_: None, lambda: None)
-        self.receiver = Link(other, loop, self._on_frame, self._on_end)
+        self.receiver = Link(other, loop, self._on_frame, self._on_end, self._on_received)
 
     def _on_frame(self, kind: int, payload: bytes | memoryview) -> None:
         self.received.append((kind, bytes(payload)))
 
     def _on_end(self) -> None:
         self.ended += 1
+
+    def _on_received(self) -> None:
+        self.batches.append(len(self.received))
 
     def close(self) -> None:
         self.sender.close()
@@ -117,6 +121,71 @@ def test_a_long_frame_is_sent_and_received_in_pieces_while_the_loop_serves_other
         return count
 
     assert uvloop.run(turns()) > 2 * size >> 18
+
+
+@pytest.mark.parametrize("size", [1, LONG_FRAME - wire.FRAME.size, LONG_FRAME, 4 << 20])
+@pytest.mark.parametrize("is_in_parts", [False, True])
+def test_a_frame_of_any_size_arrives_whole_behind_those_before_it(size, is_in_parts):
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+
+    async def check() -> None:
+        ends = TwoEnds()
+        ends.sender.send(frame(1))
+        parts = [wire.FRAME.pack(size, 2, 0), payload[: size // 2], b"", payload[size // 2 :]]
+        if is_in_parts:
+            ends.sender.send_parts(parts)
+        else:
+            ends.sender.send(b"".join(parts))
+        ends.sender.send(frame(3))
+        ends.sender.flush()
+        assert ends.sender.has_backlog is (size > 1), "the socket takes less than that"
+        await until_async(lambda: len(ends.received) == 3)
+        assert not ends.sender.has_backlog
+        assert not ends.receiver.is_receiving
+        ends.close()
+        assert ends.received == [(1, b"x"), (2, payload), (3, b"x")]
+
+    asyncio.run(check())
+
+
+def test_after_the_frames_that_arrived_together_the_receiver_is_told():
+    async def check() -> None:
+        ends = TwoEnds()
+        for number in range(3):
+            ends.sender.send(frame(number))
+        await until_async(lambda: ends.batches)
+        assert ends.batches == [3]
+        ends.sender.send(frame(3))
+        ends.sender.send(frame(4))
+        ends.sender.flush()
+        assert ends.receiver.receive()
+        assert ends.batches == [3, 5]
+        assert not ends.receiver.receive()
+        assert ends.batches == [3, 5]
+        ends.close()
+
+    asyncio.run(check())
+
+
+def test_frames_to_a_process_that_has_exited_are_dropped_and_its_end_is_noticed_once():
+    async def check() -> None:
+        ends = TwoEnds()
+        ends.receiver.close()
+        for number in range(3):
+            ends.sender.send(frame(number))
+            ends.sender.flush()
+        ends.sender.send_parts([wire.FRAME.pack(LONG_FRAME, 2, 0), bytes(LONG_FRAME)])
+        await until_async(lambda: not ends.sender.has_backlog)
+        assert ends.ended == 0, "its own end"
+        assert not ends.sender.receive()
+        assert not ends.sender.is_open
+        ends.sender.send(frame(9))
+        ends.sender.send_lazily(frame(9))
+        ends.sender.flush()
+        assert not ends.sender.has_backlog
+        ends.close()
+
+    asyncio.run(check())
 
 
 def test_the_end_of_a_process_is_noticed_within_a_long_frame():
