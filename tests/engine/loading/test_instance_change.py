@@ -82,7 +82,7 @@ def test_a_model_is_loaded_again_where_instances_of_several_processes_would_chan
 def test_a_model_with_an_instance_that_was_given_up_in_another_process_is_loaded_again() -> None:
     old = config(PLAIN, group(3))
     version = loaded(old, 3)
-    version.replicas.statuses = lambda: [SimpleNamespace(state="given up")]
+    version.replicas.statuses = lambda: [SimpleNamespace(state=state) for state in ("ready", "given up")]
     assert changed_instances(version, old.message) is None
 
 

@@ -396,6 +396,10 @@ def test_unloading_a_model_suspends_ensembles_and_loading_it_loads_them_again(wo
     world.changes()
     run(world.order.load([a]))
     assert world.changes() == ["+a", "+e"]
+    # Nothing is kept of one that is unloaded itself while it is suspended: clients choose the names.
+    for name in "ae":
+        run(world.order.unload(name, with_members=False))
+    assert world.order._suspended == set()
 
 
 def test_members_stay_unless_the_client_asks_for_them(world):
@@ -495,6 +499,22 @@ async def test_changes_of_one_model_wait_for_each_other(world):
     await asyncio.gather(loading, unloading)
     assert world.changes() == ["-m"]
     assert not world.order.is_changing("m")
+
+
+@pytest.mark.parametrize("with_members", [False, True])
+async def test_an_unload_waits_for_loads_in_progress_of_what_it_changes_alone(world, with_members):
+    world.needs["e"] = frozenset("a")
+    world.serve("e")
+    world.gate = asyncio.Event()
+    loading = asyncio.ensure_future(world.order.load([world.add("a")]))
+    while not world.done:
+        await asyncio.sleep(0.001)
+    unloading = asyncio.ensure_future(world.order.unload("e", with_members=with_members))
+    await turns(10)
+    assert world.changes() == (["+a"] if with_members else ["+a", "-e"])
+    world.gate.set()
+    await asyncio.gather(loading, unloading)
+    assert world.changes() == (["-e"] if with_members else [])
 
 
 async def test_changes_in_progress_end_with_the_server_and_no_other_begins(world, caplog):

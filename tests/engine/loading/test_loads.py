@@ -649,6 +649,7 @@ def test_no_name_is_unknown_before_the_repositories_were_read_at_the_start(host)
         while not starting.done():
             assert (host.engine.is_live(), host.engine.is_ready(), host.engine.is_started()) == (True, False, False)
             seen.extend(each for each in host.index() if each.startswith("n"))
+            assert not refusal(host, "n").startswith("Not found")
             await asyncio.sleep(0)
         assert (before, refusal(host, "x")) == (
             "Unavailable: Server not ready",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from naiad.core.errors import Code, NaiadError
+from naiad.core.errors import Code, InvalidRequestError, NaiadError
 from naiad.engine.loading.model_source import find_sources
 from naiad.models.repository.layout import ModelFiles
 from naiad.models.repository.repositories import LocalRepository, Repositories
@@ -88,6 +88,12 @@ def test_a_load_that_names_no_model_or_sends_an_invalid_one_says_why(tmp_path, r
     why = why.format(tmp_path)
     assert caught.value.message == f"failed to load '{name}', failed to poll from model repository ({why})"
     assert caught.value.code is Code.INTERNAL
+
+
+@pytest.mark.parametrize("name", ["", "..", "one/1", "../b/two"])
+def test_a_name_that_leads_elsewhere_is_invalid(repositories, name):
+    with pytest.raises(InvalidRequestError, match=r"^(invalid model name|Model name cannot be empty)"):
+        find_sources(name, {}, repositories, strict=False)
 
 
 @pytest.mark.parametrize("parameters", [{"config": CONFIG}, {"config": CONFIG, "file:1/x": b""}])
