@@ -282,7 +282,7 @@ class FurtherProcess:
         if replicas.request_count:
             yield f"{name}: requests of replicas or ensembles"
         counts = {
-            "calls to the coordinator": engine.coordinator.calls.open_count,
+            "calls to the coordinator": len(engine.coordinator.calls._open),
             "routes that are sought": len(engine._sought),
             "calls of guests that are relayed": len(replicas._relay._relayed),
             "calls of guests": sum(map(len, replicas._relay._own._calls.values())),
@@ -465,7 +465,7 @@ class Server:
             yield from _of_peer(name, run.peer, self.memory)
             results = sum(len(each.results) for each in run.guests._guests.values())
             yield from (f"{name}: {results} results" for _ in range(bool(results)))
-            orders = run.peer.calls.open_count
+            orders = len(run.peer.calls._open)
             yield from (f"{name}: {orders} orders" for _ in range(bool(orders)))
         alive = self.engine._registry.versions_alive
         for number, version in self.replicas._versions.items():

@@ -78,7 +78,7 @@ async def test_a_coroutine_waits_for_the_answer_of_the_coordinator(pair: Pair, e
     arguments, value = AWAITED[method]
     assert await getattr(pair.remote, method)(*arguments) == value
     assert engine.called == [(method, *arguments)]
-    assert not pair.remote.coordinator.calls.open_count
+    assert not pair.remote.coordinator.calls._open
 
 
 async def test_metadata_and_configuration_are_those_of_the_route(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ async def test_the_answer_of_a_call_whose_caller_was_cancelled_is_ignored(pair: 
     waiting.cancel()
     await pair.settle(lambda: engine.called)
     assert await pair.remote.check_ready("m", 2)
-    assert not pair.remote.coordinator.calls.open_count
+    assert not pair.remote.coordinator.calls._open
 
 
 async def test_calls_of_a_process_end_when_it_exits(pair: Pair) -> None:

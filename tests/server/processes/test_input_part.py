@@ -18,7 +18,7 @@ SIZE = 1 << 20
 @pytest.fixture
 def part() -> Iterator[InputPart]:
     descriptor, _ = create_memory("naiad-part", 2 * SIZE)
-    made = InputPart(3, descriptor, SIZE, SIZE)
+    made = InputPart(3, descriptor, SIZE, SIZE, 1)
     os.close(descriptor)
     yield made
     made.close()

@@ -38,10 +38,6 @@ class RemoteCalls:
     def connect(self, link: Link) -> None:
         self._link = link
 
-    @property
-    def open_count(self) -> int:
-        return len(self._open)
-
     def notify(self, name: str, *arguments: Any) -> None:
         """Call a service that has no result."""
         if self._link is not None:

@@ -17,10 +17,11 @@ from naiad.protocol.inference import InputTensor
 
 
 class InputPart:
-    """One part of the segment *number*; the caller closes *descriptor*."""
+    """One part of the segment *number*, of the inputs of *load*; the caller closes *descriptor*."""
 
-    def __init__(self, number: int, descriptor: int, start: int, capacity: int) -> None:
+    def __init__(self, number: int, descriptor: int, start: int, capacity: int, load: int) -> None:
         self.number = number
+        self.load = load
         self._segment = Segment(descriptor, capacity, start)
         self._reservations = InputReservations(self._segment)
         self._blocks: dict[int, int] = {}  # blocks that the owner has, by where their inputs begin

@@ -48,10 +48,8 @@ class FrameKind:
     # to the process with the models (the coordinator, or one with a replica)
     SHORT_REQUEST = 1
     REQUEST = 2
-    CANCEL = 3
-    DROP_RESPONSES = 4
-    CONFIRM_SENT = 5
-    RELEASE_OUTPUTS = 6
+    CONFIRM_SENT = 3
+    RELEASE_OUTPUTS = 4
     # from the process with the models
     RESPONSE = 20
     FULL_RESPONSE = 21

@@ -137,7 +137,6 @@ class RequestLink:
         self._link: Link | None = None
         self._notify = calls.notify
         self._parts: dict[int, InputPart] = {}  # by the number of the segment of inputs
-        self._segments_of_loads: dict[int, int] = {}  # numbers in `_parts`
         self._segments: dict[int, memoryview] = {}
         self._layouts: dict[int, ResponseLayout] = {}
         # By number. If a request's load is gone when the other process reads it, it is sent once more.
@@ -190,7 +189,7 @@ class RequestLink:
 
     def part_of(self, load: int) -> InputPart | None:
         """This process's part of the segment of inputs of a load, if it has one."""
-        return self._parts.get(self._segments_of_loads.get(load, 0))
+        return next((part for part in self._parts.values() if part.load == load), None)
 
     def route_to(self, load: int, *, is_decoupled: bool) -> KnownRoute:
         """The route to a version that the caller has found."""
@@ -401,21 +400,18 @@ class RequestLink:
     def _has(self, opened: OpenRequest) -> bool:
         return self._sent.get(opened.key) is opened
 
-    def _act(self, opened: OpenRequest, kind: int) -> None:
-        """Have the other process do something with a request that it knows; it learns of others when they are sent."""
-        if self._link is not None and opened.key not in self._copied:
-            self._link.send(wire.frame(kind, NUMBER.pack(opened.key)))
-
     def cancel_request(self, opened: OpenRequest) -> None:
         if self._has(opened):
             opened.is_cancelled = True
-            self._act(opened, FrameKind.CANCEL)
+            if opened.key not in self._copied:  # else the other process is told when it knows the request
+                self._notify("cancel", opened.key)
 
     def drop_responses(self, opened: OpenRequest) -> None:
         """See `Holder`. Responses that are on their way are dropped here, as those after them are there."""
         if self._has(opened):
             opened.drops_responses = True
-            self._act(opened, FrameKind.DROP_RESPONSES)
+            if opened.key not in self._copied:
+                self._notify("drop_responses", opened.key)
 
     def confirm_responses(self, opened: OpenRequest, count: int) -> None:
         if self._has(opened) and self._link is not None:
@@ -511,9 +507,8 @@ class RequestLink:
 
     def _on_part(self, descriptor: int, number: int, start: int, size: int, load: int) -> None:
         """This process has *size* bytes from *start* on of a segment of inputs (`SharedInputs.number`) of a load."""
-        part = self._parts[number] = InputPart(number, descriptor, start, size)
+        part = self._parts[number] = InputPart(number, descriptor, start, size, load)
         os.close(descriptor)
-        self._segments_of_loads[load] = number
         known = self.routes.get(load)
         if known is not None:
             known.part = part
@@ -522,8 +517,6 @@ class RequestLink:
     def _forget_part(self, number: int) -> None:
         part = self._parts.pop(number)
         part.close()
-        for load in [load for load, segment in self._segments_of_loads.items() if segment == number]:
-            del self._segments_of_loads[load]
         for key in [key for key, known in self.routes.items() if known.part is part]:
             del self.routes[key]  # with its templates, which say where inputs are
 

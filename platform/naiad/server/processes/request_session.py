@@ -162,24 +162,18 @@ class _OwnedTemplate:
 class _SessionSink:
     """Sends the responses to one request to the other process."""
 
-    __slots__ = ("_number", "_reject", "_send")
+    __slots__ = ("_number", "_session")
 
-    def __init__(
-        self,
-        number: int,
-        send: Callable[[int, InferResponse | None, bool], None],
-        reject: Callable[[int, NaiadError], None],
-    ) -> None:
+    def __init__(self, number: int, session: RequestSession) -> None:
         self._number = number
-        self._send = send
-        self._reject = reject
+        self._session = session
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        self._send(self._number, response, final)
+        self._session.respond(self._number, response, final)
 
     def reject(self, error: NaiadError) -> None:
         """See `RejectableSink`: a third process, which has the model, has not accepted the request."""
-        self._reject(self._number, error)
+        self._session.reject_late(self._number, error)
 
 
 class RequestSession:
@@ -220,8 +214,6 @@ class RequestSession:
         self.handlers: dict[int, Callable[[Payload], None]] = {
             FrameKind.SHORT_REQUEST: self._on_short_request,
             FrameKind.REQUEST: self._on_request,
-            FrameKind.CANCEL: self._on_cancel,
-            FrameKind.DROP_RESPONSES: self._on_drop_responses,
             FrameKind.CONFIRM_SENT: self._on_confirm_sent,
             FrameKind.RELEASE_OUTPUTS: self._on_release_outputs,
         }
@@ -229,6 +221,8 @@ class RequestSession:
             {
                 "template": self._on_template,
                 "forget_templates": self._templates.clear,
+                "cancel": self._on_cancel,
+                "drop_responses": self._on_drop_responses,
                 "traced_sending": self._on_traced_sending,
             }
         )
@@ -463,7 +457,7 @@ class RequestSession:
         self._open.pop(number, None)
         self._notify("rejected", number, without_frames(error))
 
-    def _reject_late(self, number: int, error: NaiadError) -> None:
+    def reject_late(self, number: int, error: NaiadError) -> None:
         if number in self._open:
             self._reject(number, error)
 
@@ -473,13 +467,13 @@ class RequestSession:
             number = NUMBER.unpack_from(payload)[0] if kind == FrameKind.SHORT_REQUEST else unpack(payload).number
             self._reject(number, unexpected_error("take a request of another process", error))
 
-    def _on_cancel(self, payload: Payload) -> None:
-        submitted = self._open.get(*NUMBER.unpack(payload))
+    def _on_cancel(self, number: int) -> None:
+        submitted = self._open.get(number)
         if submitted is not None:
             submitted.cancel(drops_responses=False)
 
-    def _on_drop_responses(self, payload: Payload) -> None:
-        submitted = self._open.get(*NUMBER.unpack(payload))
+    def _on_drop_responses(self, number: int) -> None:
+        submitted = self._open.get(number)
         if submitted is not None:
             submitted.drop_responses()
 
@@ -503,7 +497,7 @@ class RequestSession:
     # -- responses ------------------------------------------------------------------------------------------------
 
     def sink_of(self, number: int) -> Sink:
-        return _SessionSink(number, self._respond, self._reject_late)
+        return _SessionSink(number, self)
 
     def respond_forwarded(self, number: int, model: tuple[str, int], layout: TensorLayout, outputs: bytes) -> None:
         """Send the response to a forwarded request, as the guest wrote it."""
@@ -517,7 +511,7 @@ class RequestSession:
         size = RESPONSE.size + len(outputs)
         link.send(RESPONSE_FRAME.pack(size, FrameKind.RESPONSE, 0, number, known, FINAL, 0) + outputs)
 
-    def _respond(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
+    def respond(self, number: int, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - as `Sink.send`
         if final:
             self._open.pop(number, None)
         link = self._link

@@ -8,7 +8,6 @@ from collections.abc import Callable, MutableMapping
 from naiad.engine.engine import Engine
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.served import Target
-from naiad.frontends.regions import RegionPart
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import InferRequest
@@ -66,10 +65,6 @@ def serve_process(
     be completed until the process listens.
     """
 
-    def find_part(name: str, offset: int, byte_size: int) -> RegionPart:
-        part: RegionPart = services["find_part"](name, offset, byte_size)
-        return part
-
     def route_to(found: Target, name: str, version: int) -> VersionRoute:
         peer.session.share_inputs(found)
         return VersionRoute(
@@ -91,6 +86,6 @@ def serve_process(
         exited,
         send_elsewhere,
         tracer=tracer,
-        find_part=find_part,
+        find_part=lambda *place: services["find_part"](*place),  # noqa: PLW0108 - it may be added later
     )
     return peer
