@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from naiad.engine.open_request import OpenRequest
+from naiad.engine.serving.admission import Admission
 from naiad.protocol.inference import InferRequest
 
 __all__ = ["WeakRequest", "submit"]
@@ -15,7 +16,7 @@ class WeakRequest(InferRequest):
 
 
 def submit(target: Any, request: InferRequest, sink: Any, *, needs_idle: bool = False) -> OpenRequest:
-    """Submit *request* to *target*, a `Target`; the request in flight."""
+    """Submit *request* to *target*, a `Target` or an `Admission`; the request in flight."""
     opened = OpenRequest(request, sink, needs_idle)
-    target.accept(opened)
+    (target.admit if isinstance(target, Admission) else target.accept)(opened)
     return opened

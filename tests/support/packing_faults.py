@@ -51,7 +51,7 @@ def install() -> None:
         return response is not None and response.error is None and response.request_id == "unpackable reply"
 
     respond, respond_forwarded = (
-        request_session.RequestSession._respond,
+        request_session.RequestSession.respond,
         request_session.RequestSession.respond_forwarded,
     )
 
@@ -65,7 +65,7 @@ def install() -> None:
             raise struct.error(CAUSE)
         respond_forwarded(self, number, model, layout, outputs)
 
-    request_session.RequestSession._respond = faulty  # type: ignore[method-assign] # the fault
+    request_session.RequestSession.respond = faulty  # type: ignore[method-assign] # the fault
     request_session.RequestSession.respond_forwarded = faulty_forwarded  # type: ignore[method-assign] # the fault
 
 

@@ -392,12 +392,12 @@ class Engine:
 
     def submit(self, request: InferRequest, sink: Sink) -> OpenRequest:
         self.received_count += 1
-        version = self.admit(request)
+        version = self.admitted_target(request)
         opened = OpenRequest(request, sink)
         version.accept(opened)
         return opened
 
-    def admit(self, request: InferRequest) -> Target:
+    def admitted_target(self, request: InferRequest) -> Target:
         """What a request goes to, if it may come now; one that may not is counted as refused."""
         if self._state is _EngineState.EXITING:
             try:

@@ -130,7 +130,7 @@ async def _serve_ports(
     async with AsyncExitStack() as stack:
         shared_log, tracer = RemoteLog(log, engine), RemoteTracer(engine)
         assert engine.connections is not None
-        connections = ConnectionReceiver(engine.connections)
+        connections = ConnectionReceiver(engine.connections, partial(engine.notify, "connection_ended"))
         stack.callback(connections.close)
         services = ListenerServices(
             log=shared_log,

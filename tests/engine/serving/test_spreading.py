@@ -27,14 +27,14 @@ class Admission:
         if request.request_id == "wrong":
             raise InvalidRequestError("it is wrong")
 
-    def accept(self, opened: OpenRequest) -> None:
+    def admit(self, opened: OpenRequest) -> None:
         self.here.append((opened.request.request_id, opened.needs_idle))
         self._in_flight.wait(opened)
 
     def start(self, opened: OpenRequest) -> None:
         if self.reason:
             raise NotReadyError(self.reason)
-        self.accept(opened)
+        self.admit(opened)
 
 
 class Tracker:
@@ -109,7 +109,7 @@ class Spread:
 
     def submit(self, name: str, **fields: Any) -> OpenRequest:
         opened = self.opened(name, **fields)
-        self.spreading.accept(opened)
+        self.spreading.spread(opened)
         return opened
 
     def send(self, response: InferResponse | None, final: bool) -> None:

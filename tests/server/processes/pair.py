@@ -79,7 +79,7 @@ class Engine:
         self.version.direct = self.version  # as a version of a model has it
         self.version.accept = self._accept
 
-    def admit(self, request: InferRequest) -> Any:
+    def admitted_target(self, request: InferRequest) -> Any:
         return self.route(request.model_name, request.model_version)
 
     def route(self, name: str, version: int) -> Any:

@@ -7,6 +7,7 @@ import errno
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -63,7 +64,7 @@ class Server:
         self.clients: list[asyncio.StreamWriter] = []
 
     def add(self, number: int) -> None:
-        receiver = ConnectionReceiver(self.dealer.join(number))
+        receiver = ConnectionReceiver(self.dealer.join(number), partial(self.dealer.on_ended, number))
         process = Process(number, receiver, ConnectionCount())
         process.begin()
         self.others.append(process)
@@ -150,7 +151,7 @@ async def test_a_process_gets_connections_once_it_serves_and_until_the_server_st
     async with serving(1) as server:
         end = server.dealer.join(1)
         assert [await server.connect() for _ in range(2)] == ["0", "0"]
-        process = Process(1, ConnectionReceiver(end), ConnectionCount())
+        process = Process(1, ConnectionReceiver(end, partial(server.dealer.on_ended, 1)), ConnectionCount())
         process.begin()
         server.others.append(process)
         server.dealer.begin(1)

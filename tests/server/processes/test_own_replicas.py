@@ -326,9 +326,9 @@ def test_a_server_that_exits_has_its_replicas_take_no_requests(tables: Tables) -
 def test_requests_of_other_processes_go_to_the_load_that_was_meant(tables: Tables) -> None:
     async def test(replicas: Replicas) -> None:
         replicas.add()
-        assert replicas.own.admit(request("m"), LOAD) is replicas.replica
+        assert replicas.own.admitted_target(request("m"), LOAD) is replicas.replica
         with pytest.raises(GoneError):
-            replicas.own.admit(request("m"), LOAD + 1)
+            replicas.own.admitted_target(request("m"), LOAD + 1)
 
     run(tables, test)
 

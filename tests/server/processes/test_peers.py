@@ -63,7 +63,7 @@ class Models:
         self.sinks: list[Any] = []
         self.is_answering = True
 
-    def admit(self, request: InferRequest, load: int) -> Any:
+    def admitted_target(self, request: InferRequest, load: int) -> Any:
         return self.find_target(request.model_name, request.model_version, load)
 
     def find_target(self, name: str, version: int, load: int) -> Any:

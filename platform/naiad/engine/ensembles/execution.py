@@ -58,7 +58,7 @@ class EnsembleExecution:
         self.totals: Statistics = self._responses.totals
         plan = compile_plan(config, version, number)
         self._admission = Admission(plan, self._start, self.totals)
-        self.accept = self._admission.accept
+        self.accept = self._admission.admit
         self._requests: dict[EnsembleRequest, None] = {}  # oldest first
 
     @property

@@ -90,7 +90,7 @@ class Admission:
         opened.request = request
         self._start(opened, layout)
 
-    def accept(self, opened: OpenRequest) -> None:
+    def admit(self, opened: OpenRequest) -> None:
         """Admit a request and start it.
 
         InvalidRequestError if it does not fit the model, NotReadyError if it cannot be served now or the queue is full,

@@ -8,7 +8,7 @@ kind pass through without an `InferRequest`, tensors, or an `InferResponse`. The
 - of a layout that was checked before, with inputs of few bytes, at most an id and a trace context, and no parameters;
 - dispatched at once, because an instance is free.
 
-Every other request takes the long way (`Admission.accept`). A request that was forwarded is tracked like all others:
+Every other request takes the long way (`Admission.admit`). A request that was forwarded is tracked like all others:
 it can be cancelled, it is found by the detection of deadlocks, and is queued again when its guest exits. Where such a
 rare event needs the request itself, `OpenRequest` has its source make it.
 """

@@ -240,7 +240,7 @@ class Spreading:
         self._waiting = _WaitingCalls(in_flight, replicas, self._move)
         replicas.take_back = self._take_back
 
-    def accept(self, opened: OpenRequest) -> None:
+    def spread(self, opened: OpenRequest) -> None:
         needs_idle = opened.needs_idle
         is_taken = self._in_flight.has_idle() if needs_idle else self._in_flight.takes_at_once(self._replicas.typical)
         if (not is_taken or self._admission.reason) and not self._is_closed and is_movable(opened):
@@ -249,7 +249,7 @@ class Spreading:
                 self._admission.require_valid(opened.request)
                 self._replicas.send(process, opened)
                 return
-        self._admission.accept(opened)
+        self._admission.admit(opened)
         self._replicas.note_load(len(self._in_flight))
         if needs_idle and self._waiting.queue and self._in_flight.is_waiting(opened) and is_movable(opened):
             self._waiting.add(opened)

@@ -101,7 +101,7 @@ class ModelVersion:
             spreading = Spreading(self._admission, in_flight, replicas, lambda: self.serving_count)
         self._spreading = spreading
         # Requests go straight to what admits them: a method here would be a call per request more.
-        self.accept = self._admission.accept if spreading is None else spreading.accept
+        self.accept = self._admission.admit if spreading is None else spreading.spread
         self.log = VersionLog(config.name, version)
         specs = tuple(specs)
         native = [spec.load.code for spec in specs if isinstance(spec.load.code, NativeCode)]

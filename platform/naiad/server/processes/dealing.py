@@ -1,8 +1,9 @@
 """Connections dealt to the processes of a server: the coordinator accepts, and passes each to the one with the fewest.
 
-A socket pair leads to each process. The coordinator sends packets with a descriptor, the name of a listener and the
-client's address; the process sends the addresses of connections that have ended. So the coordinator knows all of them,
-and its limits on connections hold for the whole server. It serves those itself that a process cannot take.
+A socket pair leads to each process, for packets with a descriptor, the name of a listener and the client's address: a
+process that has no free descriptor loses one of these, and none of those of its link. It reports the addresses of
+connections that have ended. So the coordinator knows all of them, and its limits on connections hold for the whole
+server. It serves those itself that a process cannot take.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ logger = logging.getLogger("naiad.connections")
 
 _AT_ONCE = 64  # connections that are accepted or received in one turn of the loop
 _PACKET = 1 << 16
-_END = "\n"
-_RETRY_SECONDS = 0.01
 # How long nothing is accepted after that has failed: the connection that waits would make it fail again at once.
 _PAUSE_SECONDS = 1.0
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
@@ -80,7 +79,6 @@ class ConnectionDealer:
 
     def __init__(self) -> None:
         self.count = ConnectionCount()  # of the connections of this process, and of those of the others
-        self._loop = asyncio.get_running_loop()
         self._serving = _Serving()
         self._processes: dict[int, _DealtProcess] = {}
 
@@ -95,8 +93,7 @@ class ConnectionDealer:
         """A new process; the end of its socket pair for it. It gets connections once `begin` is called."""
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own.setblocking(False)
-        process = self._processes[number] = _DealtProcess(own)
-        self._loop.add_reader(own, self._on_ended, process)
+        self._processes[number] = _DealtProcess(own)
         return other
 
     def begin(self, number: int) -> None:
@@ -106,7 +103,6 @@ class ConnectionDealer:
     def leave(self, number: int) -> None:
         process = self._processes.pop(number, None)
         if process is not None:
-            self._loop.remove_reader(process.link)
             process.link.close()
             for address in process.open.elements():
                 self.count.leave_elsewhere(address)
@@ -140,18 +136,13 @@ class ConnectionDealer:
         process.open[address] += 1
         process.count += 1
 
-    def _on_ended(self, process: _DealtProcess) -> None:
-        try:
-            packet = process.link.recv(_PACKET)
-        except OSError:
-            return
-        if not packet:  # the process has exited, which the pool notices
-            self._loop.remove_reader(process.link)
-        for address in packet.decode().split(_END)[:-1]:
-            if process.open[address]:
-                process.open[address] -= 1
-                process.count -= 1
-                self.count.leave_elsewhere(address)
+    def on_ended(self, number: int, address: str) -> None:
+        """A process reports that a connection has ended."""
+        process = self._processes.get(number)
+        if process is not None and process.open[address]:
+            process.open[address] -= 1
+            process.count -= 1
+            self.count.leave_elsewhere(address)
 
 
 class _AcceptedHere:
@@ -228,14 +219,15 @@ class _AcceptedElsewhere:
 class ConnectionReceiver:
     """The side of a process beside the coordinator."""
 
-    def __init__(self, link: socket.socket) -> None:
+    def __init__(self, link: socket.socket, report_ended: Callable[[str], None]) -> None:
+        """Serve what comes over *link*; *report_ended* gets the address of each connection that has ended."""
         link.setblocking(False)
         self._link = link
         self._loop = asyncio.get_running_loop()
         self._serving = _Serving()
         self._listeners: dict[str, _Listener] = {}
         self._addresses: dict[int, str] = {}  # of connections that are being made, by descriptor
-        self._ended: list[str] = []
+        self._end = report_ended
         self._loop.add_reader(link, self.receive)
 
     def use(self, count: ConnectionCount) -> None:
@@ -274,26 +266,6 @@ class ConnectionReceiver:
 
     def _address_of(self, transport: asyncio.Transport) -> str:
         return self._addresses.pop(transport.get_extra_info("socket").fileno(), "")
-
-    def _end(self, address: str) -> None:
-        """Tell the coordinator that a connection has ended, with others of the same turn."""
-        if not self._ended:
-            self._loop.call_soon(self._send_ended)
-        self._ended.append(address)
-
-    def _send_ended(self) -> None:
-        sent = self._ended[:_AT_ONCE]
-        try:
-            self._link.send("".join(f"{each}{_END}" for each in sent).encode())
-        except BlockingIOError:
-            self._loop.call_later(_RETRY_SECONDS, self._send_ended)
-            return
-        except OSError:  # the coordinator has exited
-            self._ended.clear()
-            return
-        del self._ended[: len(sent)]
-        if self._ended:
-            self._loop.call_soon(self._send_ended)
 
     def close(self) -> None:
         self._loop.remove_reader(self._link)

@@ -182,7 +182,7 @@ class OwnReplicas:
         """What executes requests to the version with that number of its load here, if this process does."""
         return self._replicas.get(number)
 
-    def admit(self, request: InferRequest, load: int) -> OwnReplica:
+    def admitted_target(self, request: InferRequest, load: int) -> OwnReplica:
         """See `OwnModels`: a request of another process goes to the load that was meant, and stays here."""
         replica = self._replicas.get(load)
         if replica is None or not replica.is_open:
@@ -190,7 +190,7 @@ class OwnReplicas:
         return replica
 
     def find_target(self, name: str, version: int, load: int) -> ModelVersion:
-        found = self.admit(InferRequest(name, version, ()), load).version
+        found = self.admitted_target(InferRequest(name, version, ()), load).version
         assert found is not None  # no process sends another one requests to ensembles
         return found
 

@@ -271,6 +271,7 @@ class ProcessPool:
         if self.connections is not None:
             with self.connections.join(each.number) as end:
                 calls.notify_with(end.fileno(), "connections")
+            calls.services["connection_ended"] = partial(self.connections.on_ended, each.number)
         for name, arguments in self.first_calls():
             calls.notify(name, *arguments)
         calls.call("listen", self._listening).add_done_callback(partial(self._on_listening, each))

@@ -100,11 +100,11 @@ class OwnModels(Protocol):
     def is_exiting(self) -> bool:
         """Whether requests are rejected because the server ends."""
 
-    def admit(self, request: InferRequest, load: int) -> RequestTarget:
+    def admitted_target(self, request: InferRequest, load: int) -> RequestTarget:
         """What a request goes to; NaiadError, a refusal, for none, `GoneError` if the process has to look again."""
 
     def find_target(self, name: str, version: int, load: int) -> Target:
-        """What an inference request would go to; raises like `admit`."""
+        """What an inference request would go to; raises like `admitted_target`."""
 
 
 class _OwnedTemplate:
@@ -409,7 +409,7 @@ class RequestSession:
                 self.received_count -= 1
                 opened = self.on_call(origin.caller, request, sink)
             else:
-                target = self._models.admit(request, template.load)
+                target = self._models.admitted_target(request, template.load)
                 if target.number != template.load and target.config.decoupled != template.is_decoupled:
                     raise NotReadyError(
                         f"model '{request.model_name}' was loaded again with another transaction policy while the "

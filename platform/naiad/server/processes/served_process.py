@@ -44,8 +44,8 @@ class _EngineModels:
     def is_exiting(self) -> bool:
         return self._engine.is_exiting
 
-    def admit(self, request: InferRequest, load: int) -> Target:  # noqa: ARG002 - the signature of `OwnModels`
-        return self._engine.admit(request)
+    def admitted_target(self, request: InferRequest, load: int) -> Target:  # noqa: ARG002 - the signature of `OwnModels`
+        return self._engine.admitted_target(request)
 
     def find_target(self, name: str, version: int, load: int) -> Target:  # noqa: ARG002 - the signature of `OwnModels`
         return self._engine.find_target(name, version)
