@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,13 @@ class _LayoutWriter:
 
     def write(self, bundle: Bundle, options: ServerOptions, base: Path | None) -> str:
         config, layers = ({}, [self._system(bundle)]) if base is None else self._based(base)
+        layer = partial(write_layer, self._blobs, at=f"{_AT}/")
+        program = [_tritonserver_program()]
         layers += [
-            self._layer("the server and its interpreter", bundle.host),
-            self._layer("the program tritonserver", [_tritonserver_program()], at=""),
-            self._layer("environments", bundle.environments),
-            self._layer("models", bundle.models, folders={_STORE: 0o775}),
+            layer(bundle.host, made_by="naiad bundle: the server and its interpreter"),
+            write_layer(self._blobs, program, made_by="naiad bundle: the program tritonserver"),
+            layer(bundle.environments, made_by="naiad bundle: environments"),
+            layer(bundle.models, folders={_STORE: 0o775}, made_by="naiad bundle: models"),
         ]
         image = image_config(layers, self._architecture, _runtime_config(config, bundle, options))
         manifest = {
@@ -95,7 +98,8 @@ class _LayoutWriter:
 
     def _system(self, bundle: Bundle) -> ImageLayer:
         binaries = [member.source for member in bundle.host if member.source is not None]
-        return self._layer("libraries of the system", _system_files(binaries), folders=_SYSTEM_FOLDERS, at="")
+        made_by = "naiad bundle: libraries of the system"
+        return write_layer(self._blobs, _system_files(binaries), folders=_SYSTEM_FOLDERS, made_by=made_by)
 
     def _based(self, base: Path) -> tuple[dict[str, Any], list[ImageLayer]]:
         """The configuration and the layers of another layout's image; copies its blobs."""
@@ -104,16 +108,6 @@ class _LayoutWriter:
             source = blob_path(base, layer.descriptor["digest"])
             shutil.copyfile(source, self._blobs / source.name)
         return config, layers
-
-    def _layer(
-        self,
-        made_by: str,
-        members: Iterable[OutputMember],
-        *,
-        folders: dict[str, int] | None = None,
-        at: str = f"{_AT}/",
-    ) -> ImageLayer:
-        return write_layer(self._blobs, members, folders=folders, at=at, made_by=f"naiad bundle: {made_by}")
 
     def _add_blob(self, data: bytes, media_type: str) -> dict[str, Any]:
         digest = hashlib.sha256(data).hexdigest()

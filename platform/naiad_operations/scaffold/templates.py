@@ -7,6 +7,7 @@ uses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
@@ -260,16 +261,24 @@ def _scaffold(
     *,
     max_batch_size: int = 0,
     notes: Sequence[str] = (),
+    backend: str = "python",
+    backends: str = "",
 ) -> Scaffold:
     files: dict[str, str | bytes | Path] = {
-        f"{repository}/{name}/config.pbtxt": config(name, signature, max_batch_size),
+        f"{repository}/{name}/config.pbtxt": config(name, signature, max_batch_size, backend),
         **{f"{repository}/{name}/{file}": content for file, content in code.items()},
         f"clients/{identifier(name)}.py": client(name, signature, is_batched=max_batch_size > 0),
         f"tests/test_{identifier(name)}.py": file_of_tests(
-            name, repository, signature, is_batched=max_batch_size > 0, identifier=identifier(name)
+            name,
+            repository,
+            signature,
+            is_batched=max_batch_size > 0,
+            backends=backends,
+            identifier=identifier(name),
         ),
     }
-    commands = (f"naiad serve --model-repository={repository}", f"python clients/{identifier(name)}.py")
+    more = f" --backend-directory={backends}" if backends else ""
+    commands = (f"naiad serve --model-repository={repository}{more}", f"python clients/{identifier(name)}.py")
     return Scaffold(files=files, commands=commands, notes=tuple(notes))
 
 
@@ -353,19 +362,10 @@ def backend(name: str, repository: str, backends: str) -> Scaffold:
     model = f"{name}_example"
     texts = TensorType(datatype=Datatype.BYTES, dims=(-1,), form=PythonForm.TEXTS)
     signature = _signature_of_one("TEXT", "ANSWER", texts)
-    module = identifier(model)
-    files = {
-        f"{backends}/{name}/model.py": _CODE.format(name=name),
-        f"{backends}/{name}/backend.toml": _MANIFEST,
-        f"{repository}/{model}/config.pbtxt": config(model, signature, 0, backend=name),
-        f"{repository}/{model}/1/{name}.json": '{"prefix": "hello "}\n',
-        f"clients/{module}.py": client(model, signature, is_batched=False),
-        f"tests/test_{module}.py": file_of_tests(
-            model, repository, signature, is_batched=False, backends=backends, identifier=module
-        ),
-    }
-    serve = f"naiad serve --model-repository={repository} --backend-directory={backends}"
-    return Scaffold(files=files, commands=(serve, f"python clients/{module}.py"))
+    data: dict[str, str | bytes] = {f"1/{name}.json": '{"prefix": "hello "}\n'}
+    scaffold = _scaffold(model, repository, signature, data, backend=name, backends=backends)
+    own = {f"{backends}/{name}/model.py": _CODE.format(name=name), f"{backends}/{name}/backend.toml": _MANIFEST}
+    return replace(scaffold, files={**own, **scaffold.files})
 
 
 def native_backend(name: str, repository: str, backends: str) -> Scaffold:
