@@ -103,15 +103,13 @@ def client(name: str, signature: Signature, *, is_batched: bool) -> str:
     )
 
 
-def file_of_tests(
-    name: str, repository: str, signature: Signature, *, is_batched: bool, backends: str = "", identifier: str = ""
-) -> str:
+def file_of_tests(name: str, repository: str, signature: Signature, *, is_batched: bool, backends: str = "") -> str:
     """The text of a test of the model, with the client's example inputs."""
     names = ", ".join(f'"{name}"' for name in sorted(one.name for one in signature.results))
     return _TEST.format(
         name=name,
-        identifier=identifier,
-        path=f"tests/test_{identifier}.py",
+        identifier=identifier(name),
+        path=f"tests/test_{identifier(name)}.py",
         repository=repository,
         more=f', backend_directories=[PROJECT / "{backends}"]' if backends else "",
         examples="\n".join(f'    "{one.name}": {_example(one.tensor, is_batched)},' for one in _required(signature)),
@@ -269,12 +267,7 @@ def _scaffold(
         **{f"{repository}/{name}/{file}": content for file, content in code.items()},
         f"clients/{identifier(name)}.py": client(name, signature, is_batched=max_batch_size > 0),
         f"tests/test_{identifier(name)}.py": file_of_tests(
-            name,
-            repository,
-            signature,
-            is_batched=max_batch_size > 0,
-            backends=backends,
-            identifier=identifier(name),
+            name, repository, signature, is_batched=max_batch_size > 0, backends=backends
         ),
     }
     more = f" --backend-directory={backends}" if backends else ""
