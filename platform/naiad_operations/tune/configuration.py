@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import Any
 
 from google.protobuf import text_format
@@ -51,8 +52,7 @@ def with_candidate(config: Mapping[str, Any], candidate: Candidate) -> dict[str,
 
 def with_candidate_text(message: pb.ModelConfig, candidate: Candidate) -> str:
     """The text of `config.pbtxt` with the settings of a candidate; what the file does not say stays unsaid."""
-    changed = pb.ModelConfig()
-    changed.CopyFrom(message)
+    changed = deepcopy(message)
     if not changed.instance_group:
         changed.instance_group.add()
     for group in changed.instance_group:
