@@ -62,6 +62,12 @@ def _guests_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     shared_guests.append(once(tmp_path_factory, "guests", Path.mkdir))
 
 
+@pytest.fixture(scope="module")
+def work(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the tests of a module share: for its server, and the models of that."""
+    return tmp_path_factory.mktemp(request.module.__name__.rpartition(".")[2])
+
+
 @pytest.fixture(autouse=True)
 def _log_as_before() -> Iterator[None]:
     """Undo what a command that ran in this process has set of the log: a later test reads its records."""

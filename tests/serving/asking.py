@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
+
+from support.threads import in_thread
 
 
 class Ask:
@@ -16,17 +17,11 @@ class Ask:
         inputs = [{"name": "IN", "datatype": "FP32", "shape": [rows, 1], "data": [value] * rows}]
         if text is not None:
             inputs.append({"name": "TEXT", "datatype": "BYTES", "shape": [rows, 1], "data": [text] * rows})
-        self._document = {"inputs": inputs, "parameters": parameters}
-        self._thread = threading.Thread(target=self._ask, args=(server, model), daemon=True)
-        self._thread.start()
-
-    def _ask(self, server, model):
-        self._reply = server.post(f"/v2/models/{model}/infer", self._document)
+        self._asked = in_thread(server.post, f"/v2/models/{model}/infer", {"inputs": inputs, "parameters": parameters})
 
     @property
     def reply(self):
-        self._thread.join(60)
-        return self._reply
+        return self._asked.result(60)
 
     def finish(self):
         assert self.reply.status == 200, self.reply.body

@@ -30,8 +30,7 @@ ours = pytest.mark.skipif(bool(REFERENCE), reason="the reference hangs, dies or 
 def serving(work: Path, *names: str, **config: str) -> Iterator[ServerProcess]:
     """A server of the sample models *names*."""
     models = repository(work / "models", names, **config)
-    options = ("--log-verbose=0",)
-    with ServerProcess(models, *options, work=work, command=[REFERENCE or TRITONSERVER]) as server:
+    with ServerProcess(models, "--log-verbose=0", work=work, command=[REFERENCE or TRITONSERVER]) as server:
         yield server
 
 

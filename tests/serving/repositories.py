@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -49,23 +48,3 @@ def states(server: ServerProcess) -> set[str]:
 
 def is_model_ready(server: ServerProcess, model: str) -> bool:
     return server.get(f"/v2/models/{model}/ready").status == 200
-
-
-class Asking:
-    """A request made by a thread of its own."""
-
-    def __init__(self, server: ServerProcess, model: str, *values: float) -> None:
-        self._reply: Reply | BaseException | None = None
-        self._thread = threading.Thread(target=self._ask, args=(server, model, *values), daemon=True)
-        self._thread.start()
-
-    def _ask(self, server: ServerProcess, model: str, *values: float) -> None:
-        try:
-            self._reply = infer(server, model, *values)
-        except BaseException as error:
-            self._reply = error
-
-    def reply(self) -> Reply:
-        self._thread.join(60)
-        assert isinstance(self._reply, Reply), self._reply
-        return self._reply

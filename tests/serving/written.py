@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from support.model_files import write_files
 
 if TYPE_CHECKING:  # tests/conftest.py marks modules that know `ServerProcess`, and here it is but a type
     from support.server import ServerProcess
@@ -35,12 +36,7 @@ def execute(self, requests):
 
 def write_model(repository: Path, name: str, methods: str = RUNS_CODE, *, config: str = "") -> Path:
     """A model whose class has *methods*; *config* is appended to its configuration. Returns its `model.py`."""
-    file = repository / name / "1" / "model.py"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    (repository / name / "config.pbtxt").write_text(CONFIG + config)
-    head = "import os, time\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n\n"
-    file.write_text(f"{head}class TritonPythonModel:\n{textwrap.indent(textwrap.dedent(methods), '    ')}")
-    return file
+    return write_files(repository, name, CONFIG + config, methods) / "model.py"
 
 
 def evaluate(server: ServerProcess, model: str, code: str) -> str:

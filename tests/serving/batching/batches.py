@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
+from support.model_files import write_files
 from support.server import Reply, ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 MODEL = """
-import os
-import time
+'''OUT: number of the execute call, its requests, its rows, and the request's place; waits while `gate` is there.'''
 
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.calls = 0
+    self.folder = args["model_repository"]
 
-
-class TritonPythonModel:
-    '''OUT: number of the execute call, its requests, its rows, and the request's place; waits while `gate` is there.'''
-
-    def initialize(self, args):
-        self.calls = 0
-        self.folder = args["model_repository"]
-
-    def execute(self, requests):
-        self.calls += 1
-        open(os.path.join(self.folder, "began-%d" % self.calls), "w").close()
-        while os.path.exists(os.path.join(self.folder, "gate")):
-            time.sleep(0.01)
-        sizes = [pb_utils.get_input_tensor_by_name(request, "IN").shape()[0] for request in requests]
-        responses = []
-        for place, size in enumerate(sizes):
-            rows = np.array([[self.calls, len(requests), sum(sizes), place]] * size, dtype=np.int32)
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", rows)]))
-        return responses
+def execute(self, requests):
+    self.calls += 1
+    open(os.path.join(self.folder, "began-%d" % self.calls), "w").close()
+    while os.path.exists(os.path.join(self.folder, "gate")):
+        time.sleep(0.01)
+    sizes = [pb_utils.get_input_tensor_by_name(request, "IN").shape()[0] for request in requests]
+    responses = []
+    for place, size in enumerate(sizes):
+        rows = np.array([[self.calls, len(requests), sum(sizes), place]] * size, dtype=np.int32)
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", rows)]))
+    return responses
 """
 
 
@@ -44,12 +37,11 @@ class BatchModel:
     def __init__(self, repository: Path, name: str, config: str, dims: str = "1") -> None:
         self.name = name
         self.folder = repository / name
-        (self.folder / "1").mkdir(parents=True)
-        (self.folder / "1" / "model.py").write_text(MODEL)
-        (self.folder / "config.pbtxt").write_text(
+        text = (
             f'backend: "python" input {{ name: "IN" data_type: TYPE_FP32 dims: {dims} }} '
             f'output {{ name: "OUT" data_type: TYPE_INT32 dims: 4 }} instance_group {{ kind: KIND_CPU }} {config}'
         )
+        write_files(repository, name, text, MODEL)
 
     def close_gate(self) -> None:
         """Every execute call waits from now on."""
@@ -68,33 +60,19 @@ class Request:
     """A request under way on a thread of its own."""
 
     def __init__(self, server: ServerProcess, model: BatchModel, rows: int = 1, width: int = 1, **parameters: Any):
-        document = {
-            "id": "7",
-            "inputs": [
-                {"name": "IN", "datatype": "FP32", "shape": [rows, width], "data": [0.0] * (rows * width)},
-            ],
-            "parameters": parameters,
-        }
-        self._reply: Reply | None = None
-        self._thread = threading.Thread(
-            target=self._ask, args=(server, f"/v2/models/{model.name}/infer", document), daemon=True
-        )
-        self._thread.start()
-
-    def _ask(self, server: ServerProcess, path: str, document: dict[str, Any]) -> None:
-        self._reply = server.post(path, document)
+        tensor = {"name": "IN", "datatype": "FP32", "shape": [rows, width], "data": [0.0] * (rows * width)}
+        document = {"id": "7", "inputs": [tensor], "parameters": parameters}
+        self._asked = in_thread(server.post, f"/v2/models/{model.name}/infer", document)
 
     @property
     def is_answered(self) -> bool:
         """Whether the reply is there."""
-        return self._reply is not None
+        return self._asked.done()
 
     @property
     def reply(self) -> Reply:
         """The reply, once it is there."""
-        self._thread.join(60)
-        assert self._reply is not None, "no reply within 60 s"
-        return self._reply
+        return self._asked.result(60)
 
     @property
     def batch(self) -> list[int]:

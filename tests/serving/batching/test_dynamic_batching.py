@@ -12,8 +12,8 @@ from .batches import BatchModel, Request, statistics, wait_for_pending
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    repository = tmp_path_factory.mktemp("batching") / "models"
+def models(work):
+    repository = work / "models"
     batching = "max_batch_size: 8 dynamic_batching { }"
     return {
         name: BatchModel(repository, name, config, dims)
@@ -27,10 +27,10 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(models, tmp_path_factory):
+def server(models, work):
     config = models["ragged"].folder / "config.pbtxt"
     config.write_text(config.read_text().replace("dims: -1", "dims: -1 allow_ragged_batch: true"))
-    with ServerProcess(models["plain"].folder.parent, work=tmp_path_factory.mktemp("server")) as running:
+    with ServerProcess(work / "models", work=work) as running:
         yield running
 
 

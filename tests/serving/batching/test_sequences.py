@@ -10,94 +10,74 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.asking import Ask
+from support.client_inputs import input_of
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 
 MODEL = """
-import json
-import os
-import time
+'''OUT: the whole call as JSON, and which row of it this is; waits while `gate` is there.'''
 
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.calls = 0
+    self.name = args["model_instance_name"]
+    self.folder = args["model_repository"]
 
-
-class TritonPythonModel:
-    '''OUT: the whole call as JSON, and which row of it this is; waits while `gate` is there.'''
-
-    def initialize(self, args):
-        self.calls = 0
-        self.name = args["model_instance_name"]
-        self.folder = args["model_repository"]
-
-    def execute(self, requests):
-        self.calls += 1
-        open(os.path.join(self.folder, "began-%s-%d" % (self.name, self.calls)), "w").close()
-        while os.path.exists(os.path.join(self.folder, "gate")):
-            time.sleep(0.01)
-        rows = []
-        for request in requests:
-            tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
-            rows.append({
-                "id": request.correlation_id(),
-                "flags": request.flags(),
-                "pid": os.getpid(),
-                "tensors": {name: [str(t.dtype), list(t.shape), t.astype(str).ravel().tolist()] for name, t in tensors.items()},
-            })
-        call = {"call": self.calls, "instance": self.name, "rows": rows}
-        return [
-            pb_utils.InferenceResponse(
-                [pb_utils.Tensor("OUT", np.array([[json.dumps(dict(call, place=place))]], dtype=object))]
-            )
-            for place in range(len(requests))
-        ]
+def execute(self, requests):
+    self.calls += 1
+    open(os.path.join(self.folder, "began-%s-%d" % (self.name, self.calls)), "w").close()
+    while os.path.exists(os.path.join(self.folder, "gate")):
+        time.sleep(0.01)
+    rows = []
+    for request in requests:
+        tensors = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+        rows.append({
+            "id": request.correlation_id(),
+            "flags": request.flags(),
+            "pid": os.getpid(),
+            "tensors": {name: [str(t.dtype), list(t.shape), t.astype(str).ravel().tolist()] for name, t in tensors.items()},
+        })
+    call = {"call": self.calls, "instance": self.name, "rows": rows}
+    return [
+        pb_utils.InferenceResponse(
+            [pb_utils.Tensor("OUT", np.array([[json.dumps(dict(call, place=place))]], dtype=object))]
+        )
+        for place in range(len(requests))
+    ]
 """
 ITERATIVE = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
+'''Looks at a request as often as it says; OUT lists the flags it came with.'''
 
+def initialize(self, args):
+    self.seen = {}
 
-class TritonPythonModel:
-    '''Looks at a request as often as it says; OUT lists the flags it came with.'''
-
-    def initialize(self, args):
-        self.seen = {}
-
-    def execute(self, requests):
-        return [self.step(request) for request in requests]
-
-    def step(self, request):
-        times = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
-        seen = self.seen.setdefault(request.correlation_id(), [])
-        seen.append(request.flags())
-        if len(seen) < times:
-            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-            return None
-        del self.seen[request.correlation_id()]
-        return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[str(seen)]], dtype=object))])
+def respond(self, request):
+    times = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
+    seen = self.seen.setdefault(request.correlation_id(), [])
+    seen.append(request.flags())
+    if len(seen) < times:
+        request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        return None
+    del self.seen[request.correlation_id()]
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[str(seen)]], dtype=object))])
 """
 DECOUPLED = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
+'''Counts down from what a request says, a response each time it looks at it.'''
 
+def initialize(self, args):
+    self.left = {}
 
-class TritonPythonModel:
-    '''Counts down from what a request says, a response each time it looks at it.'''
-
-    def initialize(self, args):
-        self.left = {}
-
-    def execute(self, requests):
-        for request in requests:
-            sequence, sender = request.correlation_id(), request.get_response_sender()
-            if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
-                self.left[sequence] = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
-            left = self.left[sequence] = self.left[sequence] - 1
-            tensor = pb_utils.Tensor("OUT", np.array([["%d" % left]], dtype=object))
-            sender.send(pb_utils.InferenceResponse([tensor]))
-            if left:
-                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
-            else:
-                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+def execute(self, requests):
+    for request in requests:
+        sequence, sender = request.correlation_id(), request.get_response_sender()
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+            self.left[sequence] = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
+        left = self.left[sequence] = self.left[sequence] - 1
+        tensor = pb_utils.Tensor("OUT", np.array([["%d" % left]], dtype=object))
+        sender.send(pb_utils.InferenceResponse([tensor]))
+        if left:
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        else:
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 CONTROLS = """control_input [
   { name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] },
@@ -117,30 +97,23 @@ SEQUENCES = {
 
 
 def write(folder, name, sequence_batching, rows, instances):
-    model = folder / name
     if "max_sequence_idle" not in sequence_batching:
         sequence_batching += f" {PATIENT}"
-    (model / "1").mkdir(parents=True)
-    (model / "1" / "model.py").write_text({"iterative": ITERATIVE, "countdown": DECOUPLED}.get(name, MODEL))
-    (model / "config.pbtxt").write_text(
-        f'backend: "python" max_batch_size: {rows} input {{ name: "IN" data_type: TYPE_FP32 dims: {1 if rows else "[1, 1]"} }} '
-        f'input {{ name: "TEXT" data_type: TYPE_STRING dims: {1 if rows else "[1, 1]"} optional: true }} '
-        f'output {{ name: "OUT" data_type: TYPE_STRING dims: {1 if rows else "[1, 1]"} }} '
-        f"instance_group {{ kind: KIND_CPU count: {instances} }} sequence_batching {{ {sequence_batching} }} "
+    dims = "1" if rows else "1 1"
+    more = (
+        f"max_batch_size: {rows} instance_group {{ kind: KIND_CPU count: {instances} }} "
+        f"sequence_batching {{ {sequence_batching} }} "
         f"model_transaction_policy {{ decoupled: {str(name == 'countdown').lower()} }}"
     )
+    config = python_config(f"IN FP32 {dims},TEXT STRING {dims} optional", f"OUT STRING {dims}", more)
+    write_files(folder, name, config, {"iterative": ITERATIVE, "countdown": DECOUPLED}.get(name, MODEL))
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("sequences") / "models"
-
-
-@pytest.fixture(scope="module")
-def server(folder, tmp_path_factory):
+def server(work):
     for name, setting in SEQUENCES.items():
-        write(folder, name, *setting)
-    with ServerProcess(folder, work=tmp_path_factory.mktemp("server")) as running:
+        write(work / "models", name, *setting)
+    with ServerProcess(work / "models", work=work) as running:
         yield running
 
 
@@ -212,8 +185,7 @@ def test_a_decoupled_model_may_want_requests_again_and_answer_each_time(server):
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
         for number in (1, 3, 4):
-            tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
-            tensor.set_data_from_numpy(np.full((1, 1), number, np.float32))
+            tensor = input_of(tritonclient.grpc, "IN", np.full((1, 1), number, np.float32))
             client.async_stream_infer("countdown", [tensor], request_id=str(number))
         seen = {"1": [], "3": [], "4": []}
         for _ in range(8):

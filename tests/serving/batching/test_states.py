@@ -10,54 +10,47 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 from serving.asking import Ask
+from support.client_inputs import input_of
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 
 MODEL = """
-import json
-import os
-import time
+'''Adds IN to the state S; OUT: what it was given, as JSON. A negative IN is an error, 99 leaves the state alone.'''
 
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.folder = args["model_repository"]
+    config = json.loads(args["model_config"])
+    self.initial = config["sequence_batching"]["state"]
 
+def execute(self, requests):
+    while os.path.exists(os.path.join(self.folder, "gate")):
+        time.sleep(0.01)
+    rows = [{tensor.name(): self.see(tensor) for tensor in request.inputs()} for request in requests]
+    return [self.answer(request, rows, place) for place, request in enumerate(requests)]
 
-class TritonPythonModel:
-    '''Adds IN to the state S; OUT: what it was given, as JSON. A negative IN is an error, 99 leaves the state alone.'''
+def see(self, tensor):
+    array = tensor.as_numpy()
+    return [str(array.dtype), list(array.shape), array.astype(str).ravel().tolist()]
 
-    def initialize(self, args):
-        self.folder = args["model_repository"]
-        config = json.loads(args["model_config"])
-        self.initial = config["sequence_batching"]["state"]
+def answer(self, request, rows, place):
+    value = float(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
+    state = pb_utils.get_input_tensor_by_name(request, "S_IN").as_numpy()
+    if value < 0:
+        return pb_utils.InferenceResponse([pb_utils.Tensor("S_OUT", state + 1000)], pb_utils.TritonError("no"))
+    seen = {"pid": os.getpid(), "rows": rows, "place": place, "outputs": sorted(request.requested_output_names())}
+    out = pb_utils.Tensor("OUT", np.array([[json.dumps(seen)]], dtype=object))
+    if value == 99:
+        return pb_utils.InferenceResponse([out])
+    return pb_utils.InferenceResponse([pb_utils.Tensor("S_OUT", self.next(state, value)), out])
 
-    def execute(self, requests):
-        while os.path.exists(os.path.join(self.folder, "gate")):
-            time.sleep(0.01)
-        rows = [{tensor.name(): self.see(tensor) for tensor in request.inputs()} for request in requests]
-        return [self.answer(request, rows, place) for place, request in enumerate(requests)]
-
-    def see(self, tensor):
-        array = tensor.as_numpy()
-        return [str(array.dtype), list(array.shape), array.astype(str).ravel().tolist()]
-
-    def answer(self, request, rows, place):
-        value = float(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().ravel()[0])
-        state = pb_utils.get_input_tensor_by_name(request, "S_IN").as_numpy()
-        if value < 0:
-            return pb_utils.InferenceResponse([pb_utils.Tensor("S_OUT", state + 1000)], pb_utils.TritonError("no"))
-        seen = {"pid": os.getpid(), "rows": rows, "place": place, "outputs": sorted(request.requested_output_names())}
-        out = pb_utils.Tensor("OUT", np.array([[json.dumps(seen)]], dtype=object))
-        if value == 99:
-            return pb_utils.InferenceResponse([out])
-        return pb_utils.InferenceResponse([pb_utils.Tensor("S_OUT", self.next(state, value)), out])
-
-    def next(self, state, value):
-        if state.dtype == object:
-            return np.array([[b"%s|%d" % (state.ravel()[0], value)]], dtype=object)
-        if value == 50:
-            return np.zeros((1, 4000, 5), dtype=state.dtype)
-        if value == 60:
-            return np.full((1, 2), 0.5, dtype=np.float64)
-        return (state + value).astype(state.dtype)
+def next(self, state, value):
+    if state.dtype == object:
+        return np.array([[b"%s|%d" % (state.ravel()[0], value)]], dtype=object)
+    if value == 50:
+        return np.zeros((1, 4000, 5), dtype=state.dtype)
+    if value == 60:
+        return np.full((1, 2), 0.5, dtype=np.float64)
+    return (state + value).astype(state.dtype)
 """
 
 
@@ -83,30 +76,19 @@ MODELS = {
 
 
 def write(folder, name, batching, rows, more):
-    model = folder / name
     batching += " max_sequence_idle_microseconds: 60000000"  # a second may pass between two requests on a busy machine
-    (model / "1").mkdir(parents=True)
+    dims = "1" if rows else "1 1"
+    more += f" max_batch_size: {rows} sequence_batching {{ {batching} }} instance_group {{ kind: KIND_CPU }}"
+    model = write_files(folder, name, python_config(f"IN FP32 {dims}", f"OUT STRING {dims}", more), MODEL).parent
     (model / "initial_state").mkdir()
     (model / "initial_state" / "text").write_bytes(struct.pack("<I", 2) + b"hi")
-    (model / "1" / "model.py").write_text(MODEL)
-    shape = "1" if rows else "[ 1, 1 ]"
-    (model / "config.pbtxt").write_text(
-        f'backend: "python" max_batch_size: {rows} input {{ name: "IN" data_type: TYPE_FP32 dims: {shape} }} '
-        f'output {{ name: "OUT" data_type: TYPE_STRING dims: {shape} }} sequence_batching {{ {batching} }} {more} '
-        "instance_group { kind: KIND_CPU }"
-    )
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("states") / "models"
-
-
-@pytest.fixture(scope="module")
-def server(folder, tmp_path_factory):
+def server(work):
     for name, (batching, rows, more) in MODELS.items():
-        write(folder, name, batching, rows, more)
-    with ServerProcess(folder, work=tmp_path_factory.mktemp("server")) as running:
+        write(work / "models", name, batching, rows, more)
+    with ServerProcess(work / "models", work=work) as running:
         yield running
 
 
@@ -162,8 +144,7 @@ def test_a_state_is_no_output_unless_it_is_declared_as_one(server):
 @pytest.mark.parametrize("client", [tritonclient.http, tritonclient.grpc])
 def test_a_declared_state_goes_to_clients_that_ask_for_it(server, client):
     port = server.http_port if client is tritonclient.http else server.grpc_port
-    tensor = client.InferInput("IN", [1, 1], "FP32")
-    tensor.set_data_from_numpy(np.array([[4]], dtype=np.float32))
+    tensor = input_of(client, "IN", np.array([[4]], dtype=np.float32))
     with client.InferenceServerClient(f"127.0.0.1:{port}") as asking:
 
         def names(flags, *outputs):
@@ -209,10 +190,10 @@ def test_rows_without_a_request_hold_zeros(server):
     assert seen(server, "rows", 2, "end")[2] == ["5", "5"]
 
 
-def test_requests_that_share_a_call_keep_their_states_apart(server, folder):
+def test_requests_that_share_a_call_keep_their_states_apart(server, work):
     for sequence in (1, 2):
         Ask(server, "oldest", sequence, "start", value=sequence).finish()
-    gate = folder / "oldest" / "gate"
+    gate = work / "models" / "oldest" / "gate"
     gate.touch()
     asked = [Ask(server, "oldest", sequence, "", value=10) for sequence in (1, 2, 1, 2)]
     gate.unlink()

@@ -15,8 +15,8 @@ MODELS = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("bls"), *MODELS) as running:
+def server(work):
+    with serving(work, *MODELS) as running:
         yield running
 
 

@@ -7,8 +7,8 @@ from serving.contract import ours, run, serving
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("iterators"), "runs_code", "runs_coroutine", "identity", "repeats") as running:
+def server(work):
+    with serving(work, "runs_code", "runs_coroutine", "identity", "repeats") as running:
         yield running
 
 

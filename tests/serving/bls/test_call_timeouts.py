@@ -2,68 +2,41 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
+from support.threads import in_thread
 
 CALLEE = """
-import os
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.gate = os.path.join(args["model_repository"], "gate")
 
-class TritonPythonModel:
-    def initialize(self, args):
-        self.gate = os.path.join(args["model_repository"], "gate")
-
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            if given.max():
-                pb_utils.Logger.log_info("waits for the gate")
-                while not os.path.exists(self.gate):
-                    time.sleep(0.01)
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given)]))
-        return responses
+def respond(self, request):
+    given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    if given.max():
+        pb_utils.Logger.log_info("waits for the gate")
+        while not os.path.exists(self.gate):
+            time.sleep(0.01)
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given)])
 """
 CALLER = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            timeout = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().flat[0])
-            tensor = pb_utils.Tensor("IN", np.zeros((1, 1), np.float32))
-            call = pb_utils.InferenceRequest(
-                model_name="callee", requested_output_names=["OUT"], inputs=[tensor], timeout=timeout
-            )
-            answer = call.exec()
-            text = answer.error().message() if answer.has_error() else "fine"
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([text], object))]))
-        return responses
+def respond(self, request):
+    timeout = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy().flat[0])
+    tensor = pb_utils.Tensor("IN", np.zeros((1, 1), np.float32))
+    answer = pb_utils.InferenceRequest("", 0, [tensor], ["OUT"], "callee", timeout=timeout).exec()
+    text = answer.error().message() if answer.has_error() else "fine"
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([text], object))])
 """
-INPUT = 'backend: "python"\ninput [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
-CALLEE_CONFIG = f"""{INPUT}
+BATCHES = """
 max_batch_size: 1
-output [ {{ name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
-dynamic_batching {{
-  default_queue_policy {{ default_timeout_microseconds: 60000000 allow_timeout_override: true }}
-}}
+dynamic_batching { default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true } }
 """
-CALLER_CONFIG = f'{INPUT}output [ {{ name: "OUT" data_type: TYPE_STRING dims: [ 1 ] }} ]\n'
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("timeouts")
-    for name, code, config in (("callee", CALLEE, CALLEE_CONFIG), ("caller", CALLER, CALLER_CONFIG)):
-        (work / "models" / name / "1").mkdir(parents=True)
-        (work / "models" / name / "1" / "model.py").write_text(code)
-        (work / "models" / name / "config.pbtxt").write_text(config)
+def server(work):
+    write_files(work / "models", "callee", python_config("IN FP32 1", "OUT FP32 1", BATCHES), CALLEE)
+    write_files(work / "models", "caller", python_config("IN FP32 1", "OUT STRING 1"), CALLER)
     with ServerProcess(work / "models", work=work) as running:
         yield running
 
@@ -82,9 +55,8 @@ def test_a_tiny_timeout_of_a_call_to_an_idle_model_expires_and_a_longer_one_does
 
 def test_a_call_expires_while_the_model_is_busy(server):
     server.begin_log()
-    busy = threading.Thread(target=ask, args=(server, "callee", [1, 1], 1))
-    busy.start()
+    busy = in_thread(ask, server, "callee", [1, 1], 1)
     server.wait_log("waits for the gate")
     assert ask(server, "caller", [1], 50_000) == ["Request timeout expired"]
     (server.work / "models" / "callee" / "gate").touch()
-    busy.join()
+    busy.exception(60)

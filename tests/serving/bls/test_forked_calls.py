@@ -171,8 +171,7 @@ def write_models(tmp_path, *names, config=""):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("forks")
+def server(work):
     with ServerProcess(write_models(work), work=work) as running:
         yield running
 

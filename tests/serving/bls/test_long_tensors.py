@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.http
+from serving.ensembles.ensembles import write_ensemble
 from serving.written import evaluate, write_model
+from support.client_inputs import input_of
 from support.server import ServerProcess
 from support.waiting import until
 
@@ -208,18 +210,9 @@ def test_ensembles_pass_long_tensors_from_step_to_step(tmp_path, options):
         write(models, name, DOUBLES)
     chain = [("first", "IN", "a"), ("second", "a", "b"), ("third", "b", "OUT")]
     fork = [("first", "IN", "OUT"), ("second", "OUT", "x"), ("third", "OUT", "y")]
-    for name, steps, outputs in (("chain", chain, ["OUT"]), ("fork", fork, ["OUT", "x", "y"])):
-        (models / name / "1").mkdir(parents=True)
-        text = "".join(
-            f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "IN" value: "{source}" }} '
-            f'output_map {{ key: "OUT" value: "{target}" }} }}\n'
-            for model, source, target in steps
-        )
-        ports = "".join(f'output {{ name: "{each}" data_type: TYPE_FP32 dims: [-1] }}\n' for each in outputs)
-        (models / name / "config.pbtxt").write_text(
-            f'platform: "ensemble"\ninput {{ name: "IN" data_type: TYPE_FP32 dims: [-1] }}\n{ports}'
-            f"ensemble_scheduling {{\n{text}}}\n"
-        )
+    for name, steps, outputs in (("chain", chain, "OUT FP32 -1"), ("fork", fork, "OUT FP32 -1,x FP32 -1,y FP32 -1")):
+        maps = [f"{model} IN={source} > OUT={target}" for model, source, target in steps]
+        write_ensemble(models, name, *maps, inputs="IN FP32 -1", outputs=outputs)
     with serving(tmp_path, *options) as server, ThreadPoolExecutor(4) as pool:
 
         def talk(seed: int) -> list[str]:
@@ -227,8 +220,7 @@ def test_ensembles_pass_long_tensors_from_step_to_step(tmp_path, options):
             with tritonclient.http.InferenceServerClient(server.http_url) as client:
                 for number in range(12):
                     value, size = float(seed * 100 + number), (LONG, 70_000, 1_000_000)[number % 3]
-                    given = tritonclient.http.InferInput("IN", [size], "FP32")
-                    given.set_data_from_numpy(np.full(size, value, np.float32))
+                    given = input_of(tritonclient.http, "IN", np.full(size, value, np.float32))
                     for model, factors in (("chain", {"OUT": 8}), ("fork", {"OUT": 2, "x": 4, "y": 4})):
                         result = client.infer(model, [given])
                         for name, factor in factors.items():

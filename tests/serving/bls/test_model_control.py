@@ -31,11 +31,10 @@ FAILED_CHECK = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("control")
-    write_model(folder / "models", "a")
-    write_model(folder / "models", "b")
-    with ServerProcess(folder / "models", "--model-control-mode=explicit", "--load-model=a", work=folder) as running:
+def server(work):
+    write_model(work / "models", "a")
+    write_model(work / "models", "b")
+    with ServerProcess(work / "models", "--model-control-mode=explicit", "--load-model=a", work=work) as running:
         yield running
 
 
@@ -71,43 +70,32 @@ def test_a_model_reloads_itself_and_unloads_itself(tmp_path):
         until(lambda: "successfully unloaded 'a'" in server.log, "the end of a")
 
 
+NO_VERSION = (
+    f"{FAILED_CHECK}failed to get model version from specified version string {{}}, "
+    "version should be an integral value > 0"
+)
+HOSTILE = "invalid model name '../a', model name must not contain path traversal characters"
+NO_CONFIG = "(Load parameter 'config' must be specified for model file override)"
+OUTSIDE = "(Invalid file parameter 'file:../x' with normalized path '../x' must stay within model directory.)"
+NO_NAME = (
+    f"{FAILED_LOAD}load failed for model 'n': version 1 is at UNAVAILABLE state: Internal: NameError: "
+    "name 'oops' is not defined"
+)
+
+
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
         ("pb_utils.is_model_ready('no')", FAILED_CHECK + "Request for unknown model: 'no' is not found"),
-        (
-            "pb_utils.is_model_ready('a', 'x')",
-            FAILED_CHECK + "failed to get model version from specified version string 'x' (details: stol), version "
-            "should be an integral value > 0",
-        ),
-        (
-            "pb_utils.is_model_ready('a', '-1')",
-            FAILED_CHECK + "failed to get model version from specified version string '-1', version should be an "
-            "integral value > 0",
-        ),
+        ("pb_utils.is_model_ready('a', 'x')", NO_VERSION.format("'x' (details: stol)")),
+        ("pb_utils.is_model_ready('a', '-1')", NO_VERSION.format("'-1'")),
         ("pb_utils.load_model('no')", FAILED_LOAD + "failed to load 'no', failed to poll from model repository"),
-        (
-            "pb_utils.load_model('../a')",
-            "invalid model name '../a', model name must not contain path traversal characters",
-        ),
+        ("pb_utils.load_model('../a')", HOSTILE),
         ("pb_utils.load_model('a', '{\"x\": 1}')", "(Invalid config override: ModelConfig has no field 'x'"),
-        (
-            "pb_utils.load_model('a', '', {'file:1/model.py': b''})",
-            "(Load parameter 'config' must be specified for model file override)",
-        ),
-        (
-            "pb_utils.load_model('n', '{}', {'file:../x': b''})",
-            "(Invalid file parameter 'file:../x' with normalized path '../x' must stay within model directory.)",
-        ),
-        (
-            "pb_utils.load_model('n', '{}', {'x': b''})",
-            "(Unrecognized load parameter 'x' with type 'BYTES')",
-        ),
-        (
-            "pb_utils.load_model('n', '{\"backend\": \"python\"}', {'file:1/model.py': b'oops'})",
-            FAILED_LOAD + "load failed for model 'n': version 1 is at UNAVAILABLE state: Internal: NameError: name "
-            "'oops' is not defined",
-        ),
+        ("pb_utils.load_model('a', '', {'file:1/model.py': b''})", NO_CONFIG),
+        ("pb_utils.load_model('n', '{}', {'file:../x': b''})", OUTSIDE),
+        ("pb_utils.load_model('n', '{}', {'x': b''})", "(Unrecognized load parameter 'x' with type 'BYTES')"),
+        ("pb_utils.load_model('n', '{\"backend\": \"python\"}', {'file:1/model.py': b'oops'})", NO_NAME),
     ],
 )
 def test_failures_have_the_texts_of_the_reference(server, code, answer):
@@ -206,8 +194,7 @@ def initialize(self, args):
 """
     write_model(tmp_path / "models", "early", ask + RUNS_CODE)
     write_model(tmp_path / "models", "other")
-    options = ("--model-control-mode=explicit", "--load-model=*")
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path) as server:
+    with ServerProcess(tmp_path / "models", "--model-control-mode=explicit", "--load-model=*", work=tmp_path) as server:
         refusal = (
             "Server not ready: models cannot load, unload or ask for 'other' in initialize while the server starts; to "
             "have it loaded first, name it in the parameter LOAD_AFTER of config.pbtxt, else do this in execute"

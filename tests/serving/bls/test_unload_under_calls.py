@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 from serving.contract import REFERENCE, Stream, run
 from serving.repositories import repository
-from support.server import TRITONSERVER, ServerProcess
+from support.server import TRITONSERVER, Reply, ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 MODELS = ("runs_code", "runs_coroutine", "runs_code_decoupled", "identity")
@@ -22,14 +23,11 @@ def server(tmp_path):
         yield running
 
 
-def control(server: ServerProcess, model: str, action: str) -> threading.Thread:
+def control(server: ServerProcess, model: str, action: str) -> Future[Reply]:
     """Ask for it in a thread of its own: the answer may come only when the model has ended."""
     with (server.work / "models" / model / "config.pbtxt").open("a") as file:
         file.write("# changed: what is loaded again without a change stays as it is\n")
-    url = f"/v2/repository/models/{model}/{action}"
-    thread = threading.Thread(target=lambda: server.post(url, {}))
-    thread.start()
-    return thread
+    return in_thread(server.post, f"/v2/repository/models/{model}/{action}", {})
 
 
 def waiting(gate: Path) -> str:
@@ -61,8 +59,7 @@ def test_a_stream_is_finished_by_the_model_it_began_with(server, tmp_path, actio
             until(lambda: not is_serving(server, "runs_code_decoupled"), "it to be unloaded")
         gate.write_text("open")
         assert opened.wait(lambda events: len(events) == 2, "the end") == [1, {"last": 2}]
-    done.join(30)
-    assert not done.is_alive()
+    done.result(30)
 
 
 @pytest.mark.parametrize("action", ["unload", "load"])
@@ -70,18 +67,14 @@ def test_a_stream_is_finished_by_the_model_it_began_with(server, tmp_path, actio
 def test_a_call_is_answered_though_its_caller_or_target_is_unloaded(server, tmp_path, action, unloaded):
     gate = tmp_path / "gate"
     inner = waiting(gate) + "return [answer('late')]"
-    results: list[object] = []
     code = f"return [answer(value_of(to('runs_coroutine', code({inner!r})).exec()))]"
-    asking = threading.Thread(target=lambda: results.append(run(server, "runs_code", code)))
-    asking.start()
+    asking = in_thread(run, server, "runs_code", code)
     begun(gate)
     done = control(server, unloaded, action)
     if action == "unload":
         until(lambda: not is_serving(server, unloaded), "it to be unloaded")
     gate.write_text("open")
-    asking.join(30)
-    assert results == [{"OUT": ['"late"']}]
-    done.join(30)
-    assert not done.is_alive()
+    assert asking.result(30) == {"OUT": ['"late"']}
+    done.result(30)
     if action == "load":
         assert run(server, "runs_code", "return [answer(value_of(to('identity', tensor(1)).exec()))]") == {"OUT": [1.0]}

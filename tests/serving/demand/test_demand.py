@@ -20,17 +20,15 @@ def answer(self, request):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("demand")
-    models = folder / "models"
+def server(work):
+    models = work / "models"
     for name in ("plain", "quiet", "over_grpc", "first", "second", "called"):
         write_function(models, name, "x + 1")
     write_function(models, "stays", "x + 1", PINNED)
     write_model(models, "calls", CALLS)
     write_model(models, "streams", REPEAT, DECOUPLED)
     write_ensemble(models, "both", "first IN=X > OUT=M", "second IN=M > OUT=Y")
-    options = ("--model-control-mode=demand", "--log-verbose=0")
-    with ServerProcess(models, *options, "--ui=true", work=folder) as running:
+    with ServerProcess(models, "--model-control-mode=demand", "--log-verbose=0", "--ui=true", work=work) as running:
         yield running
 
 

@@ -33,8 +33,7 @@ def test_the_least_recently_used_model_leaves_for_the_memory_of_another(tmp_path
     for name in ("a", "b", "c"):
         write_model(models, name, BALLAST)
     write_model(models, "stays", BALLAST, PINNED)
-    options = ("--model-control-mode=demand", "--models-memory=460MiB")
-    with ServerProcess(models, *options, work=tmp_path) as server:
+    with ServerProcess(models, "--model-control-mode=demand", "--models-memory=460MiB", work=tmp_path) as server:
         first = {name: guest(server, name) for name in ("stays", "a", "b", "a")}
         assert guest(server, "c") not in first.values()
         server.wait_for(lambda: unloaded(server, "b", "another model needs its memory"), "the oldest to leave")
@@ -83,8 +82,7 @@ def test_in_explicit_mode_a_load_request_makes_such_a_model_available(tmp_path):
 def test_in_poll_mode_a_change_is_used_by_the_next_load(tmp_path):
     models = tmp_path / "models"
     write_function(models, "m", "x + 1", ON_DEMAND)
-    options = ("--model-control-mode=poll", "--repository-poll-secs=1")
-    with ServerProcess(models, *options, work=tmp_path) as server:
+    with ServerProcess(models, "--model-control-mode=poll", "--repository-poll-secs=1", work=tmp_path) as server:
         code = models / "m" / "1" / "model.py"
         code.write_text(code.read_text().replace("x + 1", "x + 5"))
         server.wait_log("model repositories changed: load m")

@@ -6,9 +6,9 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from support.model_files import tensors, write_files
 from support.server import Reply, ServerProcess
 
-HEAD = "import json, os, time\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n\n"
 ONE_BY_ONE = """
 def execute(self, requests):
     return [self.answer(request) for request in requests]
@@ -34,11 +34,8 @@ TENSORS = 'input { name: "IN" data_type: TYPE_FP32 dims: -1 }\noutput { name: "O
 
 def write_model(folder: Path, name: str, methods: str, extra: str = "", tensors: str = TENSORS) -> None:
     """A model of these methods; `answer(self, request)` alone is enough."""
-    file = folder / name / "1" / "model.py"
-    file.parent.mkdir(parents=True)
     body = textwrap.dedent(methods) if "def execute" in methods else ONE_BY_ONE + textwrap.dedent(methods)
-    file.write_text(f"{HEAD}class TritonPythonModel:\n{textwrap.indent(body, '    ')}")
-    (folder / name / "config.pbtxt").write_text(f'backend: "python"\n{tensors}{extra}')
+    write_files(folder, name, f'backend: "python"\n{tensors}{extra}', body)
 
 
 def write_function(folder: Path, name: str, expression: str, extra: str = "", tensors: str = TENSORS) -> None:
@@ -62,12 +59,9 @@ def write_ensemble(
     limit: int = 0,
 ) -> None:
     """An ensemble; steps are `model IN=X, IN2=Z > OUT=Y`, tensors `NAME TYPE DIM... [optional]`, separated by commas."""
-    (folder / name / "1").mkdir(parents=True)
     scheduling = "\n".join(_step(step) for step in steps) + (f"\nmax_inflight_requests: {limit}" if limit else "")
-    tensors = "\n".join(_tensor("input", text) for text in inputs.split(","))
-    tensors += "\n" + "\n".join(_tensor("output", text) for text in outputs.split(","))
-    text = f'platform: "ensemble"\n{tensors}\nensemble_scheduling {{\n{scheduling}\n}}\n{extra}'
-    (folder / name / "config.pbtxt").write_text(text)
+    ports = tensors("input", inputs) + tensors("output", outputs)
+    write_files(folder, name, f'platform: "ensemble"\n{ports}ensemble_scheduling {{\n{scheduling}\n}}\n{extra}')
 
 
 def _step(text: str) -> str:
@@ -79,13 +73,6 @@ def _step(text: str) -> str:
 def _map(kind: str, text: str) -> str:
     pairs = [pair.strip().partition("=") for pair in text.split(",")]
     return " ".join(f'{kind}_map {{ key: "{key}" value: "{value}" }}' for key, _, value in pairs)
-
-
-def _tensor(kind: str, text: str) -> str:
-    name, datatype, *dims = text.split()
-    optional = "optional: true" if dims[-1] == "optional" else ""
-    dims = [dim for dim in dims if dim != "optional"]
-    return f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: [{", ".join(dims)}] {optional} }}'
 
 
 def ask(server: ServerProcess, model: str, *values: float, name: str = "X", **more: Any) -> Reply:

@@ -9,6 +9,7 @@ import pytest
 from serving.contract import REFERENCE
 from serving.ensembles.ensembles import ask, write_ensemble, write_function, write_model
 from support.server import TRITONSERVER, ServerProcess
+from support.threads import in_thread
 
 EXPLICIT = "--model-control-mode=explicit"
 
@@ -116,17 +117,15 @@ def test_reloading_and_unloading_models_loses_no_request_of_an_ensemble(tmp_path
     with start(tmp_path, EXPLICIT) as server:
         control = Control(server)
         control.load("chain")
-        threads = [threading.Thread(target=keep_asking, args=(server,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
+        askers = [in_thread(keep_asking, server) for _ in range(4)]
         for name in ("plus", "slow", "chain", "plus"):
             count = len(right)
             assert control.load(name).status == 200
             server.wait_for(lambda count=count: len(right) > count + 4, "answers")
         control.unload("plus")
         done.set()
-        for thread in threads:
-            thread.join(30)
+        for asker in askers:
+            asker.result(30)
     # Once it is unloaded it is told so; what was under way until then has been answered.
     texts = {json.loads(body)["error"] for body in wrong}
     assert texts <= {"Request for unknown model: 'chain' has no available versions"}

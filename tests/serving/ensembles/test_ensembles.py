@@ -65,8 +65,7 @@ def write_ensembles(folder):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("ensembles")
+def server(work):
     models = work / "models"
     write_models(models)
     write_ensembles(models)

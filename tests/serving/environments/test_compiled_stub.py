@@ -8,29 +8,22 @@ from pathlib import Path
 
 import pytest
 from support.interpreters import interpreters, numpy_environment
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 from support.system_packages import require
 
 MODEL = """
-import sys
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        version = pb_utils.Tensor("OUT", np.array(["%d.%d" % sys.version_info[:2]], dtype=object))
-        return [pb_utils.InferenceResponse([version]) for _ in requests]
+def execute(self, requests):
+    version = pb_utils.Tensor("OUT", np.array(["%d.%d" % sys.version_info[:2]], dtype=object))
+    return [pb_utils.InferenceResponse([version]) for _ in requests]
 """
-CONFIG = 'backend: "python"\noutput [ { name: "OUT" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
 STUB = "triton_python_backend_stub"
 
 
 def model_with_stub(models: Path, name: str, version: str) -> None:
     """Write a model beside a program that is linked to the libpython of that version."""
     compiler = require("cc")
-    (models / name / "1").mkdir(parents=True)
-    (models / name / "1" / "model.py").write_text(MODEL)
-    (models / name / "config.pbtxt").write_text(CONFIG)
+    write_files(models, name, python_config("", "OUT STRING 1"), MODEL)
     source, library = models.parent / "stub.c", models.parent / f"libpython{version}.so.1.0"
     source.write_text("int main(void) { return 0; }\n")
     soname = f"-Wl,-soname,{library.name}"

@@ -17,6 +17,7 @@ from environments import makers
 from environments.packages import can_hide, run_alone
 from environments.served import keep_imported_modules
 from isal import igzip
+from support.model_files import write_files
 from support.packages import install_packages
 from support.server import ServerProcess
 
@@ -76,13 +77,12 @@ class Matrix:
 
 
 @pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+def matrix(work: Path) -> Iterator[Matrix]:
     """All environments, made once and served by one server, whose store is in a folder with a space in its name."""
-    folder = tmp_path_factory.mktemp("matrix")
-    made = Matrix(folder / "a store")
+    made = Matrix(work / "a store")
     # Two at a time, because each of them often waits for the disk.
     with ThreadPoolExecutor(2) as pool:
-        made_each = pool.map(lambda minor: _make(folder / minor, minor), MINORS)
+        made_each = pool.map(lambda minor: _make(work / minor, minor), MINORS)
         for minor, places in zip(MINORS, made_each, strict=True):
             for kind, place in places.items():
                 if isinstance(place, BaseException):
@@ -90,12 +90,9 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
                 else:
                     made.archives[kind, minor] = place
     for (kind, minor), place in made.archives.items():
-        model = folder / "models" / _name(kind, minor)
-        (model / "1").mkdir(parents=True)
-        (model / "1" / "model.py").write_text(MODEL)
-        (model / "config.pbtxt").write_text(CONFIG % place)
+        write_files(work / "models", _name(kind, minor), CONFIG % place, MODEL)
     options = [f"--env-store={made.store}", "--exit-on-error=false"]
-    with ServerProcess(folder / "models", *options, work=folder, wait="loaded", timeout=300) as server:
+    with ServerProcess(work / "models", *options, work=work, wait="loaded", timeout=300) as server:
         for key in made.archives:
             reply = server.post(f"/v2/models/{_name(*key)}/infer", ASK)
             if reply.status == 200:
@@ -103,7 +100,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
             else:
                 made.failures[key] = AssertionError(f"{reply.body.decode()}: {server.log[-3000:]}")
     yield made
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(work, ignore_errors=True)
 
 
 @pytest.mark.parametrize("minor", MINORS)
@@ -132,10 +129,7 @@ def test_a_server_uses_a_store_that_it_cannot_write_to(matrix: Matrix, kind: str
     if not can_hide():
         pytest.skip("mounting takes rights that this user does not have")
     minor = MINORS[-1]
-    model = tmp_path / "models" / "packed"
-    (model / "1").mkdir(parents=True)
-    (model / "1" / "model.py").write_text(MODEL)
-    (model / "config.pbtxt").write_text(CONFIG % matrix.archives[kind, minor])
+    write_files(tmp_path / "models", "packed", CONFIG % matrix.archives[kind, minor], MODEL)
     read_only = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
     command = [
         "unshare",

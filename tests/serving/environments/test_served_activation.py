@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from environments import makers
+from support.model_files import write_files
 from support.server import ServerProcess
 from support.system_packages import require
 
@@ -53,9 +54,9 @@ NAIAD = Path(sys.executable).with_name("naiad")
 
 
 @pytest.fixture(scope="module")
-def conda(serving, tmp_path_factory) -> Path:
+def conda(serving, work) -> Path:
     """A conda environment with an activation script and a library that nothing has an rpath for."""
-    prefix = tmp_path_factory.mktemp("conda") / "env"
+    prefix = work / "env"
     with tarfile.open(serving[0]) as archive:
         archive.extractall(prefix, filter="fully_trusted")
     unpack = prefix / "bin/conda-unpack"
@@ -73,9 +74,7 @@ def conda(serving, tmp_path_factory) -> Path:
 
 
 def add_model(repository: Path, name: str, environment: Path) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "1" / "model.py").write_text(MODEL)
-    (repository / name / "config.pbtxt").write_text(CONFIG % environment)
+    write_files(repository, name, CONFIG % environment, MODEL)
 
 
 def told(server: ServerProcess, model: str) -> dict[str, object]:

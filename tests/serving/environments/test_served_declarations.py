@@ -14,6 +14,7 @@ import pytest
 from environments.served import CONFIG, MODEL, index, told
 from environments.wheels import only_wheels, wheel_of_installed, write_wheel
 from support.console import shown_models
+from support.model_files import write_files
 from support.once import once
 from support.server import ServerProcess
 
@@ -33,24 +34,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory, wheels: Path) -> Path:
+def repository(work: Path, wheels: Path) -> Path:
     """Models `one` and `two` with equal blocks and locks, `unlocked`, and `named`, which names a file of requirements."""
-    folder = tmp_path_factory.mktemp("declared")
-    models = folder / "models"
-    for name, code in (
-        ("one", BLOCK + USES_GREETER),
-        ("two", BLOCK + USES_GREETER),
-        ("unlocked", BLOCK + USES_GREETER),
-    ):
-        (models / name / "1").mkdir(parents=True)
-        (models / name / "1" / "model.py").write_text(code)
-        (models / name / "config.pbtxt").write_text(CONFIG)
-    (models / "named").mkdir()
-    (models / "named" / "1").mkdir()
-    (models / "named" / "1" / "model.py").write_text(USES_GREETER)
-    (models / "named" / "requirements.txt").write_text("numpy\ngreeter\n")
+    models = work / "models"
+    for name in ("one", "two", "unlocked"):
+        write_files(models, name, CONFIG, BLOCK + USES_GREETER)
     parameter = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "requirements.txt" } }'
-    (models / "named" / "config.pbtxt").write_text(CONFIG + parameter)
+    write_files(models, "named", CONFIG + parameter, USES_GREETER)
+    (models / "named" / "requirements.txt").write_text("numpy\ngreeter\n")
     with pytest.MonkeyPatch.context() as patch:
         only_wheels(wheels, patch)
         for name in ("one", "two", "named"):

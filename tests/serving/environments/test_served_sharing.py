@@ -79,9 +79,8 @@ def test_five_models_of_two_backends_need_the_disk_of_one_environment(serving, t
     (backends / "teller" / "backend.toml").write_text('environment = "env://numeric"\n')
     config = repository / "shared" / "config.pbtxt"
     config.write_text(config.read_text().replace('backend: "python"', 'backend: "teller"'))
-    options = [f"--env-directory={shelf}", f"--backend-directory={backends}"]
 
-    with server(tmp_path, repository, *options) as running:
+    with server(tmp_path, repository, f"--env-directory={shelf}", f"--backend-directory={backends}") as running:
         names = ("by_path", "beside", "by_name", "pinned", "shared")
         assert prefixes(running, *names) == {str(tmp_path / "store" / digest / "env")}
         assert unpackings(running) == 1

@@ -10,6 +10,7 @@ import grpc
 import numpy as np
 import pytest
 from cli.parsing import parse_options
+from support.client_inputs import input_of
 from tritonclient.utils import InferenceServerException
 
 from naiad.config.server.access import Api
@@ -25,9 +26,7 @@ LOCKED = {"restrictions": {Api.HEALTH: ("Infer-Key", "secret"), Api.INFERENCE: (
 
 
 def tensor_in(api):
-    tensor = api.InferInput("INPUT0", [1], "FP32")
-    tensor.set_data_from_numpy(np.array([1], np.float32))
-    return tensor
+    return input_of(api, "INPUT0", np.array([1], np.float32))
 
 
 @pytest.fixture
@@ -181,6 +180,9 @@ def test_case_of_headers_counts_only_where_the_pattern_says_so(pattern, matching
     assert [name for name in (*matching, *others) if options.http.forward_pattern.search(name)] == [*matching]
 
 
+TWICE = "'health' can not be specified in multiple config groups"
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
@@ -188,19 +190,10 @@ def test_case_of_headers_counts_only_where_the_pattern_says_so(pattern, matching
         (["--http-restricted-api=health:=v"], "option format is '<api>,<api>:<header>=<value>'. Got health:=v"),
         (["--grpc-restricted-protocol=health:k="], "option format is '<api>,<api>:<header>=<value>'. Got health:k="),
         (["--http-restricted-api=helth:k=v"], "unknown restricted api 'helth'; there are health, metadata"),
-        (
-            ["--http-restricted-api=health,health:k=v"],
-            "restricted api 'health' can not be specified in multiple config groups",
-        ),
-        (
-            ["--http-restricted-api=health:k=v", "--http-restricted-api=health:k=w"],
-            "restricted api 'health' can not be specified in multiple config groups",
-        ),
+        (["--http-restricted-api=health,health:k=v"], f"restricted api {TWICE}"),
+        ([f"--http-restricted-api=health:k={value}" for value in "vw"], f"restricted api {TWICE}"),
         (["--grpc-restricted-protocol=helth:k=v"], "unknown restricted protocol 'helth'; there are health"),
-        (
-            ["--grpc-restricted-protocol=health:k=v", "--grpc-restricted-protocol=health:k=w"],
-            "restricted protocol 'health' can not be specified in multiple config groups",
-        ),
+        ([f"--grpc-restricted-protocol=health:k={value}" for value in "vw"], f"restricted protocol {TWICE}"),
         (["--grpc-header-forward-pattern=("], "invalid regular expression '('"),
     ],
 )

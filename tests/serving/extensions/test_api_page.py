@@ -18,8 +18,7 @@ ADMIN = {"naiad-admin-key": "of the administrator"}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("api-page")
+def server(work):
     models = repository(work / "models", MODELS)
     with ServerProcess(models, "--exit-on-error=false", "--strict-readiness=false", work=work) as started:
         yield started
@@ -87,8 +86,7 @@ def test_every_datatype_is_described_as_the_server_takes_and_gives_it(server, do
 
 
 def test_the_page_can_be_switched_off(tmp_path):
-    models = repository(tmp_path / "models", ["identity"])
-    with ServerProcess(models, "--api-page=false", work=tmp_path) as server:
+    with ServerProcess(repository(tmp_path / "models", ["identity"]), "--api-page=false", work=tmp_path) as server:
         for path in ("/docs", "/v2/docs", "/openapi.json", "/v2/openapi.json"):
             assert server.get(path).error == "Not Found"
 

@@ -87,8 +87,7 @@ def test_by_default_every_client_may_do_everything_but_change_models(tmp_path):
 
 def test_in_explicit_mode_every_client_may_run_any_code(tmp_path):
     write_model(tmp_path / "models", "m")
-    options = ("--model-control-mode=explicit", "--load-model=m")
-    with ServerProcess(tmp_path / "models", *options, work=tmp_path) as server:
+    with ServerProcess(tmp_path / "models", "--model-control-mode=explicit", "--load-model=m", work=tmp_path) as server:
         assert loaded_code(server, tmp_path) == (200, True)
         content = base64.b64encode(b"x").decode()
         parameters = {"config": "{}", f"file:{'a/' * 2000}model.py": content}
@@ -97,8 +96,7 @@ def test_in_explicit_mode_every_client_may_run_any_code(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def hardened(tmp_path_factory):
-    work = tmp_path_factory.mktemp("hardened")
+def hardened(work):
     write_model(work / "models", "m")
     options = ("--hardened", "--model-control-mode=explicit", "--load-model=m")
     server = ServerProcess(work / "models", *options, work=work, environ={"NAIAD_ADMIN_KEY": "secret"})

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import tritonclient.grpc
 from serving.repositories import infer, repository, values
+from support.client_inputs import input_of
 from support.server import ServerProcess, free_ports
 
 
@@ -20,8 +21,7 @@ def said(server):
 
 
 def test_each_http_request_is_a_line_of_a_verbose_log_and_of_no_other(tmp_path):
-    models = repository(tmp_path / "models", ["identity"])
-    with ServerProcess(models, work=tmp_path) as server:
+    with ServerProcess(repository(tmp_path / "models", ["identity"]), work=tmp_path) as server:
         assert values(infer(server, "identity", 1)) == [1]
         assert said(server) == []
         server.post("/v2/logging", {"log_verbose_level": 1})
@@ -56,8 +56,7 @@ def test_a_server_may_be_verbose_from_the_start_and_on_the_port_of_openais_api(t
 
 def test_each_grpc_call_is_a_line_of_a_verbose_log_and_of_no_other(tmp_path):
     models = repository(tmp_path / "models", ["identity"])
-    tensor = tritonclient.grpc.InferInput("IN", [1], "FP32")
-    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    tensor = input_of(tritonclient.grpc, "IN", np.ones(1, np.float32))
     with (
         ServerProcess(models, work=tmp_path) as server,
         tritonclient.grpc.InferenceServerClient(server.grpc_url) as client,

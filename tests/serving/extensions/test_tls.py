@@ -37,23 +37,22 @@ pytestmark = needs("openssl")
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
+def certificates(work):
     """A root certificate, and two certificates signed by it: `server` for this machine, and `client`."""
-    place = tmp_path_factory.mktemp("certificates")
 
     def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=place, check=True, capture_output=True)
+        subprocess.run(["openssl", *arguments], cwd=work, check=True, capture_output=True)
 
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
     # Key usage: Python 3.13 and newer reject a root certificate without it.
     root = ("-keyout", "root.key", "-out", "root.crt", "-subj", "/CN=root", "-addext", "keyUsage=critical,keyCertSign")
     openssl("req", "-x509", *key, *root, "-days", "2")
-    (place / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
+    (work / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\nauthorityKeyIdentifier=keyid\n")
     for name in ("server", "client"):
         openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         signed = ("-CA", "root.crt", "-CAkey", "root.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
         openssl("x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.crt")
-    return place
+    return work
 
 
 def files(place, *, is_mutual=False):
@@ -234,8 +233,7 @@ def test_an_encrypted_key_is_rejected_without_asking_for_its_password(make, cert
 def test_files_that_cannot_be_used_are_named_before_models_are_loaded(certificates, tmp_path, service):
     write_model(tmp_path / "models", "any")
     named = (f"--{service}-server-cert={tmp_path / 'no.crt'}", f"--{service}-server-key={certificates / 'server.key'}")
-    flags = (f"--{service}-use-ssl=true", *named)
-    with ServerProcess(tmp_path / "models", *flags, work=tmp_path, wait="") as server:
+    with ServerProcess(tmp_path / "models", f"--{service}-use-ssl=true", *named, work=tmp_path, wait="") as server:
         assert server.wait_exit() == 1
         assert f"cannot read {tmp_path / 'no.crt'} for TLS: No such file or directory" in server.log
         assert "loading: " not in server.log

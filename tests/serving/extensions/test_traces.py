@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 from cli.parsing import parse_options
+from support.client_inputs import input_of
 from support.waiting import until
 
 from naiad.config.server.flag import UsageError
@@ -126,8 +127,7 @@ def test_a_file_that_cannot_be_written_is_said_in_the_log(tmp_path, caplog):
 def test_requests_of_clients_are_traced_with_their_tensors(serve, connect, api, protocol, tmp_path):
     tracer = tracer_to(tmp_path / "t", levels=("TIMESTAMPS", "TENSORS"))
     client = connect(serve(Extensions(tracer=tracer)))
-    tensor = api.InferInput("INPUT0", [2], "FP32")
-    tensor.set_data_from_numpy(np.array([1, 2.5], np.float32))
+    tensor = input_of(api, "INPUT0", np.array([1, 2.5], np.float32))
     client.infer("later", [tensor])
     client.is_server_live()  # it is answered after the trace of the first request has ended
     tracer.close()

@@ -7,28 +7,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.model_files import python_config, write_files
 from support.server import Reply, ServerProcess
 
-CONFIG = """
-backend: "python"
-input { name: "X" data_type: TYPE_FP32 dims: 1 }
-output { name: "Y" data_type: TYPE_FP32 dims: 1 }
-instance_group { count: 1 kind: KIND_CPU }
-"""
+CONFIG = python_config("X FP32 1", "Y FP32 1", "instance_group { count: 1 kind: KIND_CPU }\n")
 MODEL = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
-            if x[0] < 0:
-                responses.append(pb_utils.InferenceResponse([], pb_utils.TritonError("no root of %g" % x[0])))
-                continue
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * {factor})]))
-        return responses
+def respond(self, request):
+    x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
+    if x[0] < 0:
+        return pb_utils.InferenceResponse([], pb_utils.TritonError("no root of %g" % x[0]))
+    return pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * {factor})])
 """
 
 
@@ -37,14 +25,12 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.models = folder / "models"
-        (self.models / "times" / "1").mkdir(parents=True)
-        (self.models / "times" / "config.pbtxt").write_text(CONFIG)
         self.write(2)
         flags = ("--processes=2", "--model-control-mode=explicit", "--load-model=*")
         self.server = ServerProcess(self.models, *flags, work=folder)
 
     def write(self, factor: int) -> None:
-        (self.models / "times" / "1" / "model.py").write_text(MODEL.replace("{factor}", str(factor)))
+        write_files(self.models, "times", CONFIG, MODEL.replace("{factor}", str(factor)))
 
     def ask(self, value: float, request_id: str = "") -> Reply:
         body = {"id": request_id, "inputs": [{"name": "X", "datatype": "FP32", "shape": [1], "data": [value]}]}
@@ -52,8 +38,8 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    made = Served(tmp_path_factory.mktemp("forwarded"))
+def served(work: Path) -> Iterator[Served]:
+    made = Served(work)
     with made.server:
         yield made
 

@@ -15,6 +15,7 @@ import pytest
 from serving.frontends.killing import kill_under_load, others, reader_of, serving
 from serving.repositories import infer, repository, values
 from serving.written import write_model
+from support.model_files import write_files
 from support.server import HOST, ServerProcess, still_running
 from support.waiting import until
 
@@ -57,12 +58,11 @@ def identity(connection: http.client.HTTPConnection, array: np.ndarray) -> bytes
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("processes")
-    models = repository(folder / "models", ["identity", "repeats"])
+def server(work):
+    models = repository(work / "models", ["identity", "repeats"])
     write_model(models, "code")
     options = (f"--processes={COUNT}", "--model-control-mode=explicit", "--load-model=*", "--ui=true")
-    with ServerProcess(models, *options, work=folder) as process:
+    with ServerProcess(models, *options, work=work) as process:
         yield process
 
 
@@ -214,21 +214,9 @@ def test_no_process_outlives_the_coordinator(tmp_path):
         server.wait_exit()
 
 
-LOADS_LONG = """
-import threading
-
-
-class TritonPythonModel:
-    def initialize(self, args):
-        threading.Event().wait(60)
-"""
-
-
 def test_processes_start_while_models_load_and_end_with_a_server_that_is_stopped_meanwhile(tmp_path):
     models = tmp_path / "models"
-    (models / "slow" / "1").mkdir(parents=True)
-    (models / "slow" / "1" / "model.py").write_text(LOADS_LONG)
-    (models / "slow" / "config.pbtxt").write_text('backend: "python"\n')
+    write_files(models, "slow", 'backend: "python"\n', "def initialize(self, args): time.sleep(60)")
     with ServerProcess(
         models, f"--processes={COUNT}", "--disable-auto-complete-config", work=tmp_path, wait=""
     ) as server:

@@ -17,10 +17,10 @@ CONNECTIONS = 24
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
+def served(work):
     (port,) = free_ports(1)
     options = (f"--openai-port={port}", "--openai-metrics", "--processes=2", "--openai-stored-responses=4")
-    with ServerProcess(MODELS, *options, work=tmp_path_factory.mktemp("openai")) as server:
+    with ServerProcess(MODELS, *options, work=work) as server:
         assert len(serving(server)) == 2
         yield port
 

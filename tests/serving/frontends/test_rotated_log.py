@@ -22,8 +22,7 @@ def writers(log: Path) -> set[int]:
 def test_all_processes_write_to_the_new_file_after_sighup(tmp_path: Path) -> None:
     log, old = tmp_path / "server.log", tmp_path / "server.log.1"
     models = repository(tmp_path / "models", ["identity"])
-    flags = (f"--log-file={log}", "--log-verbose=1", "--processes=3")
-    with ServerProcess(models, *flags, work=tmp_path) as server:
+    with ServerProcess(models, f"--log-file={log}", "--log-verbose=1", "--processes=3", work=tmp_path) as server:
         pids = {each.pid for each in serving(server)}
         assert len(pids) == 3
 

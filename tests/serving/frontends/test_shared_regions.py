@@ -40,11 +40,10 @@ SIZE = len(TEXT)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("regions")
-    file = write_model(folder / "models", "waits", WAITS)
+def server(work) -> Iterator[ServerProcess]:
+    file = write_model(work / "models", "waits", WAITS)
     file.write_text("import json\n" + file.read_text())
-    with ServerProcess(folder / "models", "--processes=3", "--allow-client-shm=true", work=folder) as process:
+    with ServerProcess(work / "models", "--processes=3", "--allow-client-shm=true", work=work) as process:
         yield process
 
 

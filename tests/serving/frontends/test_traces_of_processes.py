@@ -17,6 +17,7 @@ from serving.guests.test_supervision import is_running
 from serving.processes.reaching import connection_of_each
 from serving.repositories import document, repository
 from serving.written import write_model
+from support.client_inputs import input_of
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
@@ -39,8 +40,7 @@ def change(connection: http.client.HTTPConnection, **settings: object) -> dict[s
 
 
 def infer_over_grpc(server: ServerProcess) -> None:
-    tensor = tritonclient.grpc.InferInput("IN", [1], "FP32")
-    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    tensor = input_of(tritonclient.grpc, "IN", np.ones(1, np.float32))
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         client.update_trace_settings("identity", settings={"trace_rate": "1"})
         client.infer("identity", [tensor], request_id="grpc")

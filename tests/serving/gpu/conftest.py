@@ -17,8 +17,8 @@ def driver(tmp_path) -> Iterator[StandInDriver]:
 
 
 @pytest.fixture(scope="module")
-def shared_driver(tmp_path_factory) -> Iterator[StandInDriver]:
+def shared_driver(work) -> Iterator[StandInDriver]:
     """The same for all tests of a module."""
-    made = StandInDriver(tmp_path_factory.mktemp("cuda") / "driver")
+    made = StandInDriver(work / "driver")
     yield made
     assert (made.allocations(), made.opened(), made.pinned(), made.contexts()) == ([], [], [], [])

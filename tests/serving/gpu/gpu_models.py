@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from serving.ensembles.ensembles import write_ensemble
 from serving.written import evaluate, write_model
 from support.cuda import DEVICE_ARRAYS
 from support.server import ServerProcess
@@ -17,17 +18,22 @@ TENSORS = """
 input [{{ name: "IN" data_type: TYPE_{type} dims: [-1] }}]
 output [{{ name: "OUT" data_type: TYPE_{type} dims: [-1] }}]
 """
-DOUBLES_ON_GPU = """
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-        doubled = pb_utils.Tensor.from_dlpack("OUT", device_arrays.DeviceArray.of(given * 2))
-        assert not doubled.is_cpu()
-        responses.append(pb_utils.InferenceResponse([doubled]))
-    return responses
+TAKES_GPU = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
+
+
+def answering(output: str) -> str:
+    """The method of a model that answers with this tensor; `given` is that of the input."""
+    return f"""
+def respond(self, request):
+    given = pb_utils.get_input_tensor_by_name(request, "IN")
+    return pb_utils.InferenceResponse([{output}])
 """
-"""Answers with its input times two, in GPU memory."""
+
+
+ECHO = answering('pb_utils.Tensor.from_dlpack("OUT", given.to_dlpack())')
+WHERE = answering('pb_utils.Tensor("OUT", np.array([given.is_cpu()], np.float32))')
+DOUBLES = answering('pb_utils.Tensor("OUT", given.as_numpy() * 2)')
+DOUBLES_ON_GPU = answering('pb_utils.Tensor.from_dlpack("OUT", device_arrays.DeviceArray.of(given.as_numpy() * 2))')
 
 
 def add_code_model(repository: Path, name: str = "code") -> None:
@@ -46,16 +52,9 @@ def add_model(repository: Path, name: str, methods: str, *, datatype: str = "FP3
 
 def add_ensemble(repository: Path, name: str, *models: str) -> None:
     """An ensemble of models that `add_model` makes, one after the other."""
-    steps = ""
-    for index, model in enumerate(models):
-        given = "IN" if index == 0 else f"between_{index}"
-        made = "OUT" if index == len(models) - 1 else f"between_{index + 1}"
-        maps = f'input_map {{ key: "IN" value: "{given}" }} output_map {{ key: "OUT" value: "{made}" }}'
-        steps += f'step {{ model_name: "{model}" model_version: -1 {maps} }}\n'
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(
-        f'platform: "ensemble"\n{TENSORS.format(type="FP32")}ensemble_scheduling {{\n{steps}}}\n'
-    )
+    names = ["IN", *(f"between_{index}" for index in range(1, len(models))), "OUT"]
+    steps = [f"{model} IN={names[index]} > OUT={names[index + 1]}" for index, model in enumerate(models)]
+    write_ensemble(repository, name, *steps, inputs="IN FP32 -1", outputs="OUT FP32 -1")
 
 
 def run_code(server: ServerProcess, statements: str, expression: str) -> str:

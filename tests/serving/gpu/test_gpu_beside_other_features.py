@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 import tritonclient.http
 from serving.gpu.gpu_models import DOUBLES_ON_GPU, add_model
+from support.client_inputs import input_of
 from support.cuda import StandInDriver
 from support.server import ServerProcess
 
 ADDS_UP = """
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-        total = device_arrays.DeviceArray.of(given + pb_utils.get_input_tensor_by_name(request, "SUM_IN").as_numpy())
-        responses.append(pb_utils.InferenceResponse(
-            [pb_utils.Tensor.from_dlpack("OUT", total), pb_utils.Tensor.from_dlpack("SUM_OUT", total)]
-        ))
-    return responses
+def respond(self, request):
+    given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    total = device_arrays.DeviceArray.of(given + pb_utils.get_input_tensor_by_name(request, "SUM_IN").as_numpy())
+    return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack(name, total) for name in ("OUT", "SUM_OUT")])
 """
 STATE = """
 sequence_batching {
@@ -36,8 +32,7 @@ model_warmup [{ name: "first" batch_size: 0 inputs { key: "IN" value { data_type
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("server")
+def server(work):
     driver = StandInDriver(work / "cuda", has_management=True)
     add_model(work / "models", "adds_up", ADDS_UP, config=STATE)
     add_model(work / "models", "doubles", DOUBLES_ON_GPU, config=WARM_UP)
@@ -62,20 +57,18 @@ def server(tmp_path_factory):
 
 
 def given(values):
-    tensor = tritonclient.http.InferInput("IN", list(values.shape), "FP32")
-    tensor.set_data_from_numpy(values)
-    return tensor
+    return input_of(tritonclient.http, "IN", values)
+
+
+def totals_of(server, tensor, sequence):
+    """An element of the outputs of a sequence of three requests."""
+    marks = ({"sequence_start": not step, "sequence_end": step == 2} for step in range(3))
+    answers = [server.client.infer("adds_up", [tensor], sequence_id=sequence, **each) for each in marks]
+    return [answer.as_numpy("OUT").tolist()[7] for answer in answers]
 
 
 def test_states_of_sequences_may_be_made_in_gpu_memory(server):
-    values = np.ones(30_000, np.float32)
-    totals = [
-        server.client.infer("adds_up", [given(values)], sequence_id=5, sequence_start=not step, sequence_end=step == 2)
-        .as_numpy("OUT")
-        .tolist()[7]
-        for step in range(3)
-    ]
-    assert totals == [1.0, 2.0, 3.0]
+    assert totals_of(server, given(np.ones(30_000, np.float32)), 5) == [1.0, 2.0, 3.0]
 
 
 def test_inputs_of_a_sequence_may_be_in_gpu_memory_of_the_client(server):
@@ -84,12 +77,7 @@ def test_inputs_of_a_sequence_may_be_in_gpu_memory_of_the_client(server):
     server.client.register_cuda_shared_memory("sequence", region.handle, 0, 120_000)
     tensor = tritonclient.http.InferInput("IN", [30_000], "FP32")
     tensor.set_shared_memory("sequence", 120_000)
-    totals = [
-        server.client.infer("adds_up", [tensor], sequence_id=6, sequence_start=not step, sequence_end=step == 2)
-        .as_numpy("OUT")
-        .tolist()[7]
-        for step in range(3)
-    ]
+    totals = totals_of(server, tensor, 6)
     server.client.unregister_cuda_shared_memory("sequence")
     assert totals == [2.0, 4.0, 6.0]
 

@@ -10,47 +10,15 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from serving.gpu.gpu_models import add_ensemble, add_model
+from serving.gpu.gpu_models import DOUBLES, ECHO, TAKES_GPU, WHERE, add_ensemble, add_model, answering
+from support.client_inputs import input_of
 from support.cuda import StandInDriver
 from support.server import ServerProcess
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
-TAKES_GPU = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 BATCHES = "dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 60000000 }\n"
-ECHO = """
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN")
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", given.to_dlpack())]))
-    return responses
-"""
-WHERE = """
-def execute(self, requests):
-    return [
-        pb_utils.InferenceResponse(
-            [pb_utils.Tensor("OUT", np.array([pb_utils.get_input_tensor_by_name(request, "IN").is_cpu()], np.float32))]
-        )
-        for request in requests
-    ]
-"""
-DOUBLES = """
-def execute(self, requests):
-    return [
-        pb_utils.InferenceResponse(
-            [pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() * 2)]
-        )
-        for request in requests
-    ]
-"""
-STRINGS = """
-def execute(self, requests):
-    return [
-        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pb_utils.get_input_tensor_by_name(request, "IN").as_numpy())])
-        for request in requests
-    ]
-"""
+STRINGS = answering('pb_utils.Tensor("OUT", given.as_numpy())')
 STREAMS = """
 def execute(self, requests):
     for request in requests:
@@ -61,26 +29,20 @@ def execute(self, requests):
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 WAITS = """
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN")
-        open(GATE + ".begun", "w").close()
-        while not os.path.exists(GATE):
-            time.sleep(0.002)
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", given.to_dlpack())]))
-    return responses
+def respond(self, request):
+    given = pb_utils.get_input_tensor_by_name(request, "IN")
+    open(GATE + ".begun", "w").close()
+    while not os.path.exists(GATE):
+        time.sleep(0.002)
+    return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", given.to_dlpack())])
 """
 KEEPS = """
 def initialize(self, args):
     self.kept = []
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN")
-        self.kept[:] = [given] if given.shape()[0] > 1 else []
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(given.shape(), np.float32))]))
-    return responses
+def respond(self, request):
+    given = pb_utils.get_input_tensor_by_name(request, "IN")
+    self.kept[:] = [given] if given.shape()[0] > 1 else []
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array(given.shape(), np.float32))])
 """
 SIZES = (4, 1024, 40_000, 1 << 20, 5 << 20)
 _names = itertools.count()
@@ -126,7 +88,7 @@ class Api:
     """One of the two client libraries, and a client."""
 
     def __init__(self, module, client):
-        self.client = client
+        self.module, self.client = module, client
         self.InferInput = module.InferInput
         self.InferRequestedOutput = module.InferRequestedOutput
         self.is_http = module is tritonclient.http
@@ -135,6 +97,10 @@ class Api:
         tensor = self.InferInput("IN", shape, datatype)
         tensor.set_shared_memory(region, size, offset)
         return tensor
+
+    def connected(self, server):
+        """Another client."""
+        return self.module.InferenceServerClient(server.http_url if self.is_http else server.grpc_url)
 
     def wanted(self, region, size, offset=0):
         output = self.InferRequestedOutput("OUT")
@@ -265,12 +231,10 @@ def test_each_response_of_a_stream_is_written_to_the_clients_gpu_memory(server):
 def test_a_batch_has_requests_from_gpu_memory_and_others(server, api):
     region = Region(server, api, 400)
     region.memory.write(np.full(100, 3, np.float32).tobytes())
-    plain = api.InferInput("IN", [1, 100], "FP32")
-    plain.set_data_from_numpy(np.full((1, 100), 5, np.float32))
+    plain = input_of(api, "IN", np.full((1, 100), 5, np.float32))
 
     def infer(tensor):
-        module = tritonclient.http if api.is_http else tritonclient.grpc
-        with module.InferenceServerClient(server.http_url if api.is_http else server.grpc_url) as own:
+        with api.connected(server) as own:
             return own.infer("batches", [tensor]).as_numpy("OUT")
 
     with ThreadPoolExecutor(2) as pool:
@@ -281,12 +245,10 @@ def test_a_batch_has_requests_from_gpu_memory_and_others(server, api):
 def test_a_request_whose_gpu_memory_cannot_be_read_fails_alone(server, api):
     bad = f"region{next(_names)}"
     api.client.register_cuda_shared_memory(bad, base64.b64encode(b"x" * 64), 0, 400)
-    plain = api.InferInput("IN", [1, 100], "FP32")
-    plain.set_data_from_numpy(np.full((1, 100), 5, np.float32))
+    plain = input_of(api, "IN", np.full((1, 100), 5, np.float32))
 
     def infer(tensor):
-        module = tritonclient.http if api.is_http else tritonclient.grpc
-        with module.InferenceServerClient(server.http_url if api.is_http else server.grpc_url) as own:
+        with api.connected(server) as own:
             try:
                 return float(own.infer("batches", [tensor]).as_numpy("OUT")[0, 0])
             except InferenceServerException as error:
@@ -312,8 +274,7 @@ def test_memory_that_is_smaller_than_its_registration_is_not_read_beyond_its_end
     problem = f"the memory has 4096 bytes and the tensor ends at byte 8192 of it; {advice}"
     error = refusal(api.client.infer, "echo", [api.given(name, [2048], 8192)])
     assert error.message() == f"input 'IN': cannot read a tensor of 8192 bytes in GPU memory: {problem}"
-    tensor = api.InferInput("IN", [2048], "FP32")
-    tensor.set_data_from_numpy(np.zeros(2048, np.float32))
+    tensor = input_of(api, "IN", np.zeros(2048, np.float32))
     error = refusal(api.client.infer, "echo", [tensor], outputs=[api.wanted(name, 8192)])
     assert error.message() == f"output 'OUT': cannot write an output of 8192 bytes in GPU memory: {problem}"
 
@@ -321,8 +282,7 @@ def test_memory_that_is_smaller_than_its_registration_is_not_read_beyond_its_end
 @pytest.mark.parametrize("model", ["echo", "chain"])
 def test_an_output_that_is_larger_than_its_place_is_an_error(server, api, model):
     region = Region(server, api, 400)
-    tensor = api.InferInput("IN", [100], "FP32")
-    tensor.set_data_from_numpy(np.zeros(100, np.float32))
+    tensor = input_of(api, "IN", np.zeros(100, np.float32))
     error = refusal(api.client.infer, model, [tensor], outputs=[api.wanted(region.name, 396)])
     assert error.message().endswith(
         "shared memory size specified with the request for output 'OUT' (396 bytes) should be at least 400 bytes to hold "
@@ -359,20 +319,10 @@ def test_regions_are_listed_and_unregistered(server, api):
     assert error.message() == f"Unable to find cuda shared memory region: '{first.name}'"
 
 
-@pytest.mark.parametrize(
-    ("device", "size", "text"),
-    [
-        (
-            7,
-            8,
-            (
-                "; the server finds no GPU 7 on its machine: give the number that the GPU has for the server, or use system "
-                "shared memory"
-            ),
-        ),
-        (0, 0, "; the region has no bytes"),
-    ],
-)
+NO_GPU = "; the server finds no GPU 7 on its machine: give the number that the GPU has for the server, or use system shared memory"
+
+
+@pytest.mark.parametrize(("device", "size", "text"), [(7, 8, NO_GPU), (0, 0, "; the region has no bytes")])
 def test_an_invalid_registration_is_refused(server, api, device, size, text):
     handle = base64.b64encode(bytes(64))
     error = refusal(api.client.register_cuda_shared_memory, "r", handle, device, size)
@@ -394,14 +344,12 @@ def test_a_region_that_a_request_uses_cannot_be_unregistered(server, api, place)
     region = Region(server, api, 800_000)
     values = np.arange(100_000, dtype=np.float32)
     region.memory.write(values.tobytes())
-    tensor = api.InferInput("IN", [100_000], "FP32")
-    tensor.set_data_from_numpy(values)
+    tensor = input_of(api, "IN", values)
     given = api.given(region.name, [100_000], 400_000) if place == "input" else tensor
     outputs = [api.wanted(region.name, 400_000, 400_000)] if place == "output" else None
-    module = tritonclient.http if api.is_http else tritonclient.grpc
 
     def infer():
-        with module.InferenceServerClient(server.http_url if api.is_http else server.grpc_url) as own:
+        with api.connected(server) as own:
             return own.infer("waits", [given], outputs=outputs)
 
     with ThreadPoolExecutor(1) as pool:
@@ -423,8 +371,7 @@ def test_a_tensor_that_the_model_keeps_keeps_the_region_in_use(server, api):
     api.client.infer("keeps", [api.given(region.name, [100_000], 400_000)])
     error = refusal(api.client.unregister_cuda_shared_memory, region.name)
     assert error.message() == f"Cannot unregister shared memory region '{region.name}', it is currently in use."
-    tensor = api.InferInput("IN", [1], "FP32")
-    tensor.set_data_from_numpy(np.zeros(1, np.float32))
+    tensor = input_of(api, "IN", np.zeros(1, np.float32))
     api.client.infer("keeps", [tensor])
     server.wait_for(lambda: is_unregistered(api, region), "the region to be free")
 

@@ -11,38 +11,26 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http
-from serving.gpu.gpu_models import DOUBLES_ON_GPU, add_ensemble, add_model
+from serving.gpu.gpu_models import DOUBLES_ON_GPU, TAKES_GPU, WHERE, add_ensemble, add_model
+from support.client_inputs import input_of
 from support.cuda import StandInDriver
 from support.server import ServerProcess
 from tritonclient.utils import InferenceServerException
 
-TAKES_GPU = 'parameters { key: "FORCE_CPU_ONLY_INPUT_TENSORS" value { string_value: "no" } }\n'
 GATED = """
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN")
-        open(BEGUN, "w").write(str(os.getpid()))
-        while not os.path.exists(GATE):
-            time.sleep(0.002)
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given.as_numpy())]))
-    return responses
+def respond(self, request):
+    given = pb_utils.get_input_tensor_by_name(request, "IN")
+    open(BEGUN, "w").write(str(os.getpid()))
+    while not os.path.exists(GATE):
+        time.sleep(0.002)
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", given.as_numpy())])
 """
 """Says that it has begun, and reads its input when it may."""
-WHERE = """
-def execute(self, requests):
-    tensors = [pb_utils.get_input_tensor_by_name(request, "IN") for request in requests]
-    return [
-        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([tensor.is_cpu()], np.float32))])
-        for tensor in tensors
-    ]
-"""
 VALUES = np.arange(100_000, dtype=np.float32)
 
 
 @pytest.fixture(scope="module")
-def shared_server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("server")
+def shared_server(work):
     driver = StandInDriver(work / "cuda", has_management=True)
     gate, begun = work / "gate", work / "begun"
     add_model(work / "models", "doubles", DOUBLES_ON_GPU)
@@ -73,9 +61,7 @@ def server(shared_server):
 
 
 def given(values=VALUES):
-    tensor = tritonclient.http.InferInput("IN", list(values.shape), "FP32")
-    tensor.set_data_from_numpy(values)
-    return tensor
+    return input_of(tritonclient.http, "IN", values)
 
 
 def in_region(name):

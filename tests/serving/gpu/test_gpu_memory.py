@@ -3,36 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from serving.gpu.gpu_models import IMPORTS, add_code_model, add_model
-from serving.gpu.test_gpu_calls import CALLS, ECHO, TAKES_GPU
+from serving.gpu.gpu_models import ECHO, IMPORTS, TAKES_GPU, add_code_model, add_model
+from serving.gpu.test_gpu_calls import CALLS
 from serving.written import evaluate
 from support.server import ServerProcess
 
 FILLS = """
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-        kind = int(given[0])
-        if kind == 1:
-            device_arrays.DeviceArray.of(np.zeros(3 << 20, np.uint8))
-        elif kind == 2:
-            raise type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 20.00 GiB.")
-        elif kind == 3:
-            error = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
-            raise error("Out of memory allocating 1,024 bytes (allocated so far: 0 bytes).")
-        elif kind == 4:
-            raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.")
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([os.getpid()], np.float32))]))
-    return responses
+def respond(self, request):
+    kind = int(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0])
+    if kind == 1:
+        device_arrays.DeviceArray.of(np.zeros(3 << 20, np.uint8))
+    elif kind == 2:
+        raise type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory. Tried to allocate 20.00 GiB.")
+    elif kind == 3:
+        error = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})
+        raise error("Out of memory allocating 1,024 bytes (allocated so far: 0 bytes).")
+    elif kind == 4:
+        raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes.")
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([os.getpid()], np.float32))])
 """
 MIB = 1 << 20
 LIMITED = 'parameters { key: "memory_limit" value { string_value: "4GiB" } }\n'
 
 
 @pytest.fixture(scope="module")
-def shared_server(tmp_path_factory, shared_driver):
-    work = tmp_path_factory.mktemp("server")
+def shared_server(work, shared_driver):
     add_code_model(work / "models")
     add_model(work / "models", "echo", ECHO, config=TAKES_GPU)
     add_model(work / "models", "fills", FILLS)
@@ -88,9 +83,8 @@ def test_a_full_device_sends_tensors_through_the_cpu_until_it_has_room(server):
 
     # The first ones may be in regions that an earlier test has left idle: as the answers are kept, these end.
     evaluate(server, "code", "answers = [call('echo', array) for _ in range(9)]")
-    seen = evaluate(
-        server, "code", "answers[-1].is_cpu(), all(np.array_equal(each.as_numpy(), values) for each in answers)"
-    )
+    right = "answers[-1].is_cpu(), all(np.array_equal(each.as_numpy(), values) for each in answers)"
+    seen = evaluate(server, "code", right)
     assert seen == "(True, True)"
 
     server.driver.limit(64 * MIB)

@@ -18,8 +18,7 @@ def told(server, fault):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("server")
+def server(work):
     driver = StandInDriver(work / "cuda", has_management=True)
     add_model(work / "models", "faults", "faults.c", max_batch_size=1)
     option = "--allow-client-shm=true"

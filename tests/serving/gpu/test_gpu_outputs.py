@@ -8,12 +8,12 @@ import tritonclient.grpc
 import tritonclient.http
 from serving.gpu.gpu_models import DOUBLES_ON_GPU, IMPORTS, add_code_model, add_model
 from serving.written import evaluate
+from support.client_inputs import input_of
 from support.server import ServerProcess
 
 
 @pytest.fixture(scope="module")
-def shared_server(tmp_path_factory, shared_driver):
-    work = tmp_path_factory.mktemp("server")
+def shared_server(work, shared_driver):
     add_model(work / "models", "doubles", DOUBLES_ON_GPU)
     add_code_model(work / "models")
     add_code_model(work / "models", "untouched")
@@ -31,9 +31,7 @@ def server(shared_server):
 
 
 def float_tensor(values):
-    given = tritonclient.http.InferInput("IN", [values.size], "FP32")
-    given.set_data_from_numpy(values)
-    return given
+    return input_of(tritonclient.http, "IN", values)
 
 
 def test_clients_get_the_bytes_of_outputs_in_gpu_memory(server):
@@ -41,8 +39,7 @@ def test_clients_get_the_bytes_of_outputs_in_gpu_memory(server):
         with module.InferenceServerClient(url) as connection:
             for count in (0, 1, 4, 100_000, 3_000_000, 3_000_000, 3_000_000, 7):
                 values = np.arange(count, dtype=np.float32)
-                given = module.InferInput("IN", [count], "FP32")
-                given.set_data_from_numpy(values)
+                given = input_of(module, "IN", values)
                 answer = connection.infer("doubles", [given]).as_numpy("OUT")
                 assert np.array_equal(answer, values * 2), (module, count)
 
@@ -117,16 +114,13 @@ def test_models_without_gpu_tensors_do_not_load_the_driver(server):
         (
             "cuMemcpyDtoH_v2",
             999,
-            "cannot copy 400000 bytes of the memory of GPU 0 to the CPU: cuMemcpyDtoH_v2 failed with CUDA_ERROR_UNKNOWN (999)",
+            "cannot copy 400000 bytes of the memory of GPU 0 to the CPU: {} CUDA_ERROR_UNKNOWN (999)",
         ),
-        (
-            "cuCtxPushCurrent_v2",
-            201,
-            "cannot use GPU 0: cuCtxPushCurrent_v2 failed with CUDA_ERROR_INVALID_CONTEXT (201)",
-        ),
+        ("cuCtxPushCurrent_v2", 201, "cannot use GPU 0: {} CUDA_ERROR_INVALID_CONTEXT (201)"),
     ],
 )
 def test_a_call_of_the_driver_that_fails_fails_the_request_alone(server, function, code, text):
+    text = text.format(f"{function} failed with")
     document = {"inputs": [{"name": "IN", "datatype": "FP32", "shape": [100_000], "data": [1.0] * 100_000}]}
     assert server.post("/v2/models/doubles/infer", document).status == 200
     pid = evaluate(server, "code", "os.getpid()")

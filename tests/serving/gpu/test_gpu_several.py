@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-from serving.gpu.gpu_models import IMPORTS, add_code_model, add_ensemble, add_model
-from serving.gpu.test_gpu_calls import CALLS, ECHO, TAKES_GPU
+from serving.gpu.gpu_models import ECHO, TAKES_GPU, add_code_model, add_ensemble, add_model
+from serving.gpu.test_gpu_calls import CALLS, in_model
 from serving.written import evaluate
 from support.cuda import StandInDriver
 from support.server import ServerProcess
@@ -23,13 +23,10 @@ def initialize(self, args):
 ON_GPU = """
 def initialize(self, args):
     self.ordinal = int(args["model_instance_device_id"])
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-        array = device_arrays.DeviceArray.of(given * 2, ordinal={ordinal})
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", array)]))
-    return responses
+def respond(self, request):
+    given = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    array = device_arrays.DeviceArray.of(given * 2, ordinal={ordinal})
+    return pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", array)])
 """
 GROUP = "instance_group {{ kind: KIND_GPU gpus: [ {gpu} ] }}\n"
 UUIDS = [f"dadadadadadadadadadadadadadada{number:02x}" for number in range(3)]
@@ -54,11 +51,6 @@ def add_caller(tmp_path, *, gpu: int = 0) -> None:
     add_code_model(tmp_path / "models")
     config = tmp_path / "models" / "code" / "config.pbtxt"
     config.write_text(config.read_text() + GROUP.format(gpu=gpu))
-
-
-def in_model(server: ServerProcess, statements: str, expression: str) -> str:
-    assert evaluate(server, "code", f"{IMPORTS}\n{CALLS}\n{statements}") == "done"
-    return evaluate(server, "code", expression)
 
 
 def notices(server: ServerProcess) -> list[str]:
@@ -207,13 +199,9 @@ def test_a_caller_without_a_driver_gets_outputs_on_the_cpu_whatever_it_prefers(t
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
         if Path("/dev/nvidia0").exists():
             pytest.skip("this machine has a GPU")
-        code = "answers = [call('echo', values) for _ in range(2)]"
-        assert (
-            evaluate(server, "code", "import numpy as np\n" + CALLS.replace("isinstance(array, DeviceArray)", "False"))
-            == "done"
-        )
+        calls = CALLS.replace("isinstance(array, DeviceArray)", "False")
+        code = f"import numpy as np\n{calls}\nanswers = [call('echo', values) for _ in range(2)]"
         assert evaluate(server, "code", code) == "done"
-        seen = evaluate(
-            server, "code", "[each.is_cpu() for each in answers], np.array_equal(answers[1].as_numpy(), values)"
-        )
+        right = "[each.is_cpu() for each in answers], np.array_equal(answers[1].as_numpy(), values)"
+        seen = evaluate(server, "code", right)
     assert seen == "([True, True], True)"

@@ -9,10 +9,9 @@ from support.server import ServerProcess
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, shared_driver):
-    folder = tmp_path_factory.mktemp("server")
-    add_code_model(folder / "models")
-    with ServerProcess(folder / "models", work=folder, environ=shared_driver.environ) as server:
+def server(work, shared_driver):
+    add_code_model(work / "models")
+    with ServerProcess(work / "models", work=work, environ=shared_driver.environ) as server:
         server.driver = shared_driver
         yield server
 

@@ -60,8 +60,7 @@ def test_models_are_loaded_with_the_limit_of_the_flag_or_of_the_machine(monkeypa
 
 
 def test_a_guest_sleeps_between_messages_where_polling_is_off(tmp_path):
-    models = repository(tmp_path / "models", ["identity"])
-    with ServerProcess(models, "--busy-poll-us=0", work=tmp_path) as server:
+    with ServerProcess(repository(tmp_path / "models", ["identity"]), "--busy-poll-us=0", work=tmp_path) as server:
         (guest,) = server.children()
         assert not _polls(server, guest)
 

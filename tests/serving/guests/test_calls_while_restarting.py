@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 
 import pytest
 from serving.contract import run
@@ -12,13 +11,14 @@ from serving.ensembles.ensembles import write_ensemble, write_function
 from serving.guests.test_supervision import GATED, guest_pid
 from serving.repositories import repository
 from support.server import ServerProcess
+from support.threads import in_thread
 
 CALLS = 5
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory):
-    return tmp_path_factory.mktemp("gate") / "gate"
+def gate(work):
+    return work / "gate"
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,6 @@ def test_calls_to_a_model_that_restarts_are_answered(server, gate, model):
     kill_callee(server)
     called = gate.with_name("gatecalled")
     called.unlink(missing_ok=True)
-    opening = threading.Thread(target=lambda: (server.wait_for(called.exists, "the calls"), gate.unlink()))
-    opening.start()
+    opening = in_thread(lambda: (server.wait_for(called.exists, "the calls"), gate.unlink()))
     assert run(server, "runs_code", code) == [str({names[1]: [n + 1.0]}) for n in range(CALLS)]
-    opening.join()
+    opening.result(60)

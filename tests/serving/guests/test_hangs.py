@@ -7,9 +7,10 @@ import re
 import psutil
 import pytest
 from serving.contract import Stream, run
-from serving.repositories import Asking, infer, is_model_ready, repository, values
+from serving.repositories import infer, is_model_ready, repository, values
 from support.console import shown_instance
 from support.server import ServerProcess
+from support.threads import in_thread
 
 LIMIT = 2
 """Seconds: a guest that gets no processor for so long hangs, too."""
@@ -29,8 +30,7 @@ NAMES = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("hangs")
+def server(work):
     models = repository(work / "models", NAMES, dies_mid_request=NO_LIMIT)
     with ServerProcess(models, f"--stub-hang-seconds={LIMIT}", "--ui=true", work=work) as running:
         yield running
@@ -41,9 +41,9 @@ def server(tmp_path_factory):
 )
 def test_a_model_that_hangs_is_restarted_and_its_stacks_are_logged(server, model, frame):
     pid = shown_instance(server, model)["pid"]
-    asking = Asking(server, model, 1)
+    asking = in_thread(infer, server, model, 1)
     server.wait_log(f"'{model}_0' (pid {pid}) hangs: it made no progress for {LIMIT} s")
-    reply = asking.reply()
+    reply = asking.result(60)
     assert reply.status == 500
     assert re.match(ERROR.format(model=model, pid=pid), reply.error)
     line = rf"{model}_0 pid {pid}\] .*model.py.*, line \d+ in {frame}\b"
@@ -59,11 +59,11 @@ def test_a_hung_instance_is_shown_and_not_ready(server):
     """In the half second before it is killed, which a busy machine may skip: then the next hang is observed."""
     for number in range(5):
         before = shown_instance(server, "hangs_in_execute")["pid"]
-        asking = Asking(server, "hangs_in_execute", 2 + number)  # the same one would be refused at last
+        asking = in_thread(infer, server, "hangs_in_execute", 2 + number)  # the same one would be refused at last
         seen = server.wait_for(lambda: unless_ready(shown_instance(server, "hangs_in_execute")), "another state")
         was_ready = is_model_ready(server, "hangs_in_execute")
         still = shown_instance(server, "hangs_in_execute")
-        assert "made no progress" in asking.reply().error
+        assert "made no progress" in asking.result(60).error
         assert values(infer(server, "hangs_in_execute", 0)) == [0]
         if seen["state"] == still["state"] == "hung":
             assert seen["pid"] == before

@@ -148,8 +148,8 @@ MODELS = ("runs_code", "runs_coroutine", "identity", "repeats")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("lifetimes"), *MODELS) as running:
+def server(work):
+    with serving(work, *MODELS) as running:
         yield running
 
 

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import re
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import psutil
 import pytest
 from serving.repositories import repository
 from support.server import HOST, ServerProcess
+from support.threads import in_thread
 
 MIB = 1 << 20
 PATH = "/v2/models/identity/infer"
@@ -98,11 +98,8 @@ def test_connections_that_come_and_go_leave_nothing(server):
                 with contextlib.closing(http.client.HTTPConnection(HOST, server.http_port)) as connection:
                     ask(connection, body)
 
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        for worker in [in_thread(work) for _ in range(8)]:
+            worker.result(60)
 
     crowd()
     before, descriptors = resident(server), psutil.Process(server.pid).num_fds()

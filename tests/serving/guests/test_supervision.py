@@ -13,9 +13,10 @@ from textwrap import indent
 import psutil
 import pytest
 from serving.processes.reaching import connection_of_each
-from serving.repositories import Asking, document, index, infer, is_model_ready, repository, values
+from serving.repositories import document, index, infer, is_model_ready, repository, values
 from serving.written import RUNS_CODE, evaluate, write_model
 from support.server import ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 GATED = """
@@ -111,7 +112,7 @@ def test_killed_server_takes_its_guests_along_and_leaves_nothing(tmp_path):
         server.wait_health("ready")
         guests = [child.pid for child in server.children()]
         assert len(guests) == 2
-        Asking(server, "dies_mid_request", 30)
+        in_thread(infer, server, "dies_mid_request", 30)
         server.wait_log("works for 30.0 s")
         os.kill(server.pid, signal.SIGKILL)
         until(lambda: not any(map(is_running, guests)), "the guests to end")
@@ -137,17 +138,17 @@ def is_running(pid: int) -> bool:
 
 def test_a_server_that_is_stopped_finishes_the_request_in_flight(tmp_path):
     with ServerProcess(models(tmp_path, "dies_mid_request"), work=tmp_path) as server:
-        asking = Asking(server, "dies_mid_request", 1)
+        asking = in_thread(infer, server, "dies_mid_request", 1)
         server.wait_log("works for 1.0 s")
         assert server.stop() == 0
-        assert values(asking.reply()) == [1]
+        assert values(asking.result(60)) == [1]
 
 
 def test_server_ends_when_a_guest_does_not(tmp_path):
     """A model that hangs in execute must not keep the server: after the exit timeout it is killed."""
     repo = models(tmp_path, "dies_mid_request")
     with ServerProcess(repo, "--exit-timeout-secs=1", work=tmp_path) as server:
-        Asking(server, "dies_mid_request", 300)
+        in_thread(infer, server, "dies_mid_request", 300)
         server.wait_log("works for 300.0 s")
         assert server.stop() == 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
 
 import psutil
 import pytest
@@ -12,14 +11,15 @@ from serving.contract import Stream, run, serving, stream
 from serving.repositories import SAMPLES, index, infer, repository, values
 from serving.written import evaluate, write_model
 from support.server import ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 MODELS = ("runs_code", "runs_coroutine", "runs_code_decoupled", "runs_coroutine_decoupled", "identity")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("bad"), *MODELS) as running:
+def server(work):
+    with serving(work, *MODELS) as running:
         yield running
         assert "Traceback" not in [
             line for line in running.log.splitlines() if line.startswith("E") and "naiad/" in line
@@ -31,19 +31,6 @@ def goes_on(server: ServerProcess, *models: str) -> None:
     assert values(infer(server, "identity", 4)) == [4]
     for model in models:
         assert run(server, model, "return [answer('goes on')]") == "goes on"
-
-
-class Later:
-    """A request made by a thread of its own."""
-
-    def __init__(self, server: ServerProcess, model: str, code: str) -> None:
-        self._replies: list[object] = []
-        self._thread = threading.Thread(target=lambda: self._replies.append(run(server, model, code)), daemon=True)
-        self._thread.start()
-
-    def reply(self) -> str:
-        self._thread.join(60)
-        return str(self._replies[0])
 
 
 def failed(model: str, text: str) -> str:
@@ -229,8 +216,7 @@ def mortal(tmp_path_factory):
     """A server on which models may die more often than they should."""
     work = tmp_path_factory.mktemp("mortal")
     models = repository(work / "models", MODELS)
-    options = ("--stub-restart-limit=1000", "--stub-restart-window-secs=1")
-    with ServerProcess(models, *options, work=work) as running:
+    with ServerProcess(models, "--stub-restart-limit=1000", "--stub-restart-window-secs=1", work=work) as running:
         yield running
 
 
@@ -274,14 +260,14 @@ def controlled(tmp_path_factory):
 def test_a_model_that_blocks_delays_no_other_and_can_be_unloaded(controlled, model, code):
     server = controlled
     before = server.log.count("blocks now")
-    blocked = Later(server, model, f"print('blocks now')\n{code}")
+    blocked = in_thread(run, server, model, f"print('blocks now')\n{code}")
     server.wait_for(lambda: server.log.count("blocks now") > before, "the model to block")
     assert values(infer(server, "identity", 4)) == [4]
     assert server.get(f"/v2/models/{model}/ready").status == 200
     assert server.post(f"/v2/repository/models/{model}/unload").status == 200
     assert server.post(f"/v2/repository/models/{model}/load").status == 200
     goes_on(server, model)
-    assert re.match(r"50[03]: ", blocked.reply()), blocked.reply()
+    assert re.match(r"50[03]: ", blocked.result(60)), blocked.result()
 
 
 def test_a_server_ends_though_a_model_blocks_and_was_unloaded(tmp_path):
@@ -290,13 +276,13 @@ def test_a_server_ends_though_a_model_blocks_and_was_unloaded(tmp_path):
     with ServerProcess(models, *options, work=tmp_path) as server:
         waiting = []
         for number, code in enumerate(BLOCKS["runs_code"], 1):
-            waiting.append(Later(server, "runs_code", f"print('blocks now')\n{code}"))
+            waiting.append(in_thread(run, server, "runs_code", f"print('blocks now')\n{code}"))
             server.wait_for(lambda number=number: server.log.count("blocks now") == number, "the model to block")
             assert server.post("/v2/repository/models/runs_code/unload").status == 200
             assert server.post("/v2/repository/models/runs_code/load").status == 200
         goes_on(server, "runs_code")
         assert server.stop() == 0
-        assert all(re.match(r"50[03]: ", blocked.reply()) for blocked in waiting)
+        assert all(re.match(r"50[03]: ", blocked.result(60)) for blocked in waiting)
 
 
 def test_a_coroutine_that_never_ends_does_not_block_other_requests_of_a_decoupled_model(server):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import shutil
 import threading
+from concurrent.futures import wait
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
 from serving.repositories import index, infer, repository, states, values
+from support.client_inputs import input_of
 from support.server import ServerProcess
+from support.threads import in_thread
 
 EXPLICIT = "--model-control-mode=explicit"
 
@@ -22,8 +25,7 @@ def client_of(server: ServerProcess, protocol: str):
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    work = tmp_path_factory.mktemp("control")
+def shared(work):
     (work / "models").mkdir()
     with ServerProcess(work / "models", EXPLICIT, work=work) as running:
         yield running
@@ -79,14 +81,11 @@ class Crowd:
         self.wrong: list[object] = []
         self.answers: list[float] = []
         self._done = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(server, model), daemon=True) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
+        self._askers = [in_thread(self._ask, server, model) for _ in range(count)]
 
     def _ask(self, server: ServerProcess, model: str) -> None:
         client = tritonclient.http.InferenceServerClient(server.http_url)
-        tensor = tritonclient.http.InferInput("IN", [1], "FP32")
-        tensor.set_data_from_numpy(np.zeros(1, np.float32))
+        tensor = input_of(tritonclient.http, "IN", np.zeros(1, np.float32))
         while not self._done.is_set():
             try:
                 self.answers.append(float(client.infer(model, [tensor]).as_numpy("OUT")[0]))
@@ -96,8 +95,7 @@ class Crowd:
 
     def stop(self) -> None:
         self._done.set()
-        for thread in self._threads:
-            thread.join(20)
+        wait(self._askers, 20)
 
 
 def test_reloading_loses_no_request(control):
@@ -123,18 +121,16 @@ def test_unloading_amid_a_load_leaves_no_guest(control):
     repository(models, ["versions"])
     load(server, "versions")
     (models / "versions" / "config.pbtxt").touch()
-    loading = threading.Thread(target=server.post, args=("/v2/repository/models/versions/load",))
-    loading.start()
+    loading = in_thread(load, server, "versions")
     server.wait_for(lambda: server.log.count("loading: versions:") > 2, "the second load to begin")
     assert server.post("/v2/repository/models/versions/unload").status == 200
-    loading.join()
+    loading.exception(60)  # its model may be gone before it is loaded
     server.wait_for(lambda: states(server) == {"UNAVAILABLE"}, "both versions to be unloaded")
     server.wait_for(lambda: not server.children(), "all guests to end")
 
 
 def test_control_is_refused_where_it_was_not_asked_for(tmp_path):
-    models = repository(tmp_path / "models", ["identity"])
-    with ServerProcess(models, work=tmp_path) as server:
+    with ServerProcess(repository(tmp_path / "models", ["identity"]), work=tmp_path) as server:
         for action in ("load", "unload"):
             reply = server.post(f"/v2/repository/models/identity/{action}")
             assert reply.error == "explicit model load / unload is not allowed if polling is enabled"

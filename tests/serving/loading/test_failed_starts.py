@@ -221,8 +221,7 @@ SERVED = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("failed")
+def server(work):
     for name, model in {**MODELS, **SERVED}.items():
         files = {"config.pbtxt": model.config.encode(), **model.files}
         if model.code is not None:

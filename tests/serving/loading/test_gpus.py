@@ -8,6 +8,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.model_files import write_files
 from support.server import ServerProcess
 from support.system_packages import require
 
@@ -35,18 +36,20 @@ int nvmlDeviceGetComputeInstanceId(void *handle, unsigned *number) { *number = 0
 """
 """For STAND_IN: the first GPU is in MIG mode and has two MIG devices."""
 MODEL = """
-import json, os
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    told = {key: args[key] for key in ("model_instance_kind", "model_instance_name", "model_instance_device_id")}
+    pb_utils.Logger.log_info("placed " + json.dumps({**told, "visible": os.environ["CUDA_VISIBLE_DEVICES"]}))
 
-class TritonPythonModel:
-    def initialize(self, args):
-        told = {key: args[key] for key in ("model_instance_kind", "model_instance_name", "model_instance_device_id")}
-        pb_utils.Logger.log_info("placed " + json.dumps({**told, "visible": os.environ["CUDA_VISIBLE_DEVICES"]}))
-
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([]) for _ in requests]
+def execute(self, requests):
+    return [pb_utils.InferenceResponse([]) for _ in requests]
 """
+
+
+LIMITER = 'rate_limiter { resources [ { name: "R" count: 1 } ] }'
+
+
+def on_gpus(more=""):
+    return f'backend: "python"\ninstance_group {{ kind: KIND_GPU {more} }}\n'
 
 
 def compiled(tmp_path, source):
@@ -65,33 +68,23 @@ def library(tmp_path):
 
 
 MEETING = """
-import os, time
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.folder, self.name = args["model_repository"], args["model_instance_name"]
 
-class TritonPythonModel:
-    def initialize(self, args):
-        self.folder, self.name = args["model_repository"], args["model_instance_name"]
-
-    def execute(self, requests):
-        open(os.path.join(self.folder, self.name + ".executes"), "w").close()
-        deadline = time.monotonic() + 20
-        while sum(name.endswith(".executes") for name in os.listdir(self.folder)) < 2:
-            if time.monotonic() > deadline:
-                raise pb_utils.TritonModelException("the other instance does not execute at the same time")
-            time.sleep(0.01)
-        return [pb_utils.InferenceResponse([]) for _ in requests]
+def execute(self, requests):
+    open(os.path.join(self.folder, self.name + ".executes"), "w").close()
+    deadline = time.monotonic() + 20
+    while sum(name.endswith(".executes") for name in os.listdir(self.folder)) < 2:
+        if time.monotonic() > deadline:
+            raise pb_utils.TritonModelException("the other instance does not execute at the same time")
+        time.sleep(0.01)
+    return [pb_utils.InferenceResponse([]) for _ in requests]
 """
 
 
 def test_a_resource_is_that_of_the_device_an_instance_is_placed_on(library, tmp_path):
     """Both instances need the only unit of their device; each waits in `execute` until the other executes as well."""
-    folder = tmp_path / "models" / "m"
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(MEETING)
-    limiter = 'rate_limiter { resources [ { name: "R" count: 1 } ] }'
-    (folder / "config.pbtxt").write_text(
-        f'backend: "python"\ninstance_group {{ kind: KIND_GPU gpus: [ 1, 2 ] {limiter} }}\n'
-    )
+    write_files(tmp_path / "models", "m", on_gpus(f"gpus: [ 1, 2 ] {LIMITER}"), MEETING)
     flags = ["--rate-limit=execution_count", "--rate-limit-resource=R:1:1", "--rate-limit-resource=R:1:2"]
     with (
         ServerProcess(tmp_path / "models", *flags, work=tmp_path, environ={"LD_LIBRARY_PATH": str(library)}) as server,
@@ -103,11 +96,7 @@ def test_a_resource_is_that_of_the_device_an_instance_is_placed_on(library, tmp_
 
 
 def test_a_resource_that_a_gpu_lacks_is_missed_at_the_load(library, tmp_path):
-    folder = tmp_path / "models" / "m"
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(MODEL)
-    limiter = 'rate_limiter { resources [ { name: "R" count: 1 } ] }'
-    (folder / "config.pbtxt").write_text(f'backend: "python"\ninstance_group {{ kind: KIND_GPU gpus: 1 {limiter} }}\n')
+    write_files(tmp_path / "models", "m", on_gpus(f"gpus: 1 {LIMITER}"), MODEL)
     flags = ["--rate-limit=execution_count", "--rate-limit-resource=R:1:0", "--exit-on-error=false"]
     environ = {"LD_LIBRARY_PATH": str(library), "CUDA_VISIBLE_DEVICES": "0,1"}
     with ServerProcess(tmp_path / "models", *flags, work=tmp_path, environ=environ, wait="loaded") as server:
@@ -116,14 +105,9 @@ def test_a_resource_that_a_gpu_lacks_is_missed_at_the_load(library, tmp_path):
 
 def test_instances_are_placed_on_the_visible_gpus_and_told_so(library, tmp_path):
     repository = tmp_path / "models"
-    for name, group in (
-        ("all", ""),
-        ("one", "instance_group { kind: KIND_GPU gpus: 1 }"),
-        ("none", "instance_group { kind: KIND_CPU }"),
-    ):
-        (repository / name / "1").mkdir(parents=True)
-        (repository / name / "1" / "model.py").write_text(MODEL)
-        (repository / name / "config.pbtxt").write_text(f'backend: "python"\n{group}\n')
+    write_files(repository, "all", 'backend: "python"\n', MODEL)
+    write_files(repository, "one", on_gpus("gpus: 1"), MODEL)
+    write_files(repository, "none", 'backend: "python"\ninstance_group { kind: KIND_CPU }\n', MODEL)
     environ = {"LD_LIBRARY_PATH": str(library), "CUDA_VISIBLE_DEVICES": "2,0"}
 
     with ServerProcess(repository, work=tmp_path, environ=environ) as server:
@@ -154,10 +138,7 @@ def test_instances_are_placed_on_the_visible_gpus_and_told_so(library, tmp_path)
 
 def test_instances_are_placed_on_mig_devices(tmp_path):
     library = compiled(tmp_path, STAND_IN + MIG)
-    folder = tmp_path / "models" / "m"
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(MODEL)
-    (folder / "config.pbtxt").write_text('backend: "python"\ninstance_group { kind: KIND_GPU }\n')
+    write_files(tmp_path / "models", "m", on_gpus(), MODEL)
     environ = {"LD_LIBRARY_PATH": str(library), "CUDA_VISIBLE_DEVICES": "MIG-4,MIG-3"}
 
     with ServerProcess(tmp_path / "models", work=tmp_path, environ=environ) as server:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.written import CONFIG, write_model
+from support.model_files import write_files
 from support.server import ServerProcess
 from tritonclient.utils import InferenceServerException
 
@@ -29,18 +29,15 @@ BASIC = {"backend": "python", **TENSORS}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("hostile")
-    write_model(folder / "models", "good")
-    write_model(folder / "models", "steady")
-    (folder / "secret").write_bytes(bytes(4) + b"secret")
-    (folder / "models" / "good" / "warmup").mkdir()
-    (folder / "models" / "good" / "warmup" / "link").symlink_to(folder / "secret")
-    (folder / "models" / "good" / "initial_state").symlink_to(folder)
-    (folder / "models" / "good" / "1" / "linked.py").symlink_to(folder / "models" / "good" / "1" / "model.py")
-    with ServerProcess(
-        folder / "models", "--model-control-mode=explicit", "--load-model=steady", work=folder
-    ) as process:
+def server(work):
+    write_model(work / "models", "good")
+    write_model(work / "models", "steady")
+    (work / "secret").write_bytes(bytes(4) + b"secret")
+    (work / "models" / "good" / "warmup").mkdir()
+    (work / "models" / "good" / "warmup" / "link").symlink_to(work / "secret")
+    (work / "models" / "good" / "initial_state").symlink_to(work)
+    (work / "models" / "good" / "1" / "linked.py").symlink_to(work / "models" / "good" / "1" / "model.py")
+    with ServerProcess(work / "models", "--model-control-mode=explicit", "--load-model=steady", work=work) as process:
         yield process
         assert "Traceback" not in process.log
 
@@ -110,10 +107,7 @@ def test_a_configuration_of_a_request_with_a_nul_is_refused(server, change, path
 
 
 def test_a_configuration_file_with_a_nul_is_refused(server):
-    path = Path(server.work) / "models" / "nul" / "1"
-    path.mkdir(parents=True)
-    (path / "model.py").write_text(CODE)
-    (path.parent / "config.pbtxt").write_text(CONFIG + 'default_model_filename: "model.py\\000x"')
+    write_files(server.work / "models", "nul", CONFIG + 'default_model_filename: "model.py\\000x"', CODE)
     reply = server.post("/v2/repository/models/nul/load")
     assert reply.status in {400, 500}
     assert reply.error.removesuffix(";\n").endswith(

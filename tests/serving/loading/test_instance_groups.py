@@ -6,49 +6,37 @@ import re
 import shutil
 
 import pytest
-from serving.repositories import Asking, infer, values
+from serving.repositories import infer, values
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
+from support.threads import in_thread
 
 MODEL = """
-import os, time
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.name = args["model_instance_name"]
+    self.gate = os.path.join(args["model_repository"], "..", "..", "gate")
+    pb_utils.Logger.log_info(f"begins {self.name}")
 
-class TritonPythonModel:
-    def initialize(self, args):
-        self.name = args["model_instance_name"]
-        self.gate = os.path.join(args["model_repository"], "..", "..", "gate")
-        pb_utils.Logger.log_info(f"begins {self.name}")
+def respond(self, request):
+    if pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0]:
+        pb_utils.Logger.log_info(f"{self.name} waits for the gate")
+        while not os.path.exists(self.gate):
+            time.sleep(0.01)
+    output = pb_utils.Tensor("OUT", np.array([float(self.name.rpartition("_")[2])], np.float32))
+    return pb_utils.InferenceResponse([output])
 
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            if pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0]:
-                pb_utils.Logger.log_info(f"{self.name} waits for the gate")
-                while not os.path.exists(self.gate):
-                    time.sleep(0.01)
-            output = pb_utils.Tensor("OUT", np.array([float(self.name.rpartition("_")[2])], np.float32))
-            responses.append(pb_utils.InferenceResponse([output]))
-        return responses
-
-    def finalize(self):
-        time.sleep(0.3)
-        pb_utils.Logger.log_info(f"ends {self.name}")
-"""
-TENSORS = """
-backend: "python"
-input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+def finalize(self):
+    time.sleep(0.3)
+    pb_utils.Logger.log_info(f"ends {self.name}")
 """
 
 
 def groups(count: int) -> str:
-    return f"{TENSORS}instance_group [ {{ count: {count} kind: KIND_CPU }} ]\n"
+    return python_config("IN FP32 1", "OUT FP32 1", f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]\n")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
-    work = tmp_path_factory.mktemp("groups")
+def shared(work):
     (work / "models").mkdir()
     with ServerProcess(work / "models", "--model-control-mode=explicit", work=work) as running:
         yield running
@@ -57,17 +45,14 @@ def shared(tmp_path_factory):
 @pytest.fixture
 def server(shared):
     """A server with two instances of model m, which are m_0_0 and m_0_1."""
-    folder = shared.work / "models" / "m"
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.py").write_text(MODEL)
-    (folder / "config.pbtxt").write_text(groups(2))
+    write_files(shared.work / "models", "m", groups(2), MODEL)
     shared.begin_log()
     assert shared.post("/v2/repository/models/m/load").status == 200
     shared.wait_for(lambda: len(events(shared)) == 2, "both instances to log")
     yield shared
     shared.post("/v2/repository/models/m/unload")
     shared.wait_for(lambda: not shared.children(), "all guests to end")
-    shutil.rmtree(folder)
+    shutil.rmtree(shared.work / "models" / "m")
     (shared.work / "gate").unlink(missing_ok=True)
 
 
@@ -97,11 +82,11 @@ def test_only_instances_that_are_new_begin_and_only_removed_ones_end(server):
     assert config["instance_group"][0]["count"] == 3
     load(server, [])
     server.wait_log("'m' is loaded and has not changed since")
-    asking = [Asking(server, "m", 1) for _ in range(3)]
+    asking = [in_thread(infer, server, "m", 1) for _ in range(3)]
     for number in range(3):
         server.wait_log(f"m_0_{number} waits for the gate")
     (server.work / "gate").touch()
-    assert {values(each.reply())[0] for each in asking} == {0.0, 1.0, 2.0}, "the new instance serves, too"
+    assert {values(each.result(60))[0] for each in asking} == {0.0, 1.0, 2.0}, "the new instance serves, too"
     load(server, ["ends m_0_1", "ends m_0_2"], groups(1))
     assert set(server.children()) < guests
     assert values(infer(server, "m", 0)) == [0.0]

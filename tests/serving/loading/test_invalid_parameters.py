@@ -14,13 +14,11 @@ SOON = "parameter HANG_SECONDS of model 'm' is 'soon': give a number of seconds,
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("parameters")
+def server(work):
     write_model(work / "models", "m", config="\n\n" + GIVEN.format("HANG_SECONDS", "soon"))
     write_model(work / "models", "serves")
     write_model(work / "models", "later", config=GIVEN.format("demand", "sometimes"))
-    options = ("--model-control-mode=explicit", "--load-model=serves")
-    with ServerProcess(work / "models", *options, work=work) as running:
+    with ServerProcess(work / "models", "--model-control-mode=explicit", "--load-model=serves", work=work) as running:
         yield running
 
 

@@ -28,8 +28,7 @@ ALL = {scenario.name: scenario for scenario in scenarios(None)}
 
 
 def run(scenario: Scenario, size: Size, work) -> trial.Trial:
-    models = repository.write(scenario.models, work / "models")
-    with ServerProcess(models, work=work) as server:
+    with ServerProcess(repository.write(scenario.models, work / "models"), work=work) as server:
         address = Address(HOST, server.http_port, server.grpc_port, server.pid)
         found = asyncio.run(trial.run(scenario, address, size, parts=2, most_parts=4))
         assert not trial.judge_log(server.log)

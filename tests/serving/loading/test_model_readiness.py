@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 import tritonclient.grpc
 from serving.written import RUNS_CODE, evaluate, write_model
 from support.server import ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 SAYS = """
@@ -25,12 +24,11 @@ SAYS_LATER = SAYS.replace("def is_ready", "async def is_ready")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("readiness")
-    write_model(folder / "models", "says", SAYS + RUNS_CODE)
-    write_model(folder / "models", "says_later", SAYS_LATER + RUNS_CODE)
-    write_model(folder / "models", "silent")
-    with ServerProcess(folder / "models", "--log-verbose=1", work=folder) as running:
+def server(work):
+    write_model(work / "models", "says", SAYS + RUNS_CODE)
+    write_model(work / "models", "says_later", SAYS_LATER + RUNS_CODE)
+    write_model(work / "models", "silent")
+    with ServerProcess(work / "models", "--log-verbose=1", work=work) as running:
         yield running
 
 
@@ -79,17 +77,14 @@ def test_a_model_that_reports_itself_not_ready_continues_to_serve(server, model,
 def test_readiness_is_answered_while_execute_runs(server, model, tmp_path):
     go_on = tmp_path / "go on"
     code = f"[time.sleep(0.01) for _ in iter(lambda: os.path.exists({str(go_on)!r}), True)], 'over'"
-    answers: list[str] = []
     before = int(evaluate(server, model, "M.calls"))
-    thread = threading.Thread(target=lambda: answers.append(evaluate(server, model, code)))
-    thread.start()
+    answer = in_thread(evaluate, server, model, code)
     try:
         assert [server.get(f"/v2/models/{model}/ready").status for _ in range(3)] == [200] * 3
-        assert not answers
+        assert not answer.done()
     finally:
         go_on.touch()
-        thread.join()
-    assert answers[0].endswith("'over')")
+    assert answer.result(60).endswith("'over')")
     assert int(evaluate(server, model, "M.calls")) == before + 3
 
 

@@ -30,11 +30,10 @@ def folders(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory):
+def both(work):
     """A server of the first two repositories, and these."""
-    folder = tmp_path_factory.mktemp("namespaces")
-    folders = write(folder)[:2]
-    with start(folder, folders, *(() if REFERENCE else ("--ui=true", "--log-verbose=1"))) as server:
+    folders = write(work)[:2]
+    with start(work, folders, *(() if REFERENCE else ("--ui=true", "--log-verbose=1"))) as server:
         yield server, folders
 
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from support.model_files import write_files
 from support.server import ServerProcess
 
 from naiad.cli.main import main
 
 CODE = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        values = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", RETURNED)]) for value in values]
+def execute(self, requests):
+    values = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", RETURNED)]) for value in values]
 """
 CONFIG = """backend: "python"
 max_batch_size: 8
@@ -36,14 +32,11 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("forms")
+def folder(work):
     for name, (code, declared) in MODELS.items():
-        file = folder / "models" / name / "1" / "model.py"
-        file.parent.mkdir(parents=True)
-        file.write_text(CODE.replace("RETURNED", code))
-        (folder / "models" / name / "config.pbtxt").write_text(CONFIG.replace("DECLARED", declared))
-    return folder
+        config = CONFIG.replace("DECLARED", declared)
+        write_files(work / "models", name, config, CODE.replace("RETURNED", code))
+    return work
 
 
 @pytest.fixture(scope="module")

@@ -6,21 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tritonclient.grpc as grpcclient
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 
 CODE = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor(n, np.zeros(1, np.int32)) for n in NAMES]) for _ in requests]
+def execute(self, requests):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor(n, np.zeros(1, np.int32)) for n in NAMES]) for _ in requests]
 """
-CONFIG = """backend: "python"
-output [ { name: "A" data_type: TYPE_INT32 dims: [ 1 ] }, { name: "B" data_type: TYPE_INT32 dims: [ 1 ] } ]
-instance_group { kind: KIND_CPU count: 3 }
-"""
+CONFIG = python_config("", "A INT32 1,B INT32 1", "instance_group { kind: KIND_CPU count: 3 }\n")
 MODELS = {
     "lacks": CODE.replace("NAMES", '["A"]'),
     "extra": CODE.replace("NAMES", '["A", "B", "C"]'),
@@ -29,14 +22,10 @@ MODELS = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("names")
+def server(work):
     for name, code in MODELS.items():
-        file = folder / "models" / name / "1" / "model.py"
-        file.parent.mkdir(parents=True)
-        file.write_text(code)
-        (folder / "models" / name / "config.pbtxt").write_text(CONFIG)
-    with ServerProcess(folder / "models", work=folder) as running:
+        write_files(work / "models", name, CONFIG, code)
+    with ServerProcess(work / "models", work=work) as running:
         yield running
 
 

@@ -7,6 +7,7 @@ import threading
 
 from serving.ensembles.ensembles import ask, outputs, write_ensemble, write_function
 from support.server import ServerProcess
+from support.threads import in_thread
 
 POLL = ("--model-control-mode=poll", "--repository-poll-secs=1")
 
@@ -83,18 +84,13 @@ def test_reloads_lose_no_request(tmp_path):
             seen.append(reply.json()["outputs"][0]["data"] if reply.status == 200 else reply.body)
 
     with start(tmp_path) as server:
-        threads = [
-            threading.Thread(target=keep_asking, args=(server, *which))
-            for which in (("m", "IN"), ("e", "X"), ("m", "IN"), ("e", "X"))
-        ]
-        for thread in threads:
-            thread.start()
+        askers = [in_thread(keep_asking, server, *which) for which in (("m", "IN"), ("e", "X")) * 2]
         for number in (2, 3, 4):
             file = models / "m" / "1" / "model.py"
             file.with_name("new").write_text(file.read_text().replace(f"x + {number - 1}", f"x + {number}"))
             file.with_name("new").replace(file)
             server.wait_for(lambda number=number: [1.0 + number] in seen[-8:], "the changed model")
         done.set()
-        for thread in threads:
-            thread.join(30)
+        for asker in askers:
+            asker.result(30)
     assert {tuple(answer) for answer in seen} == {(2.0,), (3.0,), (4.0,), (5.0,)}

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from serving.repositories import SAMPLES, index, infer, repository, states, values
+from support.model_files import write_files
 from support.server import ServerProcess
 
 UNAVAILABLE = {
@@ -19,11 +20,9 @@ NAMES = {path.name for path in SAMPLES.iterdir()} - {HANGS}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("samples")
+def server(work):
     models = repository(work / "models", NAMES)
-    (models / "bad_syntax" / "1").mkdir(parents=True)
-    (models / "bad_syntax" / "1" / "model.py").write_text("class TritonPythonModel:\n    def execute(self, requests)\n")
+    write_files(models, "bad_syntax", "", "class TritonPythonModel:\n    def execute(self, requests)\n")
     options = ("--exit-on-error=false", "--strict-readiness=false")
     with ServerProcess(models, *options, work=work, wait="loaded") as running:
         running.wait_for(

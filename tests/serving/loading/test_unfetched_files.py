@@ -19,9 +19,8 @@ def initialize(self, args):
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("unfetched")
-    models = folder / "models"
+def server(work):
+    models = work / "models"
     write_model(models, "serves")
     (models / "serves" / "1" / "weights.bin").write_text(POINTER)
     write_model(models, "code").write_text(POINTER)
@@ -36,7 +35,7 @@ def server(tmp_path_factory):
         models, "archive", config='parameters { key: "EXECUTION_ENV_PATH" value { string_value: "env.tar.gz" } }\n'
     )
     (models / "archive" / "env.tar.gz").write_text(POINTER)
-    with ServerProcess(models, "--exit-on-error=false", "--strict-readiness=false", work=folder) as running:
+    with ServerProcess(models, "--exit-on-error=false", "--strict-readiness=false", work=work) as running:
         yield running
 
 

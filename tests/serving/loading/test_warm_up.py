@@ -8,34 +8,27 @@ import signal
 import struct
 
 import pytest
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 
 MODEL = """
-import json
-import os
+'''OUT: all calls so far, their requests and tensors, and the process.'''
 
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.calls = []
+    self.name = args["model_instance_name"]
 
-
-class TritonPythonModel:
-    '''OUT: all calls so far, their requests and tensors, and the process.'''
-
-    def initialize(self, args):
-        self.calls = []
-        self.name = args["model_instance_name"]
-
-    def execute(self, requests):
-        self.calls.append([
-            {t.name(): [list(t.shape()), t.as_numpy().astype(str).ravel().tolist()] for t in request.inputs()}
-            for request in requests
-        ])
-        if any(pb_utils.get_input_tensor_by_name(r, "IN").as_numpy().ravel()[0] == -1 for r in requests):
-            raise RuntimeError("cold")
-        text = json.dumps({"calls": self.calls, "pid": os.getpid(), "instance": self.name})
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[text]], dtype=object))]) for _ in requests
-        ]
+def execute(self, requests):
+    self.calls.append([
+        {t.name(): [list(t.shape()), t.as_numpy().astype(str).ravel().tolist()] for t in request.inputs()}
+        for request in requests
+    ])
+    if any(pb_utils.get_input_tensor_by_name(r, "IN").as_numpy().ravel()[0] == -1 for r in requests):
+        raise RuntimeError("cold")
+    text = json.dumps({"calls": self.calls, "pid": os.getpid(), "instance": self.name})
+    return [
+        pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([[text]], dtype=object))]) for _ in requests
+    ]
 """
 TEXT = 'inputs { key: "TEXT" value { data_type: TYPE_STRING dims: 1 zero_data: true } }'
 
@@ -48,19 +41,14 @@ def sample(name, data, *, kind="TYPE_FP32", dims="2", rest=TEXT, size=1, count=0
 
 
 def write(folder, name, config):
-    model = folder / name
-    (model / "1").mkdir(parents=True)
+    if "instance_group" not in config:
+        config += " instance_group { kind: KIND_CPU }"
+    tensors = python_config("IN FP32 -1,TEXT STRING 1", "OUT STRING 1", f"max_batch_size: 4 {config}")
+    model = write_files(folder, name, tensors, MODEL).parent
     (model / "warmup").mkdir()
-    (model / "1" / "model.py").write_text(MODEL)
     (model / "warmup" / "raw").write_bytes(struct.pack("<2f", 3, 4))
     (model / "warmup" / "short").write_bytes(b"abc")
     (model / "warmup" / "cold").write_bytes(struct.pack("<2f", -1, 0))
-    if "instance_group" not in config:
-        config += " instance_group { kind: KIND_CPU }"
-    (model / "config.pbtxt").write_text(
-        'backend: "python" max_batch_size: 4 input { name: "IN" data_type: TYPE_FP32 dims: -1 } '
-        f'input {{ name: "TEXT" data_type: TYPE_STRING dims: 1 }} output {{ name: "OUT" data_type: TYPE_STRING dims: 1 }} {config}'
-    )
 
 
 BROKEN = {
@@ -106,8 +94,8 @@ BROKEN = {
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("warm") / "models"
+def server(work):
+    folder = work / "models"
     for name, (config, _) in BROKEN.items():
         write(folder, name, config)
     twice = sample(
@@ -122,7 +110,7 @@ def server(tmp_path_factory):
     group = "instance_group { kind: KIND_CPU name: "
     write(folder, "idle", sample("i", "zero_data: true") + f'{group}"a" }} {group}"b" count: 2 passive: true }}')
     options = ("--exit-on-error=false", "--strict-readiness=false", "--log-verbose=1")
-    with ServerProcess(folder, *options, work=tmp_path_factory.mktemp("server")) as running:
+    with ServerProcess(folder, *options, work=work) as running:
         yield running
 
 

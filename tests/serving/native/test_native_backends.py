@@ -61,8 +61,7 @@ def add_models(repository: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("native")
+def server(work):
     add_models(work / "models")
     with ServerProcess(work / "models", "--backend-config=complete,color=blue", work=work) as started:
         yield started

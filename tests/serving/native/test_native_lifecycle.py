@@ -10,8 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 from serving.native.test_native_backends import DYNAMIC, TWO, ask, data
+from support.model_files import python_config, write_files
 from support.native import add_model, compiled
 from support.server import ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 
@@ -76,21 +78,15 @@ def test_a_crash_under_load_fails_only_its_own_requests_and_leaves_nothing_behin
     with ServerProcess(repository, work=tmp_path, environ={"TMPDIR": str(temporary)}) as server:
         until(lambda: len(guests(server)) == instances + 1, "the guests")
         descriptors, files = segments(server), set(temporary.rglob("*"))
-        stop, counts, wrong = threading.Event(), [0, 0], []
+        stop, counts = threading.Event(), [0, 0]
 
         def load(number: int, model: str, *values: float) -> None:
             while not stop.is_set():
                 reply = ask(server, model, *values)
+                assert reply.status == 200, reply
                 counts[number] += 1
-                if reply.status != 200:
-                    wrong.append(reply)
 
-        threads = [
-            threading.Thread(target=load, args=(0, "echo", 5)),
-            threading.Thread(target=load, args=(1, "faults", 0, 3)),
-        ]
-        for thread in threads:
-            thread.start()
+        loads = in_thread(load, 0, "echo", 5), in_thread(load, 1, "faults", 0, 3)
         try:
             for _ in range(3):
                 crashed = ask(server, "faults", 6)
@@ -101,9 +97,8 @@ def test_a_crash_under_load_fails_only_its_own_requests_and_leaves_nothing_behin
                 until(lambda: len(guests(server)) == instances + 1, "the restart")
         finally:
             stop.set()
-            for thread in threads:
-                thread.join()
-        assert wrong == []
+        for each in loads:
+            each.result(60)
         assert counts[0] > 0
         until(lambda: segments(server) == descriptors, "the end of the segments of guests that crashed")
         assert set(temporary.rglob("*")) == files
@@ -144,11 +139,8 @@ def test_a_backend_knows_which_levels_are_logged(tmp_path):
 def test_a_library_that_cannot_be_loaded_is_an_error_that_names_the_cause(tmp_path):
     repository = tmp_path / "models"
     for name in ("text", "other"):
-        (repository / name / "1").mkdir(parents=True)
-        (repository / name / "config.pbtxt").write_text(
-            'backend: "own"\nmax_batch_size: 1\ninput { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] }\n'
-            'output { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] }\n'
-        )
+        config = python_config("IN FP32 1", "OUT FP32 1", "max_batch_size: 1\n").replace("python", "own")
+        write_files(repository, name, config)
     (repository / "text" / "libtriton_own.so").write_text("not a library")
     from naiad_stub.native.elf import write_library
 

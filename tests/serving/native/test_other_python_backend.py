@@ -25,8 +25,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("other")
+def server(work):
     for name in ON_TRITON:
         for model in read_example(name).models.iterdir():
             copied = work / "models" / model.name

@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import threading
 from pathlib import Path
 from typing import Any
 
 from serving.written import write_model
+from support.threads import in_thread
 
 PARENT = "__import__('os').getppid()"
 RING = (
@@ -66,17 +66,8 @@ def ask(connection: http.client.HTTPConnection, code: str, model: str = "a") -> 
 
 def run_together(parts: dict[str, tuple[http.client.HTTPConnection, str, str]]) -> dict[str, Any]:
     """What each of the named requests, a connection with a model and code, is answered with."""
-    found: dict[str, Any] = {}
-    threads = [
-        threading.Thread(target=lambda name=name, part=part: found.setdefault(name, ask(part[0], part[2], part[1])))
-        for name, part in parts.items()
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert len(found) == len(parts), found
-    return found
+    asked = {name: in_thread(ask, connection, code, model) for name, (connection, model, code) in parts.items()}
+    return {name: each.result(120) for name, each in asked.items()}
 
 
 def rings(found: object) -> list[set[str]]:

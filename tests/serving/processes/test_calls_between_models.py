@@ -14,6 +14,7 @@ from serving.processes.callers import PARENT, ask, rings, run_together, write_ru
 from serving.processes.reaching import connection_of_each
 from serving.written import evaluate
 from support.server import ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 TWO = "instance_group [{ count: 2 kind: KIND_CPU }]\n"
@@ -26,8 +27,8 @@ IN_COORDINATOR = 'parameters { key: "ONE_PROCESS" value { string_value: "true" }
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("calls") / "models"
+def models(work: Path) -> Path:
+    return work / "models"
 
 
 @pytest.fixture(scope="module")
@@ -135,23 +136,22 @@ def test_calls_go_on_while_the_called_model_is_loaded_again(
     write_runner(models, "again", TWO)
     assert server.post("/v2/repository/models/again/load").status == 200
     stop = threading.Event()
-    found: list[list[str]] = []
 
-    def run() -> None:
+    def run() -> int:
+        count = 0
         while not stop.is_set():
-            found.append(ask(other, "[call('again', '7') for _ in range(20)]"))
+            assert ask(other, "[call('again', '7') for _ in range(20)]") == ["7"] * 20
+            count += 1
+        return count
 
-    thread = threading.Thread(target=run)
-    thread.start()
+    answered = in_thread(run)
     try:
         for number in range(3):
             write_runner(models, "again", TWO + f'parameters {{ key: "n" value {{ string_value: "{number}" }} }}\n')
             assert server.post("/v2/repository/models/again/load").status == 200
     finally:
         stop.set()
-        thread.join()
-    assert found
-    assert all(each == ["7"] * 20 for each in found)
+    assert answered.result(60)
 
 
 # -- deadlocks ----------------------------------------------------------------------------------------------------

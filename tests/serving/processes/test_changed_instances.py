@@ -13,6 +13,7 @@ import psutil
 import pytest
 from serving.written import CONFIG, write_model
 from support.server import HOST, ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 PROCESSES = 3
@@ -78,28 +79,22 @@ class Load:
         self._is_ended = threading.Event()
         self.answered = 0
         self.problems: list[object] = []
-        self._threads = [threading.Thread(target=self._run, args=(seed,)) for seed in range(clients)]
-        for thread in self._threads:
-            thread.start()
+        self._clients = [in_thread(self._run, seed) for seed in range(clients)]
 
     def _run(self, seed: int) -> None:
         with closing(http.client.HTTPConnection(HOST, self._server.http_port, timeout=60)) as connection:
             number = seed
             while not self._is_ended.is_set():
                 number += 100
-                try:
-                    answer = ask(connection, f"time.sleep(0.002) or {number}")
-                except (AssertionError, OSError, http.client.HTTPException) as error:
-                    self.problems.append(error)
-                    return
+                answer = ask(connection, f"time.sleep(0.002) or {number}")
                 if answer != str(number):
                     self.problems.append((number, answer))
                 self.answered += 1
 
     def close(self) -> None:
         self._is_ended.set()
-        for thread in self._threads:
-            thread.join(60)
+        for client in self._clients:
+            client.result(60)
 
 
 def test_no_request_is_lost_while_the_count_of_a_model_changes(server: ServerProcess) -> None:

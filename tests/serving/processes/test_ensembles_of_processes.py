@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from serving.ensembles.ensembles import write_ensemble, write_function, write_mo
 from serving.frontends.killing import serving
 from serving.processes.reaching import connection_of_each
 from support.server import ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 PROCESSES = 3
@@ -69,8 +70,8 @@ def models(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def shared_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    models = tmp_path_factory.mktemp("ensembles") / "models"
+def shared_models(work: Path) -> Path:
+    models = work / "models"
     write_models(models)
     return models
 
@@ -144,17 +145,10 @@ def test_a_request_that_does_not_fit_is_refused_as_by_one_process(shared: Server
     assert answers == {"unexpected inference output 'Z' for model 'pair'"}
 
 
-def begin_waiting(models: Path, connection: HTTPConnection) -> Callable[[], list[int] | str]:
-    """Send a request whose first step waits for `go`; returns what waits for the answer."""
-    answers: list[list[int] | str] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(connection, "waiting")))
-    thread.start()
+def begin_waiting(models: Path, connection: HTTPConnection) -> Future[list[int] | str]:
+    """Send a request whose first step waits for `go`."""
+    answer = in_thread(ask, connection, "waiting")
     until((models.parent / "begun").exists, "the step to begin")
-
-    def answer() -> list[int] | str:
-        thread.join(60)
-        return answers[0]
-
     return answer
 
 
@@ -177,7 +171,7 @@ def test_an_unload_waits_for_requests_of_all_processes_and_none_takes_another_on
         assert {str(ask(each, "waiting")) for each in idle} == {refusal}
         assert state_of(server, "waiting") == "UNLOADING"
         (models.parent / "go").touch()
-        assert answer() == [1, pid, pid]
+        assert answer.result(60) == [1, pid, pid]
         assert {str(ask(each, "waiting")) for each in connections.values()} == {refusal}
         until(lambda: state_of(server, "waiting") == "UNAVAILABLE", "the end of the ensemble")
         assert server.post("/v2/repository/models/waiting/load", {}).status == 200
@@ -192,7 +186,7 @@ def test_requests_in_flight_end_before_the_server_does(models: Path) -> None:
         os.kill(server.pid, signal.SIGTERM)
         server.wait_log("Waiting for in-flight requests to complete")
         (models.parent / "go").touch()
-        assert answer() == [1, pid, pid]
+        assert answer.result(60) == [1, pid, pid]
         assert server.wait_exit(60) == 0
 
 

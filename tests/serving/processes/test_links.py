@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from serving.processes.reaching import connection_of_each
 from serving.repositories import repository
 from serving.written import write_model
 from support.server import ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 PROCESSES = 3
@@ -29,12 +29,11 @@ SIZES = (1, 300, 5_000, 700_000, 3_000_000)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("links")
-    models = repository(folder / "models", ["identity"], identity=GROUP)
+def server(work: Path) -> Iterator[ServerProcess]:
+    models = repository(work / "models", ["identity"], identity=GROUP)
     write_model(models, "code", config=GROUP)
     options = (f"--processes={PROCESSES}", "--model-control-mode=explicit", "--load-model=*")
-    with ServerProcess(models, *options, work=folder) as process:
+    with ServerProcess(models, *options, work=work) as process:
         yield process
 
 
@@ -69,9 +68,7 @@ class Busy:
             f"open('{self._begun}', 'w').write(str({PARENT}))\n"
             f"while not os.path.exists('{self._end}'): time.sleep(0.002)"
         )
-        self.answers: list[tuple[int, str]] = []
-        self._thread = threading.Thread(target=lambda: self.answers.append(ask(connection, code)))
-        self._thread.start()
+        self._answer = in_thread(ask, connection, code)
         until(lambda: self._begun.exists() and self._begun.read_text(), "the instance to begin")
         # Before that, the next request takes it for one of those that end soon, and waits for its instance.
         until(lambda: time.time() - self._begun.stat().st_mtime > 10 * STUCK_SECONDS, "it to count as a long request")
@@ -83,8 +80,7 @@ class Busy:
 
     def end(self) -> tuple[int, str]:
         self._end.touch()
-        self._thread.join(60)
-        return self.answers[0]
+        return self._answer.result(60)
 
 
 def test_a_request_goes_to_another_process_while_the_instance_here_is_busy(

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -17,7 +16,9 @@ import psutil
 import pytest
 import tritonclient.grpc
 from serving.written import evaluate, write_model
+from support.client_inputs import input_of
 from support.server import HOST, ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 PROCESSES = 3
@@ -29,8 +30,8 @@ PID = "__import__('os').getpid()"
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("replicas") / "models"
+def models(work: Path) -> Path:
+    return work / "models"
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +114,7 @@ def test_requests_on_one_connection_use_the_instances_of_all_processes(server: S
         f"while len(os.listdir('{folder}')) < {INSTANCES} and time.monotonic() < deadline: time.sleep(0.001)"
     )
     with tritonclient.grpc.InferenceServerClient(f"{HOST}:{server.grpc_port}") as client:
-        value = tritonclient.grpc.InferInput("CODE", [1], "BYTES")
-        value.set_data_from_numpy(np.array([code.encode()], object))
+        value = input_of(tritonclient.grpc, "CODE", np.array([code.encode()], object))
         calls = [
             client.async_infer("spread", [value], lambda result, error: None, client_timeout=60)
             for _ in range(INSTANCES)
@@ -197,19 +197,11 @@ def test_a_killed_process_is_replaced_with_its_instances_and_its_counts_stay(ser
 
 
 def test_requests_of_threads_get_their_own_answers(server: ServerProcess) -> None:
-    wrong: list[str] = []
-
     def run(seed: int) -> None:
         with ExitStack() as stack:
             (connection,) = connections(stack, server, 1)
-            for number in range(50):
-                answer = ask(connection, f"time.sleep(0.001) or {seed * 1000 + number}")
-                if answer != str(seed * 1000 + number):
-                    wrong.append(answer)
+            for number in range(seed * 1000, seed * 1000 + 50):
+                assert ask(connection, f"time.sleep(0.001) or {number}") == str(number)
 
-    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(120)
-    assert wrong == []
+    for client in [in_thread(run, seed) for seed in range(12)]:
+        client.result(120)

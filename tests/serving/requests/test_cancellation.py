@@ -16,11 +16,6 @@ MODELS = ("runs_code", "runs_code_decoupled", "runs_coroutine", "runs_coroutine_
 
 
 @pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    return tmp_path_factory.mktemp("cancellation")
-
-
-@pytest.fixture(scope="module")
 def server(work):
     with serving(work, *MODELS) as running:
         yield running

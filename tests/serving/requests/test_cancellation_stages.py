@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.batching.batches import BatchModel, pending, statistics
+from support.client_inputs import input_of
 from support.server import ServerProcess
 from support.waiting import until
 
@@ -23,8 +24,7 @@ class Call:
     """A request under way over gRPC."""
 
     def __init__(self, client, model, **options):
-        tensor = tritonclient.grpc.InferInput("IN", [1, 1], "FP32")
-        tensor.set_data_from_numpy(np.zeros((1, 1), dtype=np.float32))
+        tensor = input_of(tritonclient.grpc, "IN", np.zeros((1, 1), dtype=np.float32))
         self.ends = []
         self._call = client.async_infer(
             model, [tensor], callback=lambda result, error: self.ends.append((result, error)), **options
@@ -42,8 +42,8 @@ class Call:
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("stages") / "models"
+def models(work):
+    folder = work / "models"
     made = {
         "plain": BatchModel(folder, "plain", "max_batch_size: 1"),
         "turns": BatchModel(folder, "turns", "max_batch_size: 1"),
@@ -58,9 +58,8 @@ def models(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def server(models, tmp_path_factory):
-    folder = next(iter(models.values())).folder.parent
-    with ServerProcess(folder, work=tmp_path_factory.mktemp("server")) as running:
+def server(models, work):
+    with ServerProcess(next(iter(models.values())).folder.parent, work=work) as running:
         yield running
 
 

@@ -10,62 +10,49 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
+from support.client_inputs import input_of
+from support.model_files import python_model, write_files
 from support.server import ServerProcess
 
 BACKEND = """
-import os
-import numpy as np
-import triton_python_backend_utils as pb_utils
+@staticmethod
+def auto_complete_config(config):
+    config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]})
+    config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]})
+    config.add_output({"name": "WHO", "data_type": "TYPE_STRING", "dims": [1]})
+    config.set_max_batch_size(0)
+    return config
 
+def initialize(self, args):
+    self.factor = float(open(os.path.join(pb_utils.get_model_dir(), "factor.txt")).read())
+    self.who = "BACKEND " + args["model_name"] + " " + os.environ.get("VIRTUAL_ENV", "host")
 
-class TritonPythonModel:
-    @staticmethod
-    def auto_complete_config(config):
-        config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [-1]})
-        config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [-1]})
-        config.add_output({"name": "WHO", "data_type": "TYPE_STRING", "dims": [1]})
-        config.set_max_batch_size(0)
-        return config
-
-    def initialize(self, args):
-        self.factor = float(open(os.path.join(pb_utils.get_model_dir(), "factor.txt")).read())
-        self.who = "BACKEND " + args["model_name"] + " " + os.environ.get("VIRTUAL_ENV", "host")
-
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            responses.append(pb_utils.InferenceResponse([
-                pb_utils.Tensor("OUT", value * np.float32(self.factor)),
-                pb_utils.Tensor("WHO", np.array([self.who], dtype=object)),
-            ]))
-        return responses
+def respond(self, request):
+    value = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    who = pb_utils.Tensor("WHO", np.array([self.who], dtype=object))
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value * np.float32(self.factor)), who])
 """
 MODELS = {"double": ("plain", 2), "triple": ("plain", 3), "half": ("own", 0.5), "tenth": ("own", 0.1)}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    place = tmp_path_factory.mktemp("clients")
+def server(work):
     for backend in ("plain", "own"):
-        (place / "backends" / backend).mkdir(parents=True)
-        (place / "backends" / backend / "model.py").write_text(BACKEND.replace("BACKEND ", f"{backend} "))
-    venv.create(place / "env", symlinks=True, with_pip=False)
-    [packages] = (place / "env").glob("lib/python*/site-packages")
+        (work / "backends" / backend).mkdir(parents=True)
+        (work / "backends" / backend / "model.py").write_text(python_model(BACKEND.replace("BACKEND ", f"{backend} ")))
+    venv.create(work / "env", symlinks=True, with_pip=False)
+    [packages] = (work / "env").glob("lib/python*/site-packages")
     (packages / "numpy.pth").write_text(str(Path(np.__file__).parents[1]))
-    (place / "backends" / "own" / "backend.toml").write_text('environment = "../../env"\n')
+    (work / "backends" / "own" / "backend.toml").write_text('environment = "../../env"\n')
     for name, (backend, factor) in MODELS.items():
-        (place / "models" / name / "1").mkdir(parents=True)
-        (place / "models" / name / "1" / "factor.txt").write_text(str(factor))
-        (place / "models" / name / "config.pbtxt").write_text(f'backend: "{backend}"\n')
-    with ServerProcess(place / "models", f"--backend-directory={place / 'backends'}", work=place) as process:
+        version = write_files(work / "models", name, f'backend: "{backend}"\n')
+        (version / "factor.txt").write_text(str(factor))
+    with ServerProcess(work / "models", f"--backend-directory={work / 'backends'}", work=work) as process:
         yield process
 
 
 def inputs(api):
-    tensor = api.InferInput("IN", [3], "FP32")
-    tensor.set_data_from_numpy(np.array([1, 2, 4], np.float32))
-    return [tensor]
+    return [input_of(api, "IN", np.array([1, 2, 4], np.float32))]
 
 
 def check(name, result):

@@ -16,8 +16,8 @@ NEEDED = "TritonModelException: Inference Response object must be provided when 
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("decoupled"), *MODELS) as running:
+def server(work):
+    with serving(work, *MODELS) as running:
         yield running
 
 

@@ -11,42 +11,27 @@ from typing import Any
 import pytest
 import yaml
 from support.late_import import LateModule
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 
 jsonschema = LateModule("jsonschema")
 
 ROOT = Path(__file__).parents[3]
 SCALE = """
-import json
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self._input, self._output = (json.loads(args["model_config"])[side][0]["name"] for side in ("input", "output"))
 
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self._input, self._output = (json.loads(args["model_config"])[side][0]["name"] for side in ("input", "output"))
-
-    def execute(self, requests):
-        return [self._respond(pb_utils.get_input_tensor_by_name(each, self._input)) for each in requests]
-
-    def _respond(self, tensor):
-        return pb_utils.InferenceResponse([pb_utils.Tensor(self._output, tensor.as_numpy() * 2)])
+def respond(self, request):
+    tensor = pb_utils.get_input_tensor_by_name(request, self._input)
+    return pb_utils.InferenceResponse([pb_utils.Tensor(self._output, tensor.as_numpy() * 2)])
 """
-TENSOR = '%s { name: "%s" data_type: TYPE_FP32 dims: [ -1 ] }'
-
-
-def add_scale(repository: Path, name: str, given: str, returned: str) -> None:
-    (repository / name / "1").mkdir(parents=True)
-    (repository / name / "1" / "model.py").write_text(SCALE)
-    config = f'backend: "python" {TENSOR % ("input", given)} {TENSOR % ("output", returned)}'
-    (repository / name / "config.pbtxt").write_text(config)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    folder = tmp_path_factory.mktemp("graph")
-    add_scale(folder / "models", "first", "IMAGE", "FEATURES")
-    add_scale(folder / "models", "second", "FEATURES", "LABEL")
-    with ServerProcess(folder / "models", work=folder) as server:
+def server(work: Path) -> Iterator[ServerProcess]:
+    write_files(work / "models", "first", python_config("IMAGE FP32 -1", "FEATURES FP32 -1"), SCALE)
+    write_files(work / "models", "second", python_config("FEATURES FP32 -1", "LABEL FP32 -1"), SCALE)
+    with ServerProcess(work / "models", work=work) as server:
         yield server
 
 

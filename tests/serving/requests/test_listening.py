@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from cli.parsing import parse
+from support.model_files import write_files
 from support.server import free_ports
 from support.waiting import until_async
 
@@ -75,9 +76,7 @@ class Server:
             monkeypatch.setattr(app.garbage_collection, name, lambda: None)
 
     def add_model(self) -> None:
-        (self.folder / "m" / "1").mkdir(parents=True)
-        (self.folder / "m" / "1" / "model.py").write_text("class TritonPythonModel:\n    pass\n")
-        (self.folder / "m" / "config.pbtxt").write_text(CONFIG)
+        write_files(self.folder, "m", CONFIG, "class TritonPythonModel:\n    pass\n")
 
     async def run(self, engine: object) -> None:
         """Implement `app.Supervisor`, as `on_listening`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.model_files import write_files
 from support.server import ServerProcess
 
 CONFIG = """
@@ -12,44 +13,36 @@ output [{ name: "O" data_type: TYPE_STRING dims: [1] }]
 instance_group [{ kind: KIND_CPU }]
 """
 MODEL = """
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    name = "nv_trt_llm_kv_cache_block_metrics"
+    self.family = pb_utils.MetricFamily(name, "blocks of the cache", pb_utils.MetricFamily.GAUGE)
+    labels = {"model": args["model_name"], "version": "1"}
+    self.blocks = {
+        kind: self.family.Metric(labels={"kv_cache_block_type": kind, **labels})
+        for kind in ("used", "max", "tokens_per", "fraction")
+    }
 
-class TritonPythonModel:
-    def initialize(self, args):
-        name = "nv_trt_llm_kv_cache_block_metrics"
-        self.family = pb_utils.MetricFamily(name, "blocks of the cache", pb_utils.MetricFamily.GAUGE)
-        labels = {"model": args["model_name"], "version": "1"}
-        self.blocks = {
-            kind: self.family.Metric(labels={"kv_cache_block_type": kind, **labels})
-            for kind in ("used", "max", "tokens_per", "fraction")
-        }
-
-    def execute(self, requests):
-        for request in requests:
-            said = request.inputs()[0].as_numpy()[0].decode()
-            for kind, value in zip(self.blocks, said.split()):
-                self.blocks[kind].set(float(value))
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("O", r.inputs()[0].as_numpy())]) for r in requests]
+def execute(self, requests):
+    for request in requests:
+        said = request.inputs()[0].as_numpy()[0].decode()
+        for kind, value in zip(self.blocks, said.split()):
+            self.blocks[kind].set(float(value))
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("O", r.inputs()[0].as_numpy())]) for r in requests]
 """
 SILENT = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("O", r.inputs()[0].as_numpy())]) for r in requests]
+def execute(self, requests):
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("O", r.inputs()[0].as_numpy())]) for r in requests]
 """
 
 
 def serving(path, code):
-    (path / "models" / "llm" / "1").mkdir(parents=True)
-    (path / "models" / "llm" / "config.pbtxt").write_text(CONFIG)
-    (path / "models" / "llm" / "1" / "model.py").write_text(code)
+    write_files(path / "models", "llm", CONFIG, code)
     return ServerProcess(path / "models", work=path / "work")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("load"), MODEL) as running:
+def server(work):
+    with serving(work, MODEL) as running:
         yield running
 
 
@@ -65,11 +58,7 @@ def header(server, said, form, endpoint="generate"):
     ("said", "form", "expected"),
     [
         ("1 4 64", "json", 'JSON {"named_metrics":{"kv_cache_utilization":0.25,"max_token_capacity":256}}'),
-        (
-            "1 3 64",
-            "text",
-            "TEXT named_metrics.kv_cache_utilization=0.333333, named_metrics.max_token_capacity=192",
-        ),
+        ("1 3 64", "text", "TEXT named_metrics.kv_cache_utilization=0.333333, named_metrics.max_token_capacity=192"),
         ("0 0 64", "json", 'JSON {"named_metrics":{"kv_cache_utilization":0.0,"max_token_capacity":0}}'),
         ("1 4 64", None, None),
         ("1 4 -1", "json", None),

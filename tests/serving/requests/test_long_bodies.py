@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from serving.written import write_model
+from support.client_inputs import input_of
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
@@ -93,8 +94,7 @@ def talk_grpc(server: ServerProcess, seed: int, count: int, sizes: Sequence[int]
     with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
         for number in range(count):
             value, size = float(seed * 1000 + number), choose.choice(sizes)
-            given = tritonclient.grpc.InferInput("IN", [size], "FP32")
-            given.set_data_from_numpy(np.full(size, value, np.float32))
+            given = input_of(tritonclient.grpc, "IN", np.full(size, value, np.float32))
             answer = client.infer("doubles", [given], client_timeout=60).as_numpy("OUT")
             if answer.shape != (size,) or not (answer == 2 * value).all():
                 wrong.append(f"{size} of {value}: {answer}")
@@ -141,6 +141,5 @@ def test_request_that_needs_nearly_all_of_the_memory_for_requests_is_answered(tm
                 assert talk(server, 1, 5) == []
         with tritonclient.grpc.InferenceServerClient(server.grpc_url) as client:
             for spare in (2048, memory // 9):
-                given = tritonclient.grpc.InferInput("IN", [(memory - spare) // 4], "FP32")
-                given.set_data_from_numpy(np.ones((memory - spare) // 4, np.float32))
+                given = input_of(tritonclient.grpc, "IN", np.ones((memory - spare) // 4, np.float32))
                 assert client.infer("doubles", [given]).as_numpy("OUT")[-1] == 2

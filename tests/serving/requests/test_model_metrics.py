@@ -10,11 +10,10 @@ from support.waiting import until
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("metrics")
+def server(work):
     for name in ("a", "b"):
-        write_model(folder / "models", name)
-    with ServerProcess(folder / "models", work=folder) as running:
+        write_model(work / "models", name)
+    with ServerProcess(work / "models", work=work) as running:
         yield running
 
 

@@ -9,22 +9,14 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils.shared_memory as shm
+from support.model_files import write_files
 from support.server import ServerProcess
 
 MODEL = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        responses = []
-        for request in requests:
-            data = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-            said = np.full((len(data), 1), request.parameters().encode(), dtype=object)
-            outputs = [pb_utils.Tensor("OUT", data * 2), pb_utils.Tensor("PARAMETERS", said)]
-            responses.append(pb_utils.InferenceResponse(outputs))
-        return responses
+def respond(self, request):
+    data = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    said = np.full((len(data), 1), request.parameters().encode(), dtype=object)
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", data * 2), pb_utils.Tensor("PARAMETERS", said)])
 """
 CONFIG = """
 backend: "python"
@@ -39,16 +31,12 @@ APIS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    place = tmp_path_factory.mktemp("extensions")
-    directory = place / "models" / "labelled"
-    (directory / "1").mkdir(parents=True)
-    (directory / "1" / "model.py").write_text(MODEL)
-    (directory / "config.pbtxt").write_text(CONFIG)
-    (directory / "labels.txt").write_text("cat\ndog\nbird\n")
+def served(work):
+    write_files(work / "models", "labelled", CONFIG, MODEL)
+    (work / "models" / "labelled" / "labels.txt").write_text("cat\ndog\nbird\n")
     flags = [
         "--allow-client-shm=true",
-        f"--trace-config=triton,file={place / 'traces'}",
+        f"--trace-config=triton,file={work / 'traces'}",
         "--trace-config=level=TIMESTAMPS",
         "--trace-config=rate=1",
         "--trace-config=triton,log-frequency=1",
@@ -57,8 +45,8 @@ def served(tmp_path_factory):
         "--http-header-forward-pattern=^x-",
         "--grpc-header-forward-pattern=^x-",
     ]
-    with ServerProcess(place / "models", *flags, work=place) as server:
-        yield server, place
+    with ServerProcess(work / "models", *flags, work=work) as server:
+        yield server, work
 
 
 @pytest.fixture(params=list(APIS))

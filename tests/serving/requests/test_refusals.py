@@ -1,35 +1,23 @@
 """What cannot be served is said when a model is loaded, not answered wrongly."""
 
 import pytest
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 
-MODEL = """
-class TritonPythonModel:
-    def execute(self, requests):
-        return []
-"""
 FAILS_ONCE = """
-import pathlib
+def initialize(self, args):
+    mark = os.path.join(args["model_repository"], "tried")
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        raise RuntimeError("not yet")
 
-
-class TritonPythonModel:
-    def initialize(self, args):
-        mark = pathlib.Path(args["model_repository"]) / "tried"
-        if not mark.exists():
-            mark.touch()
-            raise RuntimeError("not yet")
-
-    def execute(self, requests):
-        return []
+def execute(self, requests):
+    return []
 """
-TENSORS = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
 
 
-def write(repository, name, config):
-    version = repository / name / "1"
-    version.mkdir(parents=True)
-    (version / "model.py").write_text(MODEL)
-    (version.parent / "config.pbtxt").write_text(f'backend: "python" {TENSORS} {config}')
+def write(repository, name, config, methods="def execute(self, requests): return []"):
+    write_files(repository, name, python_config("IN FP32 1", "OUT FP32 1", config), methods)
 
 
 def test_label_file_that_is_named_and_not_there_fails_the_load(tmp_path):
@@ -56,8 +44,7 @@ def test_model_that_asks_for_a_repository_agent_is_refused_and_says_what_to_do(t
 
 @pytest.mark.parametrize(("retries", "state"), [(0, "UNAVAILABLE"), (1, "READY")])
 def test_load_that_fails_is_tried_again_as_often_as_the_flag_says(tmp_path, retries, state):
-    write(tmp_path / "models", "late", "")
-    (tmp_path / "models" / "late" / "1" / "model.py").write_text(FAILS_ONCE)
+    write(tmp_path / "models", "late", "", FAILS_ONCE)
     options = [f"--model-load-retry-count={retries}", "--exit-on-error=false", "--disable-auto-complete-config"]
 
     with ServerProcess(tmp_path / "models", *options, work=tmp_path, wait="loaded") as server:

@@ -16,8 +16,7 @@ NUMPY = ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("tensors")
+def server(work):
     with ServerProcess(
         repository(work / "models", ["every_datatype", "memory_layouts", "identity"]), work=work
     ) as running:

@@ -8,46 +8,33 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
+from support.client_inputs import input_of
 from support.collector import Collector, tree
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-CONFIG = """
-backend: "python"
-input [{ name: "I" data_type: TYPE_FP32 dims: [2] }]
-output [{ name: "O" data_type: TYPE_FP32 dims: [2] }]
-instance_group [{ kind: KIND_CPU }]
-"""
+CONFIG = python_config("I FP32 2", "O FP32 2", "instance_group [{ kind: KIND_CPU }]\n")
 LEAF = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            print("CONTEXT leaf", request.trace().get_context(), flush=True)
-            if request.inputs()[0].as_numpy()[0] < 0:
-                raise ValueError("less than nothing")
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("O", r.inputs()[0].as_numpy())]) for r in requests]
+def execute(self, requests):
+    for request in requests:
+        print("CONTEXT leaf", request.trace().get_context(), flush=True)
+        if request.inputs()[0].as_numpy()[0] < 0:
+            raise ValueError("less than nothing")
+    return [pb_utils.InferenceResponse([pb_utils.Tensor("O", r.inputs()[0].as_numpy())]) for r in requests]
 """
 CALLS = """
-import triton_python_backend_utils as pb_utils
+def respond(self, request):
+    def to_leaf(**given):
+        tensor = pb_utils.Tensor("I", request.inputs()[0].as_numpy())
+        return pb_utils.InferenceRequest("", 0, [tensor], ["O"], "leaf", **given)
 
-class TritonPythonModel:
-    def execute(self, requests):
-        return [self.answer(request) for request in requests]
-
-    def answer(self, request):
-        def to_leaf(**given):
-            tensor = pb_utils.Tensor("I", request.inputs()[0].as_numpy())
-            return pb_utils.InferenceRequest("", 0, [tensor], ["O"], "leaf", **given)
-
-        print("CONTEXT calls", request.trace().get_context(), flush=True)
-        answer = to_leaf(trace=request.trace()).exec()
-        to_leaf().exec()
-        if answer.has_error():
-            return pb_utils.InferenceResponse(error=answer.error())
-        return pb_utils.InferenceResponse([answer.output_tensors()[0]])
+    print("CONTEXT calls", request.trace().get_context(), flush=True)
+    answer = to_leaf(trace=request.trace()).exec()
+    to_leaf().exec()
+    if answer.has_error():
+        return pb_utils.InferenceResponse(error=answer.error())
+    return pb_utils.InferenceResponse([answer.output_tensors()[0]])
 """
 SPANS = """
 import json
@@ -90,21 +77,12 @@ THEIRS = "0af7651916cd43dd8448eb211c80319c"
 HEADERS = {"traceparent": f"00-{THEIRS}-b7ad6b7169203331-01", "tracestate": "vendor=said"}
 
 
-def write(repository, name, config, code=""):
-    version = repository / name / "1"
-    version.mkdir(parents=True)
-    (repository / name / "config.pbtxt").write_text(config)
-    if code:
-        (version / "model.py").write_text(code)
-
-
 @pytest.fixture(scope="module")
-def repository(tmp_path_factory):
-    path = tmp_path_factory.mktemp("traced")
-    write(path, "leaf", CONFIG, LEAF)
-    write(path, "calls", CONFIG, CALLS)
-    write(path, "chain", ENSEMBLE)
-    return path
+def repository(work):
+    write_files(work, "leaf", CONFIG, LEAF)
+    write_files(work, "calls", CONFIG, CALLS)
+    write_files(work, "chain", ENSEMBLE)
+    return work
 
 
 def ask(server, model, first=1.0, headers=None, request_id="mine"):
@@ -223,8 +201,7 @@ def test_a_refused_request_leaves_a_span_that_ends(exporting, collector):
 
 
 def tensors(model="leaf"):
-    tensor = tritonclient.grpc.InferInput("I", [2], "FP32")
-    tensor.set_data_from_numpy(np.array([1, 2], np.float32))
+    tensor = input_of(tritonclient.grpc, "I", np.array([1, 2], np.float32))
     return {"model_name": model, "inputs": [tensor]}
 
 
@@ -294,7 +271,7 @@ def test_a_context_has_a_request_traced_whatever_rate_and_count(repository, tmp_
 def test_a_models_own_spans_are_inside_those_of_its_request(tmp_path):
     with Collector() as collector:
         parameter = f'parameters {{ key: "url" value {{ string_value: "{collector.url}" }} }}'
-        write(tmp_path / "models", "spans", CONFIG + parameter, SPANS)
+        write_files(tmp_path / "models", "spans", CONFIG + parameter, SPANS)
         options = ("--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,url={collector.url}", *ON)
         with ServerProcess(tmp_path / "models", *options, work=tmp_path / "work") as server:
             assert ask(server, "spans").status == 200

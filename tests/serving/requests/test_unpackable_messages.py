@@ -15,6 +15,7 @@ import tritonclient.grpc as grpcclient
 from backends.remote.models import add_remote
 from serving.ensembles.ensembles import ask, outputs, write_function, write_model
 from serving.repositories import repository
+from support.client_inputs import input_of
 from support.packing_faults import CAUSE
 from support.server import Reply, ServerProcess
 
@@ -76,8 +77,7 @@ def test_a_request_over_http_gets_the_error_and_the_next_one_its_answer(server: 
 
 
 def test_a_request_over_grpc_gets_the_error_and_the_next_one_its_answer(server: ServerProcess) -> None:
-    tensor = grpcclient.InferInput("IN", [1], "FP32")
-    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    tensor = input_of(grpcclient, "IN", np.ones(1, np.float32))
     with grpcclient.InferenceServerClient(server.grpc_url) as client:
         for _ in range(4):
             with pytest.raises(grpcclient.InferenceServerException) as caught:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 import numpy as np
 import tritonclient.grpc as triton
 from serving.repositories import document
+from support.client_inputs import input_of
 from support.server import HOST
+from support.threads import in_thread
 
 
 class Clients:
@@ -20,9 +22,7 @@ class Clients:
         self.answered = 0
         self.failures: list[str] = []
         self.stopping = threading.Event()
-        self._threads = [threading.Thread(target=send, args=(self, port)) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
+        self._clients = [in_thread(send, self, port) for _ in range(count)]
 
     def has_answered(self, count: int) -> bool:
         """Whether so many requests were answered, or one has failed."""
@@ -30,8 +30,8 @@ class Clients:
 
     def stop(self) -> None:
         self.stopping.set()
-        for thread in self._threads:
-            thread.join()
+        for client in self._clients:
+            client.result()
 
 
 def send_over_http(clients: Clients, port: int) -> None:
@@ -54,8 +54,7 @@ def send_over_http(clients: Clients, port: int) -> None:
 
 def send_over_grpc(clients: Clients, port: int) -> None:
     """A channel reconnects by itself."""
-    tensor = triton.InferInput("IN", [1], "FP32")
-    tensor.set_data_from_numpy(np.ones(1, np.float32))
+    tensor = input_of(triton, "IN", np.ones(1, np.float32))
     # A channel of its own, rather than one that clients with equal settings share.
     channel_args = [("grpc.use_local_subchannel_pool", 1)]
     with triton.InferenceServerClient(f"{HOST}:{port}", channel_args=channel_args) as client:

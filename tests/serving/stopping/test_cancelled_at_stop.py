@@ -12,34 +12,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from support.client_inputs import input_of
+from support.model_files import python_config, write_files
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
 _MODEL = """
-import json
-import time
-import numpy as np
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    config = json.loads(args["model_config"])
+    self.is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
 
-class TritonPythonModel:
-    def initialize(self, args):
-        config = json.loads(args["model_config"])
-        self.is_decoupled = pb_utils.using_decoupled_model_transaction_policy(config)
-
-    def execute(self, requests):
-        response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))])
-        if self.is_decoupled:
-            requests[0].get_response_sender().send(response)
-        print("begun", flush=True)
-        while not requests[0].is_cancelled():
-            time.sleep(0.01)
-        print("cancelled", flush=True)
-        time.sleep(600)  # as if it did not look
-"""
-_CONFIG = """
-backend: "python"
-input [ { name: "IN" data_type: TYPE_FP32 dims: [ 1 ] } ]
-output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
+def execute(self, requests):
+    response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))])
+    if self.is_decoupled:
+        requests[0].get_response_sender().send(response)
+    print("begun", flush=True)
+    while not requests[0].is_cancelled():
+        time.sleep(0.01)
+    print("cancelled", flush=True)
+    time.sleep(600)  # as if it did not look
 """
 _KILLED = "still executes requests that were cancelled and is killed"
 
@@ -47,9 +38,7 @@ _KILLED = "still executes requests that were cancelled and is killed"
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     for name, more in (("once", ""), ("stream", "model_transaction_policy { decoupled: true }")):
-        (tmp_path / "models" / name / "1").mkdir(parents=True)
-        (tmp_path / "models" / name / "1" / "model.py").write_text(_MODEL)
-        (tmp_path / "models" / name / "config.pbtxt").write_text(_CONFIG + more)
+        write_files(tmp_path / "models", name, python_config("IN FP32 1", "OUT FP32 1", more), _MODEL)
     return tmp_path / "models"
 
 
@@ -62,8 +51,7 @@ def leave_http(server: ServerProcess, path: str, document: object) -> None:
 
 def leave_grpc(server: ServerProcess) -> None:
     """The same over gRPC."""
-    tensor = triton.InferInput("IN", [1], "FP32")
-    tensor.set_data_from_numpy(np.zeros(1, np.float32))
+    tensor = input_of(triton, "IN", np.zeros(1, np.float32))
     with triton.InferenceServerClient(server.grpc_url) as client:
         call = client.async_infer("once", [tensor], callback=lambda result, error: None)
         until(lambda: "begun" in server.log, "the request to be executed")

@@ -6,28 +6,21 @@ import os
 import re
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.model_files import python_config, python_model, write_files
 from support.server import HOST, ServerProcess
+from support.threads import in_thread
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
-CODE = """
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))]) for _ in requests]
-"""
+CODE = python_model("""
+def respond(self, request):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.float32))])
+""")
 BLOCK = '# /// script\n# requires-python = ">=3.8"\n# dependencies = ["no-index-answers-for-NAME"]\n# ///\n'
-CONFIG = """
-backend: "python"
-output [ { name: "OUT" data_type: TYPE_FP32 dims: [ 1 ] } ]
-"""
 REFUSAL = (
     r"Request for unknown model: 'built-0' has no available versions: it is loading "
     r"\(resolving the requirements of model\.py for Python [\d.]+\)"
@@ -45,11 +38,8 @@ def silent_index() -> Iterator[str]:
 def models(tmp_path: Path) -> Path:
     built = [f"built-{number}" for number in range(5)]  # one more than there are slots of loading
     for name in (*built, "plain"):
-        (tmp_path / "models" / name / "1").mkdir(parents=True)
-        (tmp_path / "models" / name / "1" / "model.py").write_text(
-            CODE if name == "plain" else BLOCK.replace("NAME", name) + CODE
-        )
-        (tmp_path / "models" / name / "config.pbtxt").write_text(CONFIG)
+        code = CODE if name == "plain" else BLOCK.replace("NAME", name) + CODE
+        write_files(tmp_path / "models", name, python_config("", "OUT FP32 1"), code)
     return tmp_path / "models"
 
 
@@ -90,27 +80,17 @@ def test_a_start_that_waits_for_an_index_answers_probes_and_ends_at_a_signal(mod
 
 def test_loads_that_wait_for_an_index_hold_neither_others_nor_unloads(models, silent_index):
     with start(models, silent_index, "--model-control-mode=explicit", wait="loaded") as server:
-        replies = {}
-
-        def load(name: str) -> None:
-            replies[name] = server.post(f"/v2/repository/models/{name}/load")
-
-        loads = [threading.Thread(target=load, args=(f"built-{number}",)) for number in range(5)]
-        *first, last = loads
-        for thread in first:
-            thread.start()
+        loads = [in_thread(server.post, f"/v2/repository/models/built-{number}/load") for number in range(4)]
         for number in range(4):
             server.wait_log(f"environment of 'built-{number}': resolving")
-        last.start()  # after the others: which of five that begin together gets no slot is left to chance
+        # After the others: which of five that begin together gets no slot is left to chance.
+        loads.append(in_thread(server.post, "/v2/repository/models/built-4/load"))
 
         assert server.post("/v2/repository/models/plain/load").status == 200
         assert server.post("/v2/repository/models/built-0/unload").status == 200
-        loads[0].join()
-        assert "the load was ended by an unload" in replies["built-0"].error
+        assert "the load was ended by an unload" in loads[0].result().error
         assert server.stop() == 0
-        for thread in loads:
-            thread.join()
-        assert {replies[f"built-{number}"].status for number in range(1, 5)} == {503}
+        assert {each.result().status for each in loads[1:]} == {503}
 
 
 def test_a_second_signal_ends_at_once(models, silent_index):
