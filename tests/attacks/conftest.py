@@ -7,23 +7,12 @@ from pathlib import Path
 
 import pytest
 from attacks.watching import attacked_server
+from support.model_files import python_config, write_files
 from support.server import ServerProcess
 
 CODE = """
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
-            for request in requests
-        ]
-"""
-CONFIG = """
-backend: "python"
-input [ {{ name: "INPUT0" data_type: {0} dims: [ -1 ] }} ]
-output [ {{ name: "OUTPUT0" data_type: {0} dims: [ -1 ] }} ]
+def respond(self, request):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
 """
 
 
@@ -37,18 +26,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models that return their input: `identity` of FP32, `bytes` of UINT8, `words` of BYTES."""
     root = tmp_path_factory.mktemp("attacked")
-    for name, datatype in (("identity", "TYPE_FP32"), ("bytes", "TYPE_UINT8"), ("words", "TYPE_STRING")):
-        folder = root / name / "1"
-        folder.mkdir(parents=True)
-        (root / name / "config.pbtxt").write_text(CONFIG.format(datatype))
-        (folder / "model.py").write_text(CODE)
+    for name, datatype in (("identity", "FP32"), ("bytes", "UINT8"), ("words", "STRING")):
+        write_files(root, name, python_config(f"INPUT0 {datatype} -1", f"OUTPUT0 {datatype} -1"), CODE)
     return root
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(repository: Path, work: Path) -> Iterator[ServerProcess]:
     """A server with default settings. Attacks may not change what it serves."""
-    with attacked_server(repository, work=tmp_path_factory.mktemp("server")) as started:
+    with attacked_server(repository, work=work) as started:
         warm_up(started)
         yield started
 

@@ -6,13 +6,11 @@ import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-_CODE = '''
-import gc
-import json
-import os
-import threading
-import time
+from serving.ensembles.ensembles import write_ensemble
+from support.model_files import parameters, tensors, write_files
 
+_CODE = '''
+import gc, json, os, threading, time
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
@@ -158,23 +156,16 @@ class TritonPythonModel:
         ).exec()
         return [pb_utils.InferenceResponse(error=called.error()) if called.has_error() else small(requests[0])]
 '''
-_NUMBERS = """
-input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
-"""
-_TEXT = """
-input [
-  { name: "text_input" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "messages" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "stream" data_type: TYPE_BOOL dims: [ 1 ] optional: true },
-  { name: "sampling_parameters" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "exclude_input_in_output" data_type: TYPE_BOOL dims: [ 1 ] optional: true },
-  { name: "embedding_request" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "rerank_request" data_type: TYPE_STRING dims: [ 1 ] optional: true },
-  { name: "tokenizer_request" data_type: TYPE_STRING dims: [ 1 ] optional: true }
-]
-output [ { name: "text_output" data_type: TYPE_STRING dims: [ -1 ] } ]
-"""
+_NUMBERS = tensors("input", "IN FP32 -1") + tensors("output", "OUT FP32 -1")
+_TEXTS = ("text_input", "messages", "sampling_parameters", "embedding_request", "rerank_request", "tokenizer_request")
+_FLAGS = ("stream", "exclude_input_in_output")
+_TEXT = "".join(
+    [
+        *(tensors("input", f"{name} STRING 1 optional") for name in _TEXTS),
+        *(tensors("input", f"{name} BOOL 1 optional") for name in _FLAGS),
+        tensors("output", "text_output STRING -1"),
+    ]
+)
 _DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 _BATCHING = """
 max_batch_size: 1
@@ -194,18 +185,6 @@ sequence_batching {
   } ]
 }
 """
-_ENSEMBLE = """
-platform: "ensemble"
-input [ { name: "IN" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1 ] } ]
-ensemble_scheduling {
-  step { model_name: "returns_all" model_version: -1
-    input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "MIDDLE" } }
-  step { model_name: "%s" model_version: -1
-    input_map { key: "IN" value: "MIDDLE" } output_map { key: "OUT" value: "OUT" } }
-}
-"""
-
 ONE = ("raises", "answers_error", "counts_wrong", "wrong_type", "exits", "answers", "returns_all", "waits")
 MANY = ("sends_error", "sends_error_later", "sends_none", "sends_three", "sends_then_raises", "sends_waits")
 CALLS = {
@@ -225,22 +204,14 @@ ENSEMBLES = {"ensemble_of_raises": "raises", "ensemble_of_error": "answers_error
 
 
 def _add(root: Path, name: str, config: str, kind: str = "", calls: str = "", more: str = "") -> None:
-    folder = root / name / "1"
-    folder.mkdir(parents=True)
     if kind:
-        (folder / "model.py").write_text(_CODE)
         given = {"kind": kind, **({"calls": calls} if calls else {})}
-        config = f'backend: "python"\n{config}{more}' + "".join(
-            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in given.items()
-        )
-    (root / name / "config.pbtxt").write_text(config)
+        config = f'backend: "python"\n{config}{more}{parameters(given)}'
+    write_files(root, name, config, _CODE if kind else "")
 
 
-def _add_remote(root: Path, name: str, **parameters: str) -> None:
-    text = "".join(
-        f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}\n' for key, value in parameters.items()
-    )
-    _add(root, name, f'backend: "remote"\n{_NUMBERS}{text}')
+def _add_remote(root: Path, name: str, **given: str) -> None:
+    _add(root, name, f'backend: "remote"\n{_NUMBERS}{parameters(given)}')
 
 
 def write_failing_models(
@@ -261,12 +232,13 @@ def write_failing_models(
     for name, (kind, called) in CALLS.items():
         _add(root, name, _NUMBERS, kind, called)
     for name, called in ENSEMBLES.items():
-        _add(root, name, _ENSEMBLE % called)
+        steps = ("returns_all IN=IN > OUT=MIDDLE", f"{called} IN=MIDDLE > OUT=OUT")
+        write_ensemble(root, name, *steps, inputs="IN FP32 -1", outputs="OUT FP32 -1")
     _add(root, "queues", _NUMBERS, "holds", more=_BATCHING)
     _add(root, "sequences", _NUMBERS, "raises", more=_SEQUENCES)
     _add(root, "cached", _NUMBERS, "raises", more="response_cache { enable: true }\n")
-    for name, parameters in remotes.items():
-        _add_remote(root, name, **parameters)
+    for name, given in remotes.items():
+        _add_remote(root, name, **given)
     if only:
         assert (unknown := {*only} - {each.name for each in root.iterdir()}) == set(), f"unknown models {unknown}"
         for folder in root.iterdir():

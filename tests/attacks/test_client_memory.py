@@ -16,6 +16,7 @@ import tritonclient.http
 from attacks.conftest import warm_up
 from attacks.watching import attacked_server, watched
 from support.server import ServerProcess
+from support.threads import in_thread
 
 SIZE = 24 << 20
 ROUNDS = 12
@@ -29,12 +30,10 @@ APIS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
         pytest.param(2, id="2 frontends", marks=pytest.mark.endurance),
     ],
 )
-def server(
-    repository: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> Iterator[ServerProcess]:
+def server(repository: Path, work: Path, request: pytest.FixtureRequest) -> Iterator[ServerProcess]:
     """A server that clients share memory with."""
     options = ("--allow-client-shm=true", f"--processes={request.param}", "--memory-limit-requests=1GB")
-    with attacked_server(repository, *options, work=tmp_path_factory.mktemp("server")) as started:
+    with attacked_server(repository, *options, work=work) as started:
         warm_up(started)
         yield started
 
@@ -95,8 +94,7 @@ def test_a_region_that_is_truncated_all_the_time_ends_no_process(
 
         client.register_system_shared_memory("r", key, SIZE)
         inputs, outputs = tensors(api, SIZE, region="r", is_input=place == "input", is_output=place == "output")
-        resizing = threading.Thread(target=resize)
-        resizing.start()
+        resizing = in_thread(resize)
         try:
             with watched(server) as seen:
                 for _ in range(ROUNDS):
@@ -109,7 +107,7 @@ def test_a_region_that_is_truncated_all_the_time_ends_no_process(
                         )
         finally:
             stop.set()
-            resizing.join()
+            resizing.result(60)
         client.unregister_system_shared_memory("r")
     seen.assert_others_served()
     assert [process.pid for process in server.serving()] == before

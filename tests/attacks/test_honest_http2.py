@@ -13,6 +13,8 @@ import pytest
 from attacks.conftest import warm_up
 from attacks.floods import Flooder, Requests, data, infer_message, joined, message
 from attacks.watching import attacked_server, watched
+from support.client_inputs import input_of
+from support.model_files import python_config, write_files
 from support.server import HOST, ServerProcess
 from support.waiting import until
 from tritonclient import grpc as triton
@@ -25,59 +27,39 @@ input [ { name: "COUNT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 1 ] } ]
 """
 _DECOUPLED = """
-import numpy
-import triton_python_backend_utils as pb_utils
-
-
-class TritonPythonModel:
-    def execute(self, requests):
-        for request in requests:
-            sender = request.get_response_sender()
-            for number in range(int(request.inputs()[0].as_numpy()[0])):
-                tensor = pb_utils.Tensor("OUTPUT0", numpy.array([number], numpy.int32))
-                sender.send(pb_utils.InferenceResponse([tensor]))
-            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+def execute(self, requests):
+    for request in requests:
+        sender = request.get_response_sender()
+        for number in range(int(request.inputs()[0].as_numpy()[0])):
+            tensor = pb_utils.Tensor("OUTPUT0", np.array([number], np.int32))
+            sender.send(pb_utils.InferenceResponse([tensor]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-_SLOW_CONFIG = """
-backend: "python"
-input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
-output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
-parameters [ { key: "gate" value: { string_value: "GATE" } } ]
-"""
+_GATE = 'parameters [ { key: "gate" value: { string_value: "GATE" } } ]\n'
 _SLOW = """
-import json, os, time
-import triton_python_backend_utils as pb_utils
+def initialize(self, args):
+    self.gate = json.loads(args["model_config"])["parameters"]["gate"]["string_value"]
 
-
-class TritonPythonModel:
-    def initialize(self, args):
-        self.gate = json.loads(args["model_config"])["parameters"]["gate"]["string_value"]
-
-    def execute(self, requests):
-        while os.path.exists(self.gate):
-            time.sleep(0.005)
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", r.inputs()[0].as_numpy())]) for r in requests]
+def respond(self, request):
+    while os.path.exists(self.gate):
+        time.sleep(0.005)
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", request.inputs()[0].as_numpy())])
 """
 
 
 @pytest.fixture(scope="module")
-def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gate(work: Path) -> Path:
     """While this file exists, the model `slow` does not respond."""
-    return tmp_path_factory.mktemp("gate") / "closed"
+    return work / "closed"
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path, gate: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    more = tmp_path_factory.mktemp("more")
-    for name, config, code in (
-        ("repeat", _DECOUPLED_CONFIG, _DECOUPLED),
-        ("slow", _SLOW_CONFIG.replace("GATE", str(gate)), _SLOW),
-    ):
-        folder = more / name / "1"
-        folder.mkdir(parents=True)
-        (more / name / "config.pbtxt").write_text(config)
-        (folder / "model.py").write_text(code)
-    with attacked_server([repository, more], work=tmp_path_factory.mktemp("server")) as started:
+def server(repository: Path, gate: Path, work: Path) -> Iterator[ServerProcess]:
+    more = work / "models"
+    write_files(more, "repeat", _DECOUPLED_CONFIG, _DECOUPLED)
+    slow = python_config("INPUT0 FP32 -1", "OUTPUT0 FP32 -1", _GATE.replace("GATE", str(gate)))
+    write_files(more, "slow", slow, _SLOW)
+    with attacked_server([repository, more], work=work) as started:
         warm_up(started)
         yield started
 
@@ -87,9 +69,7 @@ def connected(server: ServerProcess) -> triton.InferenceServerClient:
 
 
 def inputs(size: int = 1) -> list[triton.InferInput]:
-    tensor = triton.InferInput("INPUT0", [size], "FP32")
-    tensor.set_data_from_numpy(np.arange(size, dtype=np.float32))
-    return [tensor]
+    return [input_of(triton, "INPUT0", np.arange(size, dtype=np.float32))]
 
 
 @pytest.mark.endurance
@@ -167,8 +147,7 @@ def test_thousands_of_calls_may_time_out(server: ServerProcess, gate: Path) -> N
 def test_tens_of_thousands_of_tiny_responses_are_sent(server: ServerProcess) -> None:
     """A stream of responses of a few bytes, for which the client opens windows and measures round trips."""
     responses = Counter(30_000)
-    count = triton.InferInput("COUNT", [1], "INT32")
-    count.set_data_from_numpy(np.array([10_000], np.int32))
+    count = input_of(triton, "COUNT", np.array([10_000], np.int32))
     with connected(server) as client:
         client.start_stream(responses.count)
         for _ in range(3):

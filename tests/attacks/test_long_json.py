@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +10,9 @@ import pytest
 import tritonclient.http
 from attacks.clients import connected
 from attacks.watching import watched
+from support.client_inputs import input_of
 from support.server import HOST, ServerProcess
+from support.threads import in_thread
 from support.waiting import until
 
 LONG = 60_000_000
@@ -76,8 +77,7 @@ def test_others_are_served_while_long_json_is_read(server: ServerProcess, name: 
 def test_long_json_gives_the_same_response_as_short_json(server: ServerProcess) -> None:
     values = np.arange(100_000, dtype=np.float32) / 7
     with tritonclient.http.InferenceServerClient(f"{HOST}:{server.http_port}") as client:
-        given = tritonclient.http.InferInput("INPUT0", [len(values)], "FP32")
-        given.set_data_from_numpy(values, binary_data=False)
+        given = input_of(tritonclient.http, "INPUT0", values, binary_data=False)
         wanted = tritonclient.http.InferRequestedOutput("OUTPUT0", binary_data=False)
         result = client.infer("identity", [given], outputs=[wanted], request_id="seven")
     assert result.get_response()["id"] == "seven"
@@ -103,8 +103,6 @@ def readers(server: ServerProcess) -> list[psutil.Process]:
 
 def test_process_that_is_killed_fails_its_request_alone(server: ServerProcess) -> None:
     body = request("UINT8", *listed(b"1", 60_000_000))  # seconds of work: a busy machine shows late that it has begun
-    replies = []
-    asking = threading.Thread(target=lambda: replies.append(server.post("/v2/models/bytes/infer", body)))
     assert server.post("/v2/models/bytes/infer", request("UINT8", *listed(b"1", 300_000))).status == 200
     before = {each: each.cpu_times().user for each in readers(server)}
 
@@ -112,12 +110,12 @@ def test_process_that_is_killed_fails_its_request_alone(server: ServerProcess) -
         return [each for each in readers(server) if each.cpu_times().user > before.get(each, 0) + 0.2]
 
     with watched(server):
-        asking.start()
+        asking = in_thread(server.post, "/v2/models/bytes/infer", body)
         until(reading, "a process that reads")
         reading()[0].kill()
-        asking.join()
-    assert replies[0].status == 503
-    assert replies[0].error.startswith("cannot read the request: the process that was reading its 60")
+        reply = asking.result(60)
+    assert reply.status == 503
+    assert reply.error.startswith("cannot read the request: the process that was reading its 60")
     server.wait_log("which reads long requests, has died (signal SIGKILL); the next one starts when needed")
     assert server.post("/v2/models/bytes/infer", request("UINT8", *listed(b"1", 300_000))).status == 200
 

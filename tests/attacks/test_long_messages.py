@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 from attacks.watching import watched
+from support.client_inputs import input_of
 from support.server import HOST, ServerProcess
 from tritonclient.grpc import service_pb2
 
@@ -176,8 +177,7 @@ def test_call_that_is_cancelled_while_it_is_read_leaves_nothing(server: ServerPr
         with pytest.raises(grpc.RpcError, match="Deadline Exceeded"):
             channel.unary_unary(INFER)(data, timeout=0.3)
     with tritonclient.grpc.InferenceServerClient(f"{HOST}:{server.grpc_port}") as client:
-        given = tritonclient.grpc.InferInput("INPUT0", [100_000], "UINT8")
-        given.set_data_from_numpy(np.zeros(100_000, np.uint8))
+        given = input_of(tritonclient.grpc, "INPUT0", np.zeros(100_000, np.uint8))
         assert len(client.infer("bytes", [given]).as_numpy("OUTPUT0")) == 100_000
 
 

@@ -29,9 +29,9 @@ _FEW = (
 
 
 @pytest.fixture(scope="module")
-def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+def server(repository: Path, work: Path) -> Iterator[ServerProcess]:
     """A server with short time limits."""
-    with attacked_server(repository, *_FLAGS, work=tmp_path_factory.mktemp("server")) as started:
+    with attacked_server(repository, *_FLAGS, work=work) as started:
         warm_up(started)
         yield started
 

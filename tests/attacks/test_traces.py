@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 from attacks.conftest import warm_up
-from attacks.watching import attacked_server, watched
+from attacks.watching import attacked_server, harmless
 from support.server import ServerProcess
 from support.waiting import until
 
@@ -47,13 +47,11 @@ def attack(server: ServerProcess, rounds: int) -> None:
 
 
 def test_tensors_of_large_requests_are_traced_beside_others(traced: ServerProcess, tmp_path: Path) -> None:
-    with watched(traced) as seen:
+    with harmless(traced, _GROWTH):
         attack(traced, 1)
         # Fewer than a batch: they are written since they are large. At its end a server does not wait as long for that as a
         # busy machine needs.
         until(lambda: size_of(tmp_path / "traces") > 2 * sum(_SIZES), "the traces to be written", timeout=240)
-    seen.assert_others_served()
-    seen.assert_memory(_GROWTH)
     traced.stop()
     events = json.loads((tmp_path / "traces").read_text())
     sizes = [len(event["tensor"]["data"]) for event in events if event.get("activity") == "TENSOR_QUEUE_INPUT"]
@@ -67,11 +65,9 @@ def size_of(path: Path) -> int:
 @pytest.mark.endurance
 def test_server_whose_trace_file_is_not_read_serves_and_ends(traced: ServerProcess, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "traces")
-    with watched(traced) as seen:
+    with harmless(traced, _GROWTH):
         for _ in range(3):
             attack(traced, 3)
-    seen.assert_others_served()
-    seen.assert_memory(_GROWTH)
     assert "traces are dropped until it is written" in traced.log
     assert traced.stop() == 0
     assert "cannot write the last traces to" in traced.log

@@ -135,6 +135,16 @@ def watched(server: ServerProcess) -> Iterator[Observation]:
     assert "Traceback" not in server.log[reported:]
 
 
+@contextmanager
+def harmless(server: ServerProcess, grown: int | None = None) -> Iterator[Observation]:
+    """`watched`, and then others must have been served, and the memory must not have grown by more than *grown* bytes."""
+    with watched(server) as seen:
+        yield seen
+    seen.assert_others_served()
+    if grown is not None:
+        seen.assert_memory(grown)
+
+
 def _highest(pid: int) -> int:
     """The most resident memory that a process had since that was reset."""
     status = Path(f"/proc/{pid}/status").read_text()
