@@ -18,6 +18,7 @@ from naiad.protocol.metadata import (
     BatchStatistics,
     Duration,
     IndexEntry,
+    InstanceStatus,
     ModelMetadata,
     ModelState,
     ModelStatistics,
@@ -223,6 +224,12 @@ def sample_statistics(name: str, version: str = "1") -> ModelStatistics:
             ),
         ),
     )
+
+
+def sample_instance(model: str, name: str = "", **fields: Any) -> InstanceStatus:
+    """The status of an instance, of version 1 and in process 7 unless *fields* say otherwise."""
+    given = {"version": "1", "pid": 7, "restarts": {}, "input_byte_size": 0, "borrowed_outputs": 0, **fields}
+    return InstanceStatus(model=model, name=name or f"{model}_0", **given)
 
 
 def _models() -> list[FakeModel]:

@@ -68,64 +68,45 @@ class Watcher:
         return len(self.steps) != self.stops_at
 
 
-def with_threads(check) -> None:
-    async def run() -> None:
-        threads = DecompressionThreads()
-        try:
-            await check(threads)
-        finally:
-            threads.close()
-
-    asyncio.run(run())
+@pytest.fixture
+def threads():
+    made = DecompressionThreads()
+    yield made
+    made.close()
 
 
-def test_a_task_reports_its_steps_and_its_result():
-    content = os.urandom(50_000) * 200
-
-    async def check(threads: DecompressionThreads) -> None:
-        watcher = Watcher(threads, Decompression(gzip.compress(content), "gzip", 1 << 30))
-        assert await watcher.over == content
-        assert len(watcher.steps) == -(-len(content) // (STEP_SIZE + (1 << 18))) or watcher.steps[-1] == len(content)
-
-    with_threads(check)
+CONTENT = os.urandom(50_000) * 200
 
 
-def test_a_task_stops_and_resumes():
-    content = os.urandom(50_000) * 200
-
-    async def check(threads: DecompressionThreads) -> None:
-        watcher = Watcher(threads, Decompression(gzip.compress(content), "gzip", 1 << 30), stops_at=2)
-        other = Watcher(threads, Decompression(gzip.compress(content), "gzip", 1 << 30))
-        await other.over
-        assert len(watcher.steps) == 2
-        watcher.task.resume()
-        assert await watcher.over == content
-
-    with_threads(check)
+async def test_a_task_reports_its_steps_and_its_result(threads):
+    watcher = Watcher(threads, Decompression(gzip.compress(CONTENT), "gzip", 1 << 30))
+    assert await watcher.over == CONTENT
+    assert len(watcher.steps) == -(-len(CONTENT) // (STEP_SIZE + (1 << 18))) or watcher.steps[-1] == len(CONTENT)
 
 
-def test_a_cancelled_task_calls_nothing():
-    content = os.urandom(50_000) * 200
-
-    async def check(threads: DecompressionThreads) -> None:
-        watcher = Watcher(threads, Decompression(gzip.compress(content), "gzip", 1 << 30))
-        watcher.task.cancel()
-        other = Watcher(threads, Decompression(gzip.compress(content), "gzip", 1 << 30))
-        await other.over
-        assert watcher.steps == []
-        assert not watcher.over.done()
-
-    with_threads(check)
+async def test_a_task_stops_and_resumes(threads):
+    watcher = Watcher(threads, Decompression(gzip.compress(CONTENT), "gzip", 1 << 30), stops_at=2)
+    other = Watcher(threads, Decompression(gzip.compress(CONTENT), "gzip", 1 << 30))
+    await other.over
+    assert len(watcher.steps) == 2
+    watcher.task.resume()
+    assert await watcher.over == CONTENT
 
 
-def test_an_error_is_reported_once():
-    async def check(threads: DecompressionThreads) -> None:
-        watcher = Watcher(threads, Decompression(b"no gzip", "gzip", 100))
-        problem = await watcher.over
-        assert isinstance(problem, InvalidRequestError)
-        assert problem.message.startswith("cannot decompress the request body as gzip: it is malformed")
+async def test_a_cancelled_task_calls_nothing(threads):
+    watcher = Watcher(threads, Decompression(gzip.compress(CONTENT), "gzip", 1 << 30))
+    watcher.task.cancel()
+    other = Watcher(threads, Decompression(gzip.compress(CONTENT), "gzip", 1 << 30))
+    await other.over
+    assert watcher.steps == []
+    assert not watcher.over.done()
 
-    with_threads(check)
+
+async def test_an_error_is_reported_once(threads):
+    watcher = Watcher(threads, Decompression(b"no gzip", "gzip", 100))
+    problem = await watcher.over
+    assert isinstance(problem, InvalidRequestError)
+    assert problem.message.startswith("cannot decompress the request body as gzip: it is malformed")
 
 
 @pytest.mark.parametrize(("coding", "unpack"), [("gzip", gzip.decompress), ("deflate", zlib.decompress)])

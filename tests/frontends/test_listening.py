@@ -6,17 +6,14 @@ import resource
 from naiad.frontends.listening import close_listening
 
 
-def test_sockets_are_closed_without_a_file_descriptor_left():
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest = min(each.fileno() for each in server.sockets)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(lowest, 3), hard))
-        try:
-            await close_listening(server, asyncio.Protocol, None)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert not server.is_serving()
-
-    asyncio.run(run())
+async def test_sockets_are_closed_without_a_file_descriptor_left():
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = min(each.fileno() for each in server.sockets)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(lowest, 3), hard))
+    try:
+        await close_listening(server, asyncio.Protocol, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not server.is_serving()

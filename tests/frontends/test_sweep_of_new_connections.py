@@ -65,19 +65,16 @@ async def stop(server: GrpcServer) -> None:
 
 
 @pytest.mark.parametrize("listen", [http, grpc])
-def test_sweep_between_acceptance_and_registration_is_not_the_last_one(listen):
-    async def run() -> None:
-        connect, sweep, stop = await listen()
-        try:
-            first = connect()
-            first.connection_made(Transport())
-            first.connection_lost(None)
-            second = connect()  # accepted
-            sweep._sweep()  # the timer that the first one set: no connection is registered
-            second.connection_made(Transport())
-            assert sweep._timer is not None, "nothing will check the second connection"
-            second.connection_lost(None)
-        finally:
-            await stop()
-
-    asyncio.run(run())
+async def test_sweep_between_acceptance_and_registration_is_not_the_last_one(listen):
+    connect, sweep, stop = await listen()
+    try:
+        first = connect()
+        first.connection_made(Transport())
+        first.connection_lost(None)
+        second = connect()  # accepted
+        sweep._sweep()  # the timer that the first one set: no connection is registered
+        second.connection_made(Transport())
+        assert sweep._timer is not None, "nothing will check the second connection"
+        second.connection_lost(None)
+    finally:
+        await stop()

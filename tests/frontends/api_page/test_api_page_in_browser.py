@@ -20,8 +20,7 @@ LARGEST = 300_000
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    work = tmp_path_factory.mktemp("api-page")
+def server(work):
     models = repository(work / "models", MODELS)
     shutil.copytree(models / "identity", models / MARKUP.replace("/", ""))
     with ServerProcess(models, work=work) as started:
@@ -202,8 +201,7 @@ def test_a_page_whose_address_has_a_password_sends_requests(page):
 
 
 def test_a_server_that_has_gone_is_named(pages, tmp_path):
-    models = repository(tmp_path / "models", ["identity"])
-    with ServerProcess(models, work=tmp_path) as server:
+    with ServerProcess(repository(tmp_path / "models", ["identity"]), work=tmp_path) as server:
         pages.url = f"http://{server.http_url}"
         show(pages)
         open_operation(pages, INFER)

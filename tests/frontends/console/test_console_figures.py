@@ -8,11 +8,11 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from fakes.engine import sample_statistics
+from fakes.engine import sample_instance, sample_statistics
 
 from naiad.frontends.console.history import History
 from naiad.frontends.console.sampler import ProcessUse, Sampler, read_processes
-from naiad.protocol.metadata import Duration, InstanceStatus
+from naiad.protocol.metadata import Duration
 from naiad.protocol.model_metrics import MetricKind, ModelMetric, ModelMetricFamily
 
 
@@ -36,12 +36,7 @@ class Counted:
         return list(self.models.values())
 
     def instances(self):
-        return [
-            InstanceStatus(
-                model=name, version="1", name=name, pid=7, restarts={}, input_byte_size=0, borrowed_outputs=0
-            )
-            for name in self.models
-        ]
+        return [sample_instance(name) for name in self.models]
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from frontends.console.pages import DESKTOP, PHONE
 from selenium.webdriver.common.keys import Keys
 from support.server import ServerProcess
 from support.system_packages import require
+from support.threads import in_thread
 
 OWN_MODELS = Path(__file__).parent / "models"
 LANGUAGE_MODELS = Path(__file__).parents[2] / "llm" / "openai" / "models"
@@ -25,8 +26,7 @@ AUTHORIZED = {"Authorization": "Basic " + base64.b64encode(f"anybody:{PASSWORD}"
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    work = tmp_path_factory.mktemp("console")
+def server(work: Path) -> Iterator[ServerProcess]:
     repository, secret = work / "models", work / "password"
     secret.write_text(f"{PASSWORD}\n")
     for source in (LANGUAGE_MODELS, OWN_MODELS):
@@ -259,15 +259,14 @@ def test_plots_show_the_last_hour_also_after_a_reload(page, server):
         while not stop.wait(0.02):
             add(server, 1)
 
-    worker = threading.Thread(target=work)
-    worker.start()
+    worker = in_thread(work)
     try:
         page.until(lambda: "ms" in page.tile("Latency p95"))
         figures = {"requests", "p50", "p95", "memory"}
         page.until(lambda: figures <= set(server.get("/ui/data/history/adder/0", AUTHORIZED).json()["figures"]))
     finally:
         stop.set()
-        worker.join()
+        worker.result(60)
     page.open()
     page.until(lambda: page.run("return document.querySelectorAll('.plot canvas').length") == 4)
     label = "return document.querySelector('.plot .area').getAttribute('aria-label')"

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
-from fakes.engine import FakeEngine, sample_statistics
+from fakes.engine import FakeEngine, sample_instance, sample_statistics
 from fakes.serving import LoopThread
 from frontends.console.pages import DESKTOP, PHONE, SIZES
 
@@ -23,7 +23,7 @@ from naiad.core.errors import InvalidRequestError
 from naiad.frontends.console.page import Console, ConsoleSettings
 from naiad.frontends.console.state import ConsoleState, ModelOrigin, ServerProfile
 from naiad.frontends.kserve_http.server import HttpFrontend
-from naiad.protocol.metadata import Duration, IndexEntry, InstanceStatus, ModelCondition, ModelState, TensorMetadata
+from naiad.protocol.metadata import Duration, IndexEntry, ModelCondition, ModelState, TensorMetadata
 
 LONG = "a-model-with-a-name-that-somebody-was-very-fond-of-" * 3
 MARKUP = "<img src=x onerror=document.title='owned'>"
@@ -217,12 +217,9 @@ def test_hung_and_restarted_instances_and_unloaded_models_are_told_apart(page, s
         site.engine.entry("later", ModelState.LOADING, reason="installing 3 packages"),
     ]
     site.engine.statuses = [
-        InstanceStatus(
-            model="add_sub", version="1", name=f"add_sub_{state}", pid=0, state=state, restarts={MARKUP: 2},
-            input_byte_size=0, borrowed_outputs=0,
-        )
+        sample_instance("add_sub", f"add_sub_{state}", pid=0, state=state, restarts={MARKUP: 2})
         for state in ("ready", "hung")
-    ]  # fmt: skip
+    ]
     site.engine.all_statistics = [replace(sample_statistics("add_sub"), condition=ModelCondition.DEGRADED)]
     page.open()
     page.until(lambda: page.models() == ["add_sub", "later", "identity"])
@@ -271,12 +268,7 @@ def test_a_model_whose_execute_makes_no_progress_is_shown_so_with_its_figures_an
     site.engine.all_statistics = [
         replace(sample_statistics("add_sub"), condition=ModelCondition.STALLED, stalled=stalled)
     ]
-    site.engine.statuses = [
-        InstanceStatus(
-            model="add_sub", version="1", name="add_sub_0", pid=7, restarts={}, input_byte_size=0, borrowed_outputs=0,
-            stalled_seconds=121.0,
-        )
-    ]  # fmt: skip
+    site.engine.statuses = [sample_instance("add_sub", stalled_seconds=121.0)]
     page.open()
     page.until(lambda: "no progress" in page.row("add_sub"))
     assert "4" in page.row("add_sub").split()
@@ -332,12 +324,7 @@ def crash(site, restarts=0, failed=0, rejected=0, reasons=None):
         ),
         *site.engine.all_statistics[1:],
     ]
-    site.engine.statuses = [
-        InstanceStatus(
-            model="add_sub", version="1", name="add_sub_0", pid=7, restarts={"exit 1": restarts}, input_byte_size=0,
-            borrowed_outputs=0,
-        )
-    ]  # fmt: skip
+    site.engine.statuses = [sample_instance("add_sub", restarts={"exit 1": restarts})]
 
 
 @pytest.mark.parametrize(
@@ -757,12 +744,8 @@ def test_a_document_has_the_steps_and_calls_between_models(site):
     }
     site.engine.calls = {("identity", "later"): 3}
     steps, calls = json.loads(get(site, "/ui/data/graph")[1])["edges"]
-    assert (steps["from"], steps["to"], steps["kind"], steps["inputs"]) == (
-        "add_sub",
-        "identity",
-        "step",
-        {"INPUT0": "X"},
-    )
+    described = {key: steps[key] for key in ("from", "to", "kind", "inputs")}
+    assert described == {"from": "add_sub", "to": "identity", "kind": "step", "inputs": {"INPUT0": "X"}}
     assert calls == {"from": "identity", "to": "later", "kind": "call", "count": 3}
 
 

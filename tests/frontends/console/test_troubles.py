@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from fakes.engine import sample_statistics
+from fakes.engine import sample_instance, sample_statistics
 
 import naiad
 from naiad.frontends.console.troubles import RecentTroubles, Troubles, read_troubles
-from naiad.protocol.metadata import Duration, InstanceStatus, ModelCondition
+from naiad.protocol.metadata import Duration, ModelCondition
 
 KEY = ("", "m", "1")
 NONE = Troubles()
@@ -60,12 +60,7 @@ def test_failures_are_those_that_clients_did_not_cause():
         failures={"CANCELED": 4, "BACKEND": 5},
         refusals={"invalid": 3, "queue_full": 2, "fatal": 1},
     )
-    instances = [
-        InstanceStatus(
-            model="m", version="1", name=name, pid=1, restarts=restarts, input_byte_size=0, borrowed_outputs=0
-        )
-        for name, restarts in (("m_0", {"exit 1": 2, "SIGKILL": 1}), ("m_1", {}))
-    ]
+    instances = [sample_instance("m", restarts={"exit 1": 2, "SIGKILL": 1}), sample_instance("m", "m_1")]
     assert read_troubles([statistics], instances) == {KEY: counted(restarts=3, failed=7, rejected=3)}
 
 

@@ -17,6 +17,7 @@ from naiad.frontends.http1.messages import response
 from naiad.frontends.http1.request_reader import READ_SIZE, RequestLimits
 
 REQUEST = b"GET /%b HTTP/1.1\r\nHost: h\r\n\r\n"
+POST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: %b\r\n\r\n"
 GRACE = 5.0
 
 
@@ -63,6 +64,11 @@ class Client:
             exchange.respond(response(200, []))
 
 
+@pytest.fixture
+def run_coroutine():
+    return Clock().run
+
+
 @pytest.mark.parametrize(
     ("sent", "later", "ended", "how", "is_told"),
     [
@@ -71,39 +77,29 @@ class Client:
         (b"\r\n", [], 1.0, "close", False),
         (b"GET / HT", [], 1.0, "close", False),
         (REQUEST % b"now" + b"GET / HT", [], 1.0, "close", False),
-        (b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\nx", [], 1.0, "close", False),
+        (POST % b"9" + b"x", [], 1.0, "close", False),
         (b"GET / HT", [(0.9, b"TP/1.1\r\n"), (0.95, b"Host: h\r\n\r\n")], 2.95, "close", True),
         (b"", [(0.1, REQUEST % b"now")], 2.1, "close", True),
         (REQUEST % b"later", [(3.0, None)], 5.0, "close", True),
         (REQUEST % b"later", [], GRACE, "abort", False),
-        (
-            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n\r\n",
-            [(n / 2, b"x") for n in range(1, 20)],
-            GRACE,
-            "abort",
-            False,
-        ),
+        (POST % b"999", [(n / 2, b"x") for n in range(1, 20)], GRACE, "abort", False),
     ],
 )
-def test_a_connection_is_kept_while_a_response_is_due_or_a_request_arrives(sent, later, ended, how, is_told):
+async def test_a_connection_is_kept_while_a_response_is_due_or_a_request_arrives(sent, later, ended, how, is_told):
     """An idle one is closed after a moment: its client may just have sent a request."""
-
-    async def check() -> None:
-        loop = asyncio.get_running_loop()
-        listener = HttpListener(lambda _: None, address="127.0.0.1", port=0, advice="")
-        client = Client(listener)
-        client.send(sent)
-        stopping = asyncio.ensure_future(listener.stop(GRACE))
-        began = loop.time()
-        for when, data in later:
-            await asyncio.sleep(began + when - loop.time())
-            if client.ended is not None:
-                break
-            client.waiting.pop().respond(response(200, [])) if data is None else client.send(data)
-        await stopping
-        assert client.ended == pytest.approx(ended, abs=0.03)
-        assert client.transport.ends[-1] == how
-        assert (b"\r\nConnection: close\r\n" in client.transport.written) is is_told
-        assert listener.connection_count == 0
-
-    Clock().run(check())
+    loop = asyncio.get_running_loop()
+    listener = HttpListener(lambda _: None, address="127.0.0.1", port=0, advice="")
+    client = Client(listener)
+    client.send(sent)
+    stopping = asyncio.ensure_future(listener.stop(GRACE))
+    began = loop.time()
+    for when, data in later:
+        await asyncio.sleep(began + when - loop.time())
+        if client.ended is not None:
+            break
+        client.waiting.pop().respond(response(200, [])) if data is None else client.send(data)
+    await stopping
+    assert client.ended == pytest.approx(ended, abs=0.03)
+    assert client.transport.ends[-1] == how
+    assert (b"\r\nConnection: close\r\n" in client.transport.written) is is_told
+    assert listener.connection_count == 0

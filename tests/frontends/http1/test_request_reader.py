@@ -195,21 +195,26 @@ def test_malformed_bytes_are_rejected_at_most_once_and_nothing_is_read_behind_th
 
 
 def test_a_head_seen_before_is_not_parsed_again(monkeypatch):
-    recorder = Recorder()
-    recorder.feed(KINDS[2])
+    recorder = read_whole([KINDS[2]])
     monkeypatch.setattr("naiad.frontends.http1.heads._HeadBuilder", None)
     recorder.feed(KINDS[2])
 
     assert len(recorder.requests) == 2
 
 
-def test_a_long_body_is_read_into_the_reserved_memory():
+def reservations():
+    """Memory that was reserved, and what reserves it."""
     reserved = []
 
     def reserve(head):
         reserved.append(bytearray(head.body_size))
         return memoryview(reserved[-1])
 
+    return reserved, reserve
+
+
+def test_a_long_body_is_read_into_the_reserved_memory():
+    reserved, reserve = reservations()
     recorder = Recorder(reserve_input=reserve)
     for _ in range(3):
         recorder.feed(KINDS[6])
@@ -219,8 +224,7 @@ def test_a_long_body_is_read_into_the_reserved_memory():
 
 
 def test_after_a_long_body_the_next_read_ends_where_the_tensors_of_such_a_request_begin():
-    recorder = Recorder()
-    recorder.feed(KINDS[6])
+    recorder = read_whole([KINDS[6]])
 
     assert len(recorder.reader.get_buffer(-1)) == len(KINDS[6]) - len(LONG) + 100
 
@@ -246,8 +250,7 @@ def test_a_long_body_is_read_a_part_in_each_turn_however_much_has_arrived():
 
 
 def test_a_released_buffer_is_used_for_the_next_long_body_of_its_size():
-    recorder = Recorder()
-    recorder.feed(KINDS[6])
+    recorder = read_whole([KINDS[6]])
     first = recorder.bodies[0].obj
     recorder.feed(KINDS[6])
     assert recorder.bodies[1].obj is not first, "the first request may still need it"
@@ -261,29 +264,24 @@ def test_a_released_buffer_is_used_for_the_next_long_body_of_its_size():
     assert recorder.requests[-1].body == LONG
 
 
+HOST = b"POST / HTTP/1.1\r\nHost: h\r\n"
+LENGTH = b"Content-Length: %d\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     ("data", "status", "message"),
     [
-        (
-            b"GET / HTTP/1.1\r\nHost: h\r\nX: " + b"x" * 20_000,
-            431,
-            "request line and headers exceed the limit of 16384 bytes",
-        ),
-        (
-            b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1048577\r\n\r\n",
-            413,
-            "request body of 1048577 bytes exceeds the limit of 1048576 bytes",
-        ),
+        (HOST + b"X: " + b"x" * 20_000, 431, "request line and headers exceed the limit of 16384 bytes"),
+        (HOST + LENGTH % 1048577, 413, "request body of 1048577 bytes exceeds the limit of 1048576 bytes"),
         (chunked("/", bytes(1 << 20) + b"1", 100_000), 413, "request body exceeds the limit of 1048576 bytes"),
         (b"\x16\x03\x01\x02\x00\x01", 400, "malformed HTTP request: "),
         (b"GET / HTTP/1.1\n\n", 400, "malformed HTTP request: "),
-        (b"GET / HTTP/1.1\r\nHost: h\r\nContent-Length: -1\r\n\r\n", 400, "malformed HTTP request: "),
+        (HOST + LENGTH % -1, 400, "malformed HTTP request: "),
     ],
     ids=["endless header", "long body", "endless chunks", "TLS", "line feeds alone", "negative length"],
 )
 def test_a_malformed_request_is_rejected_with_its_reason(data, status, message):
-    recorder = Recorder()
-    recorder.feed(data)
+    recorder = read_whole([data])
 
     [(given_status, given_message)] = recorder.rejected
     assert given_status == status
@@ -311,12 +309,7 @@ def test_an_announced_body_allocates_nothing():
 
 def test_a_body_moves_to_reserved_memory_when_an_eighth_of_it_has_arrived():
     body = bytes(range(256)) * 8192
-    reserved = []
-
-    def reserve(head):
-        reserved.append(bytearray(head.body_size))
-        return memoryview(reserved[-1])
-
+    reserved, reserve = reservations()
     recorder = Recorder(reserve_input=reserve, limits=RequestLimits())
     recorder.feed(head_of(len(body)) + body[: len(body) // 16])
     assert not reserved
@@ -371,15 +364,11 @@ def test_a_body_longer_than_the_budget_is_rejected_at_once():
     recorder = Recorder(memory=RequestMemory(limit=400_000))
     recorder.feed(head_of(400_001))
 
-    assert recorder.rejected == [
-        (
-            413,
-            (
-                "request body of 400001 bytes exceeds the 400000 bytes that all requests in flight may use together; "
-                "send smaller requests, or set --memory-limit-requests"
-            ),
-        )
-    ]
+    text = (
+        "request body of 400001 bytes exceeds the 400000 bytes that all requests in flight may use together; "
+        "send smaller requests, or set --memory-limit-requests"
+    )
+    assert recorder.rejected == [(413, text)]
 
 
 def test_a_stopped_body_continues_when_a_request_is_answered():
@@ -403,8 +392,7 @@ def test_a_stopped_body_continues_when_a_request_is_answered():
 
 def test_chunks_are_joined_as_they_arrive():
     body = bytes(range(256)) * 1000
-    recorder = Recorder()
-    recorder.feed(chunked("/", body, 2)[:-5])
+    recorder = read_whole([chunked("/", body, 2)[:-5]])
     assert len(recorder.reader._chunks) < 20_000
     recorder.feed(b"0\r\n\r\n")
 
@@ -558,8 +546,7 @@ def test_a_trailer_replaces_no_header():
     "begin", [TRAILED + b"X-Long: ", TRAILED[: -len(b"0\r\n")] + b"2;name="], ids=["trailer", "chunk extension"]
 )
 def test_a_trailer_or_chunk_extension_without_end_is_refused(begin):
-    recorder = Recorder()
-    recorder.feed(begin)
+    recorder = read_whole([begin])
     sent = 0
     while not recorder.rejected and sent < 1 << 20:
         recorder.feed(b"x" * 8192)
@@ -595,16 +582,14 @@ def counted_head(limit: int) -> bytes:
 
 @pytest.mark.parametrize(("more", "is_rejected"), [(0, False), (1, True)])
 def test_a_head_may_have_as_many_bytes_as_the_limit(more, is_rejected):
-    recorder = Recorder()
-    recorder.feed(counted_head(LIMITS.header_bytes + more))
+    recorder = read_whole([counted_head(LIMITS.header_bytes + more)])
     assert [status for status, _ in recorder.rejected] == ([431] if is_rejected else [])
     assert len(recorder.requests) == (not is_rejected)
 
 
 def test_a_header_without_end_is_rejected_behind_empty_lines_too():
     """They bring it to the parser, which reports no header that is not complete."""
-    recorder = Recorder()
-    recorder.feed(b"\n\nGET / HTTP/1.1\r\nX: ")
+    recorder = read_whole([b"\n\nGET / HTTP/1.1\r\nX: "])
     assert recorder.reader.phase is Phase.HEADER
     received = recorder.reader.received
     recorder.feed(b"x" * 1000)
@@ -614,8 +599,7 @@ def test_a_header_without_end_is_rejected_behind_empty_lines_too():
 
 
 def test_empty_lines_alone_are_no_request():
-    recorder = Recorder()
-    recorder.feed(b"\n\n\n")
+    recorder = read_whole([b"\n\n\n"])
     assert recorder.rejected == []
     assert recorder.requests == []
     recorder.feed(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -623,8 +607,7 @@ def test_empty_lines_alone_are_no_request():
 
 
 def test_a_rejected_connection_expects_nothing():
-    recorder = Recorder()
-    recorder.feed(b"GET / HTTP/1.1\r\nX: ")
+    recorder = read_whole([b"GET / HTTP/1.1\r\nX: "])
     assert recorder.reader.phase is Phase.HEADER
     recorder.feed(b"x" * LIMITS.header_bytes)
     assert [status for status, _ in recorder.rejected] == [431]
@@ -632,8 +615,7 @@ def test_a_rejected_connection_expects_nothing():
 
 
 def test_reading_on_is_reported_once():
-    recorder = Recorder()
-    recorder.feed(plain("/long", LONG)[:-10])
+    recorder = read_whole([plain("/long", LONG)[:-10]])
     assert recorder.reader.phase is Phase.BODY
     recorder.reader._stop_receiving()  # as where the budget has no room
     recorder.reader._stop_receiving()

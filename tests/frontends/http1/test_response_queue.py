@@ -35,6 +35,10 @@ class Connection:
     def submit(self, path: str, body=b"", *, method="GET", keep_alive=True, can_chunk=True) -> None:
         self.queue.submit(Head(method, path.encode(), {}, len(body), keep_alive, can_chunk), body)
 
+    def submit_all(self, *paths: str) -> None:
+        for path in paths:
+            self.submit(path)
+
     def respond(self) -> None:
         self.queue.respond(response(200, [self.queue.request.path], b""))
 
@@ -66,8 +70,7 @@ def connection(monkeypatch) -> Connection:
 
 
 def test_requests_are_handled_one_at_a_time_and_in_order(connection):
-    for path in ("/later-1", "/now-2", "/later-3", "/now-4"):
-        connection.submit(path)
+    connection.submit_all("/later-1", "/now-2", "/later-3", "/now-4")
     assert connection.handled == [b"/later-1"]
     connection.respond()
     assert connection.handled == [b"/later-1", b"/now-2", b"/later-3"]
@@ -94,8 +97,7 @@ def respond_at_length(connection: Connection) -> bytes:
 
 
 def test_a_long_response_is_written_a_part_in_each_turn_and_the_next_request_waits_for_its_end(connection):
-    connection.submit("/later")
-    connection.submit("/now")
+    connection.submit_all("/later", "/now")
     whole = respond_at_length(connection)
     turns = 0
     while connection.handled == [b"/later"]:
@@ -150,9 +152,7 @@ def test_the_rest_of_a_long_response_is_dropped_with_the_connection(connection):
 
 
 def test_thousands_of_queued_requests_need_no_deeper_stack(connection):
-    connection.submit("/later")
-    for _ in range(5000):
-        connection.submit("/now")
+    connection.submit_all("/later", *["/now"] * 5000)
     connection.respond()
     while not connection.queue.is_idle:  # the share of a turn is used up several times
         connection.queue.handle_queued()
@@ -161,9 +161,7 @@ def test_thousands_of_queued_requests_need_no_deeper_stack(connection):
 
 
 def test_no_more_requests_are_read_while_many_are_queued(connection):
-    connection.submit("/later")
-    for _ in range(15):
-        connection.submit("/later")
+    connection.submit_all(*["/later"] * 16)
     assert connection.is_read
     connection.submit("/later")
     assert not connection.is_read
@@ -178,8 +176,7 @@ def test_no_more_requests_are_read_while_many_are_queued(connection):
 
 def test_no_request_is_handled_while_the_client_does_not_read(connection):
     connection.queue.pause_writing()
-    connection.submit("/now-1")
-    connection.submit("/now-2")
+    connection.submit_all("/now-1", "/now-2")
     assert connection.queue.is_blocked
     assert connection.handled == []
     connection.queue.resume_writing()
@@ -261,8 +258,7 @@ def test_a_rejection_is_written_when_no_response_is_due(connection):
 
 
 def test_a_rejection_waits_for_the_responses_that_are_due(connection):
-    connection.submit("/later-1")
-    connection.submit("/later-2")
+    connection.submit_all("/later-1", "/later-2")
     connection.queue.reject(400, "malformed")
     connection.submit("/now")
     connection.respond()
@@ -283,8 +279,7 @@ def test_a_rejection_does_not_overtake_requests_that_wait_for_the_client_to_read
 
 
 def test_a_handler_that_fails_is_an_internal_error_and_the_connection_continues(connection, caplog):
-    connection.submit("/fails")
-    connection.submit("/now")
+    connection.submit_all("/fails", "/now")
 
     assert connection.transport.written.startswith(b"HTTP/1.1 500 ")
     assert connection.handled == [b"/fails", b"/now"]
@@ -292,8 +287,7 @@ def test_a_handler_that_fails_is_an_internal_error_and_the_connection_continues(
 
 
 def test_closing_when_idle_waits_for_the_current_response_only(connection):
-    connection.submit("/later")
-    connection.submit("/now")
+    connection.submit_all("/later", "/now")
     connection.queue.close_when_idle()
     assert not connection.transport.is_closed
     connection.respond()
@@ -311,8 +305,7 @@ def test_the_buffer_of_a_body_is_released_with_its_response(connection):
 
 
 def test_continue_comes_after_the_responses_that_are_due(connection):
-    connection.submit("/first")
-    connection.submit("/second")
+    connection.submit_all("/first", "/second")
     connection.queue.write_continue()
     assert connection.transport.written == b""
 
@@ -415,8 +408,7 @@ def test_what_an_answered_request_submitted_is_not_cancelled_with_the_next(conne
 
 
 def test_a_connection_that_drains_tells_its_client_with_the_last_response_that_is_due(connection):
-    connection.submit("/later-1")
-    connection.submit("/later-2")
+    connection.submit_all("/later-1", "/later-2")
     connection.queue.begin_drain()
     connection.respond()
     assert b"Connection: close" not in connection.transport.written

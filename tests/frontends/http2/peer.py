@@ -19,6 +19,14 @@ REQUEST = (
 )
 
 
+def to(path: str) -> tuple[tuple[str, str], ...]:
+    """The fields of a request for *path*."""
+    return tuple((name, path if name == ":path" else value) for name, value in REQUEST)
+
+
+HOLD, FLOW = to("/hold"), to("/flow")
+
+
 class Frame(NamedTuple):
     kind: int
     flags: int
@@ -94,6 +102,17 @@ class Peer:
         payload = self.until(frames.GOAWAY).payload
         last, code = struct.unpack(">LL", payload[:8])
         return GoAway(last, frames.ErrorCode(code), payload[8:].decode())
+
+    def calmed(self) -> str:
+        """The text of the GOAWAY that ends the connection of a client which costs too much."""
+        away = self.go_away()
+        assert away.code == frames.ErrorCode.ENHANCE_YOUR_CALM
+        return away.text
+
+    def reset(self) -> tuple[int, int]:
+        """Stream and code of the next RST_STREAM."""
+        frame = self.until(frames.RST_STREAM)
+        return frame.stream, frame.number
 
     def is_closed(self) -> bool:
         """Whether the connection ends; frames before its end are skipped."""

@@ -11,12 +11,12 @@ from naiad.frontends.http2.limits import Http2Limits
 LIMITS = Http2Limits(overhead_seconds=0.001, overhead_share=0.1)
 
 
-def account(now=10.0):
-    return FloodAccount(LIMITS, now)
+@pytest.fixture
+def made():
+    return FloodAccount(LIMITS, 10.0)
 
 
-def test_an_account_holds_a_burst_and_is_then_empty():
-    made = account()
+def test_an_account_holds_a_burst_and_is_then_empty(made):
     assert made.charge(Flood.PING, 400)
     assert made.charge(Flood.RESET, 600)
     assert not made.charge(Flood.PING, 300)
@@ -28,8 +28,7 @@ def test_an_account_holds_a_burst_and_is_then_empty():
     )
 
 
-def test_time_refills_an_account_up_to_its_burst():
-    made = account()
+def test_time_refills_an_account_up_to_its_burst(made):
     made.charge(Flood.PING, 1500)
     made.settle(10.006, 0)  # a tenth of 6 ms
     assert made.charge(Flood.PING, 100)
@@ -39,8 +38,7 @@ def test_time_refills_an_account_up_to_its_burst():
     assert not made.charge(Flood.PING, 1)
 
 
-def test_time_in_which_the_connection_was_behind_refills_nothing():
-    made = account()
+def test_time_in_which_the_connection_was_behind_refills_nothing(made):
     made.charge(Flood.PING, 1200)
     made.hold(10.0)
     with pytest.raises(Http2ConnectionError):
@@ -51,8 +49,7 @@ def test_time_in_which_the_connection_was_behind_refills_nothing():
     made.settle(20.003, 0)
 
 
-def test_each_answer_counts_once():
-    made = account()
+def test_each_answer_counts_once(made):
     made.charge(Flood.PING, 1000 + 2 * ANSWER_EARNS)
     made.settle(10.0, 2)
     assert not made.charge(Flood.PING, 1)
@@ -61,8 +58,7 @@ def test_each_answer_counts_once():
     made.settle(10.0, 3)
 
 
-def test_what_fields_cost_is_refunded_in_part():
-    made = account()
+def test_what_fields_cost_is_refunded_in_part(made):
     made.charge(Flood.FIELDS, 900)
     made.refund(900)
     assert made.charge(Flood.FIELDS, 1000)
@@ -72,8 +68,7 @@ def test_what_fields_cost_is_refunded_in_part():
         made.settle(10.0, 0)
 
 
-def test_the_greatest_flood_since_the_account_was_well_filled_is_named():
-    made = account()
+def test_the_greatest_flood_since_the_account_was_well_filled_is_named(made):
     made.charge(Flood.RESET, 1100)
     made.settle(20.0, 0)
     made.charge(Flood.WINDOW_UPDATE, 600)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from frontends.http2.peer import REQUEST
+from frontends.http2.peer import FLOW, HOLD
 
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import Setting
 from naiad.frontends.http2.limits import Http2Limits
-
-FLOW = tuple((name, "/flow" if name == ":path" else value) for name, value in REQUEST)
-HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
 
 
 def preface(**settings):
@@ -28,8 +25,7 @@ def content(peer, stream, size):
 
 def test_content_waits_for_the_window_of_its_stream(server, connect):
     peer = connect(server, preface=preface(initial_window_size=10))
-    peer.request(1)
-    peer.data(1, b"0123456789abcdefghijklmno", ends=True)
+    peer.call(1, b"0123456789abcdefghijklmno")
     assert content(peer, 1, 10) == b"0123456789"
     assert peer.is_alive()
     peer.send(frames.window_update(1, 3))
@@ -42,8 +38,7 @@ def test_content_waits_for_the_window_of_its_stream(server, connect):
 def test_content_waits_for_the_window_of_the_connection(server, connect):
     peer = connect(server, preface=preface(initial_window_size=1 << 20, max_frame_size=1 << 20))
     sent = bytes(range(256)) * 400  # more than the 65,535 bytes of a new connection
-    peer.request(1)
-    peer.data(1, sent, ends=True)
+    peer.call(1, sent)
     assert content(peer, 1, 65535) == sent[:65535]
     assert peer.is_alive()
     peer.send(frames.window_update(0, 1 << 20))
@@ -53,8 +48,7 @@ def test_content_waits_for_the_window_of_the_connection(server, connect):
 def test_settings_are_acknowledged_before_their_windows_are_used(server, connect):
     """Clients apply new windows with the acknowledgement, and end a connection that uses them earlier."""
     peer = connect(server, preface=preface(initial_window_size=0))
-    peer.request(1)
-    peer.data(1, b"x" * 30, ends=True)
+    peer.call(1, b"x" * 30)
     assert peer.is_alive()
     peer.send(frames.settings([(Setting.INITIAL_WINDOW_SIZE, 100)]))
     assert [peer.read().kind for _ in range(2)] == [frames.SETTINGS, frames.DATA]
@@ -62,8 +56,7 @@ def test_settings_are_acknowledged_before_their_windows_are_used(server, connect
 
 def test_frames_are_no_longer_than_the_peer_accepts(server, connect):
     peer = connect(server)
-    peer.request(1)
-    peer.data(1, b"x" * 40_000, ends=True)
+    peer.call(1, b"x" * 40_000)
     sizes = []
     while sum(sizes) < 40_000:
         sizes.append(len(peer.until(frames.DATA).payload))

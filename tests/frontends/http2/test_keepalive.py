@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from frontends.http2.peer import REQUEST
+from frontends.http2.peer import HOLD
 
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import ErrorCode
-
-HOLD = tuple((name, "/hold" if name == ":path" else value) for name, value in REQUEST)
 
 
 def test_a_graceful_shutdown_of_an_idle_connection_closes_it_at_once(server, peer):

@@ -14,6 +14,7 @@ import pytest
 import tritonclient.grpc as triton
 from fakes.engine import FakeEngine
 from frontends.http2.peer import REQUEST, Peer
+from support.client_inputs import input_of
 from tritonclient.utils import InferenceServerException
 
 from naiad.core.errors import OptionError
@@ -27,8 +28,7 @@ from naiad.frontends.kserve_grpc.frontend import GrpcFrontend
 
 
 def infer_later(client, model="held", size=1) -> Future:
-    tensor = triton.InferInput("INPUT0", [size], "FP32")
-    tensor.set_data_from_numpy(np.zeros(size, np.float32))
+    tensor = input_of(triton, "INPUT0", np.zeros(size, np.float32))
     future: Future = Future()
 
     def done(result, error):
@@ -131,8 +131,7 @@ def test_stop_cancels_requests_after_the_grace(served, client):
 def test_stop_ends_idle_streams_at_once(served, client):
     received: Future = Future()
     client.start_stream(lambda result, error: received.set_result(error))
-    tensor = triton.InferInput("IN", [1], "INT32")
-    tensor.set_data_from_numpy(np.zeros(1, np.int32))
+    tensor = input_of(triton, "IN", np.zeros(1, np.int32))
     client.async_stream_infer("repeat", [tensor])
     served.loop.until(lambda: served.engine.requests)
 
@@ -165,8 +164,7 @@ def received_bytes(served, serve_bytes=1_000_000) -> int:
     port = relay_server.sockets[0].getsockname()[1]
     with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
         array = np.zeros(serve_bytes // 4, np.float32)
-        tensor = triton.InferInput("INPUT0", array.shape, "FP32")
-        tensor.set_data_from_numpy(array)
+        tensor = input_of(triton, "INPUT0", array)
         assert client.infer("identity", [tensor]).as_numpy("OUTPUT0").nbytes == serve_bytes
 
     async def close():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
+from support.client_inputs import input_of
 from support.waiting import until
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
@@ -236,8 +237,7 @@ def test_concurrent_calls_of_the_asyncio_client_get_their_own_responses(served):
 
             async def one(number):
                 array = np.array([number], np.float32)
-                tensor = triton_aio.InferInput("INPUT0", [1], "FP32")
-                tensor.set_data_from_numpy(array)
+                tensor = input_of(triton_aio, "INPUT0", array)
                 result = await client.infer("later", [tensor], request_id=str(number))
                 return result.get_response().id, result.as_numpy("OUTPUT0").tolist()
 

@@ -7,6 +7,7 @@ import weakref
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from support.client_inputs import input_of
 
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
@@ -29,9 +30,7 @@ def borrowed(served):
 
 
 def one_input():
-    tensor = triton.InferInput("INPUT0", [1], "FP32")
-    tensor.set_data_from_numpy(np.zeros(1, np.float32))
-    return [tensor]
+    return [input_of(triton, "INPUT0", np.zeros(1, np.float32))]
 
 
 def test_a_plain_response_releases_its_tensors(client, served, borrowed):

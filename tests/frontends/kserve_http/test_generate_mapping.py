@@ -113,6 +113,8 @@ _COUNT = "Unable to parse 'data': Shape does not match true shape of 'data' fiel
 _OBJECT = "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object"
 _ID = "Unable to parse 'id': attempt to access JSON non-string as string"
 _KIND = "has invalid type. It should be either 'int', 'bool', or 'string'."
+_NESTED = "Converting keyword: 'parameters':"
+_TWICE = "input 'LONG' already exists in request"
 _FP16 = "data via JSON is not supported. Please use the binary data format for input"
 
 
@@ -138,27 +140,11 @@ def _unfit(name: str) -> str:
         *(({"id": bad, "LONG": 1}, Code.INTERNAL, _ID) for bad in (5, None, ["a"])),
         *(({"x": bad}, Code.INVALID_ARG, f"parameter 'x' {_KIND}") for bad in (None, [1], {"y": 1})),
         *(({"parameters": bad}, Code.INTERNAL, _OBJECT) for bad in (5, [1], None, "x")),
-        (
-            {"parameters": {"x": [1]}},
-            Code.INVALID_ARG,
-            f"Converting keyword: 'parameters': parameter 'x' {_KIND}",
-        ),
-        (
-            {"parameters": {"parameters": {}}},
-            Code.INVALID_ARG,
-            f"Converting keyword: 'parameters': parameter 'parameters' {_KIND}",
-        ),
-        ({"parameters": {"LONG": "x"}}, Code.INTERNAL, f"Converting keyword: 'parameters': {_SIGNED}"),
-        (
-            {"LONG": 1, "parameters": {"LONG": 2}},
-            Code.INVALID_ARG,
-            "Converting keyword: 'parameters': [request id: <id_unknown>] input 'LONG' already exists in request",
-        ),
-        (
-            {"parameters": {"LONG": 2}, "LONG": 1, "id": "seven"},
-            Code.INVALID_ARG,
-            "[request id: seven] input 'LONG' already exists in request",
-        ),
+        ({"parameters": {"x": [1]}}, Code.INVALID_ARG, f"{_NESTED} parameter 'x' {_KIND}"),
+        ({"parameters": {"parameters": {}}}, Code.INVALID_ARG, f"{_NESTED} parameter 'parameters' {_KIND}"),
+        ({"parameters": {"LONG": "x"}}, Code.INTERNAL, f"{_NESTED} {_SIGNED}"),
+        ({"LONG": 1, "parameters": {"LONG": 2}}, Code.INVALID_ARG, f"{_NESTED} [request id: <id_unknown>] {_TWICE}"),
+        ({"parameters": {"LONG": 2}, "LONG": 1, "id": "seven"}, Code.INVALID_ARG, f"[request id: seven] {_TWICE}"),
         *((bad, Code.INTERNAL, "attempt to get members for non-object") for bad in (b"[1]", b'"x"', b"5", b"null")),
     ],
     ids=str,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from fakes.engine import sample_instance
 
 from naiad.core.errors import GuestExitedError
 from naiad.engine.serving.instance import exit_label
 from naiad.environments.store.entries import entry_sizes
 from naiad.frontends.metrics.families import render
 from naiad.frontends.metrics.naiad_families import guest_families, store_families
-from naiad.protocol.metadata import InstanceStatus
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,7 @@ def test_the_size_of_a_store_is_read_from_the_records_of_its_entries(tmp_path):
 
 
 def test_an_exited_guest_has_no_memory_and_is_not_alive():
-    gone = InstanceStatus(
-        model="m", version="1", name="m_0", pid=0, restarts={"exit 1": 2}, input_byte_size=0, borrowed_outputs=0
-    )
-    text = render(guest_families([gone])).decode()
+    text = render(guest_families([sample_instance("m", pid=0, restarts={"exit 1": 2})])).decode()
     assert 'naiad_guests_alive{model="m",version="1"} 0\n' in text
     assert 'naiad_guest_restarts_total{instance="m_0",model="m",reason="exit 1",version="1"} 2\n' in text
     assert "naiad_guest_memory_bytes" not in text

@@ -40,15 +40,14 @@ CHOSEN = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("chosen")
-    models = folder / "models"
+def server(work):
+    models = work / "models"
     write_model(models, "plain")
     write_model(models, "errs", ERRS)
     write_model(models, "cached", config="response_cache { enable: true }\n")
     write_model(models, "decoupled", DECOUPLED, config=DECOUPLES)
     write_model(models, "buckets", DECOUPLED, config=DECOUPLES + OWN_BUCKETS)
-    with ServerProcess(models, *CHOSEN, "--cache-config=local,size=100000", work=folder) as running:
+    with ServerProcess(models, *CHOSEN, "--cache-config=local,size=100000", work=work) as running:
         yield running
 
 
