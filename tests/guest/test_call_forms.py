@@ -10,6 +10,8 @@ import pytest
 from naiad_stub.template_rules import CallSyntax, TemplateRules
 
 Calls = list[dict[str, Any]]
+NAME, ARGUMENTS = '{"name": "', '", "arguments": '
+TAG, TAGGED_END = f"<tool_call>\n{NAME}", "}\n</tool_call>"
 
 
 def rendering(write: Callable[[Calls], str]) -> TemplateRules:
@@ -35,27 +37,23 @@ def llama(calls: Calls) -> str:
     return written(calls, '{"name": "', '", "parameters": ', "}")
 
 
+def xml(calls: Calls) -> str:
+    return written(calls, "<function=", ">", "</function>").replace("{", "{\n").replace("}", "\n}")
+
+
 @pytest.mark.parametrize(
     ("write", "form"),
     [
         (
-            lambda calls: written(calls, '\n<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>"),
-            CallSyntax(
-                '<tool_call>\n{"name": "',
-                '", "arguments": ',
-                '}\n</tool_call>\n<tool_call>\n{"name": "',
-                "}\n</tool_call>",
-            ),
+            lambda calls: written(calls, f"\n{TAG}", ARGUMENTS, TAGGED_END),
+            CallSyntax(TAG, ARGUMENTS, f"{TAGGED_END}\n{TAG}", TAGGED_END),
         ),
         (
-            lambda calls: "[CALLS][" + written(calls, '{"name": "', '", "arguments": ', "}", ", ") + "]",
-            CallSyntax('[CALLS][{"name": "', '", "arguments": ', '}, {"name": "', "}]"),
+            lambda calls: f"[CALLS][{written(calls, NAME, ARGUMENTS, '}', ', ')}]",
+            CallSyntax(f"[CALLS][{NAME}", ARGUMENTS, "}, " + NAME, "}]"),
         ),
-        (llama, CallSyntax('{"name": "', '", "parameters": ', "", "}")),
-        (
-            lambda calls: written(calls, "<function=", ">", "</function>").replace("{", "{\n").replace("}", "\n}"),
-            CallSyntax("<function=", ">", "</function><function=", "</function>"),
-        ),
+        (llama, CallSyntax(NAME, '", "parameters": ', "", "}")),
+        (xml, CallSyntax("<function=", ">", "</function><function=", "</function>")),
         (lambda calls: "".join(f'{{"id": "{one["id"]}", "f": {llama([one])}}}' for one in calls), None),
         (lambda calls: "".join(f"<{one['function']['name']}><place>probe-place</place>" for one in calls), None),
         (lambda calls: "".join(f"{one['function']['arguments']} for {one['function']['name']}" for one in calls), None),

@@ -103,61 +103,50 @@ def texts_of(stub):
     return stub["texts_of"]
 
 
-def at(function, code):
-    """The line of a frame: that of *code*, a line of the model."""
-    line = [text.strip() for text in MODEL.splitlines()].index(code) + 1
-    return f"  /m/1/model.py({line}): {function}\n"
+def at(*frames):
+    """The lines of frames, each a function and *code*, a line of the model."""
+    lines = [text.strip() for text in MODEL.splitlines()]
+    return "".join(f"  /m/1/model.py({lines.index(code) + 1}): {function}\n" for function, code in frames)
+
+
+UNPRINTABLE = "Unprintable: <MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> (RuntimeError in __str__)"
 
 
 @pytest.mark.parametrize(
-    ("method", "expected"),
+    ("message", "frames"),
     [
         (
-            "nested",
-            "KeyError: 'k'\n\nAt:\n"
-            + at("deep", '{}["k"]')
-            + at("deep", "if n: return self.deep(n - 1)")
-            + at("nested", "self.deep(1)"),
+            "KeyError: 'k'",
+            [("deep", '{}["k"]'), ("deep", "if n: return self.deep(n - 1)"), ("nested", "self.deep(1)")],
         ),
-        ("api", "TritonModelException: Tensor name cannot be an empty string.\n\nAt:\n" + at("api", 'make("", [1])')),
-        (
-            "anonymous",
-            "ZeroDivisionError: division by zero\n\nAt:\n"
-            + at("<lambda>", "(lambda: 1 / 0)()")
-            + at("anonymous", "(lambda: 1 / 0)()"),
-        ),
-        ("empty", "ValueError: <EMPTY MESSAGE>\n\nAt:\n" + at("empty", "raise ValueError")),
-        ("leave", "SystemExit: 4\n\nAt:\n" + at("leave", "sys.exit(4)")),
-        ("own", "TritonModelException: mine\n\nAt:\n" + at("own", 'raise Custom("mine")')),
-        ("caused", "ValueError: second\n\nAt:\n" + at("caused", 'raise ValueError("second") from error')),
-        ("surrogate", "ValueError: \\udcff\n\nAt:\n" + at("surrogate", 'raise ValueError("\\udcff")')),
-        (
-            "unprintable",
-            "Unprintable: <MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> (RuntimeError in __str__)\n\nAt:\n"
-            + at("unprintable", "raise Unprintable"),
-        ),
+        ("TritonModelException: Tensor name cannot be an empty string.", [("api", 'make("", [1])')]),
+        ("ZeroDivisionError: division by zero", [(name, "(lambda: 1 / 0)()") for name in ("<lambda>", "anonymous")]),
+        ("ValueError: <EMPTY MESSAGE>", [("empty", "raise ValueError")]),
+        ("SystemExit: 4", [("leave", "sys.exit(4)")]),
+        ("TritonModelException: mine", [("own", 'raise Custom("mine")')]),
+        ("ValueError: second", [("caused", 'raise ValueError("second") from error')]),
+        ("ValueError: \\udcff", [("surrogate", 'raise ValueError("\udcff")')]),
+        (UNPRINTABLE, [("unprintable", "raise Unprintable")]),
         # The reference names the last line of `finally`, where the frame was left; this is where it happened.
-        ("protected", "KeyError: 'other'\n\nAt:\n" + at("protected", '{}["other"]')),
+        ("KeyError: 'other'", [("protected", '{}["other"]')]),
         # The reference loses the callers of generators and coroutines.
         (
-            "generator",
-            "ZeroDivisionError: division by zero\n\nAt:\n"
-            + at("<genexpr>", "list(1 / 0 for _ in [1])")
-            + at("generator", "list(1 / 0 for _ in [1])"),
+            "ZeroDivisionError: division by zero",
+            [(name, "list(1 / 0 for _ in [1])") for name in ("<genexpr>", "generator")],
         ),
     ],
 )
-def test_exceptions_have_the_texts_of_the_reference(texts_of, model, method, expected):
-    assert texts_of(getattr(model, method))[0] == expected
+def test_exceptions_have_the_texts_of_the_reference(texts_of, model, message, frames):
+    """The last frame is that of the method that is called."""
+    assert texts_of(getattr(model, frames[-1][0]))[0] == f"{message}\n\nAt:\n{at(*frames)}"
 
 
 def test_a_coroutines_callers_are_named(texts_of, model):
     text, _ = texts_of(model.run)
 
-    assert text.startswith(
-        "KeyError: 'inner'\n\nAt:\n" + at("inner", '{}["inner"]') + at("outer", "await self.inner()")
-    )
-    assert text.endswith(at("run", "asyncio.run(self.outer())"))
+    frames = at(("inner", '{}["inner"]'), ("outer", "await self.inner()"))
+    assert text.startswith(f"KeyError: 'inner'\n\nAt:\n{frames}")
+    assert text.endswith(at(("run", "asyncio.run(self.outer())")))
 
 
 def test_a_call_with_wrong_arguments_has_no_frames(texts_of, model):

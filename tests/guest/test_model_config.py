@@ -86,75 +86,45 @@ IN = "in auto-complete-config function for model 'm'"
 BOTH = "but the model configuration specifies"
 
 
+OTHER_TYPE = "unable to load model 'm', configuration expects datatype TYPE_INT8 for {} 'X', model provides TYPE_FP32"
+OTHER_DIMS = f"model 'm', tensor 'X': the model expects dims [4] {BOTH} dims [4, 4]"
+NOT_OPTIONAL = f"model 'm', tensor 'X': the model expects optional True {BOTH} optional False"
+MORE = f"{{}} {IN} contains property other than {{}}."
+LESS = f"configuration specified max_batch_size 8, but {IN} specified max_batch_size 4"
+COUPLED = "trying to change decoupled property in auto-complete-config for model 'm', which is already set to 'False'."
+POLICY = "model_transaction_policy"
+
+
 @pytest.mark.parametrize(
     ("fields", "method", "argument", "message"),
     [
-        (
-            {"max_batch_size": 8},
-            "set_max_batch_size",
-            4,
-            "configuration specified max_batch_size 8, but in auto-complete-config function for model 'm' specified max_batch_size 4",
+        ({"max_batch_size": 8}, "set_max_batch_size", 4, LESS),
+        ({}, "add_input", {**X, "more": 1}, MORE.format("input 'X'", "'name', 'data_type', 'dims' and 'optional'")),
+        ({}, "add_output", {**X, "optional": True}, MORE.format("output 'X'", "'name', 'data_type' and 'dims'")),
+        *(
+            row
+            for kind in ("input", "output")
+            for row in (
+                (
+                    {},
+                    f"add_{kind}",
+                    {"data_type": "TYPE_FP32", "dims": [1]},
+                    f"{kind} {IN} is missing 'name' property.",
+                ),
+                ({}, f"add_{kind}", {"name": "X", "dims": [1]}, f"{kind} 'X' {IN} is missing 'data_type' property."),
+                (
+                    {},
+                    f"add_{kind}",
+                    {"name": "X", "data_type": "TYPE_FP32"},
+                    f"{kind} 'X' {IN} is missing 'dims' property.",
+                ),
+                ({kind: [{**X, "data_type": "TYPE_INT8"}]}, f"add_{kind}", X, OTHER_TYPE.format(kind)),
+                ({kind: [{**X, "dims": [4, 4]}]}, f"add_{kind}", X, OTHER_DIMS),
+            )
         ),
-        (
-            {},
-            "add_input",
-            {**X, "more": 1},
-            f"input 'X' {IN} contains property other than 'name', 'data_type', 'dims' and 'optional'.",
-        ),
-        ({}, "add_input", {"data_type": "TYPE_FP32", "dims": [1]}, f"input {IN} is missing 'name' property."),
-        ({}, "add_input", {"name": "X", "dims": [1]}, f"input 'X' {IN} is missing 'data_type' property."),
-        ({}, "add_input", {"name": "X", "data_type": "TYPE_FP32"}, f"input 'X' {IN} is missing 'dims' property."),
-        (
-            {"input": [{**X, "data_type": "TYPE_INT8"}]},
-            "add_input",
-            X,
-            "unable to load model 'm', configuration expects datatype TYPE_INT8 for input 'X', model provides TYPE_FP32",
-        ),
-        (
-            {"input": [{**X, "dims": [4, 4]}]},
-            "add_input",
-            X,
-            f"model 'm', tensor 'X': the model expects dims [4] {BOTH} dims [4, 4]",
-        ),
-        (
-            {"input": [{**X, "optional": False}]},
-            "add_input",
-            {**X, "optional": True},
-            f"model 'm', tensor 'X': the model expects optional True {BOTH} optional False",
-        ),
-        (
-            {},
-            "add_output",
-            {**X, "optional": True},
-            f"output 'X' {IN} contains property other than 'name', 'data_type' and 'dims'.",
-        ),
-        ({}, "add_output", {"data_type": "TYPE_FP32", "dims": [1]}, f"output {IN} is missing 'name' property."),
-        ({}, "add_output", {"name": "X", "dims": [1]}, f"output 'X' {IN} is missing 'data_type' property."),
-        ({}, "add_output", {"name": "X", "data_type": "TYPE_FP32"}, f"output 'X' {IN} is missing 'dims' property."),
-        (
-            {"output": [{**X, "data_type": "TYPE_INT8"}]},
-            "add_output",
-            X,
-            "unable to load model 'm', configuration expects datatype TYPE_INT8 for output 'X', model provides TYPE_FP32",
-        ),
-        (
-            {"output": [{**X, "dims": [4, 4]}]},
-            "add_output",
-            X,
-            f"model 'm', tensor 'X': the model expects dims [4] {BOTH} dims [4, 4]",
-        ),
-        (
-            {},
-            "set_model_transaction_policy",
-            {"other": 1},
-            f"model transaction property {IN} contains property other than 'decoupled'.",
-        ),
-        (
-            {"model_transaction_policy": {"decoupled": False}},
-            "set_model_transaction_policy",
-            {"decoupled": True},
-            "trying to change decoupled property in auto-complete-config for model 'm', which is already set to 'False'.",
-        ),
+        ({"input": [{**X, "optional": False}]}, "add_input", {**X, "optional": True}, NOT_OPTIONAL),
+        ({}, f"set_{POLICY}", {"other": 1}, MORE.format("model transaction property", "'decoupled'")),
+        ({POLICY: {"decoupled": False}}, f"set_{POLICY}", {"decoupled": True}, COUPLED),
     ],
 )
 def test_contradictions_are_value_errors_in_the_references_words(fields, method, argument, message):

@@ -17,12 +17,8 @@ from naiad_stub.tensor import Tensor
 def test_an_empty_response_is_a_response():
     response = InferenceResponse()
 
-    assert (response.output_tensors(), response.has_error(), response.error(), response.parameters()) == (
-        [],
-        False,
-        None,
-        "{}",
-    )
+    assert (response.output_tensors(), response.has_error()) == ([], False)
+    assert (response.error(), response.parameters()) == (None, "{}")
 
 
 def test_outputs_error_and_parameters_come_back():
@@ -45,6 +41,10 @@ def test_a_response_keeps_its_own_list_of_outputs():
     assert len(response.output_tensors()) == 1
 
 
+KEYS, VALUES = "Expect parameters keys to have", "Expect parameters values to have"
+BITS = "Expect parameters values of type int to fit into 64 bits, found"
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
@@ -54,26 +54,10 @@ def test_a_response_keeps_its_own_list_of_outputs():
         ({"error": "text"}, TypeError, "error must be a TritonError, got str"),
         ({"error": ValueError()}, TypeError, "error must be a TritonError, got ValueError"),
         ({"parameters": [1]}, TritonModelException, "Expect dict, got <class 'list'>"),
-        (
-            {"parameters": {1: 1}},
-            TritonModelException,
-            "Expect parameters keys to have type str, found type <class 'int'>",
-        ),
-        (
-            {"parameters": {"a": 1.5}},
-            TritonModelException,
-            "Expect parameters values to have type bool/int/str, found type <class 'float'>",
-        ),
-        (
-            {"parameters": {"a": 1, "big": 1 << 64}},
-            TritonModelException,
-            "Expect parameters values of type int to fit into 64 bits, found 65 bits for 'big'",
-        ),
-        (
-            {"parameters": {"huge": -(10**5000)}},
-            TritonModelException,
-            "Expect parameters values of type int to fit into 64 bits, found 16610 bits for 'huge'",
-        ),
+        ({"parameters": {1: 1}}, TritonModelException, f"{KEYS} type str, found type <class 'int'>"),
+        ({"parameters": {"a": 1.5}}, TritonModelException, f"{VALUES} type bool/int/str, found type <class 'float'>"),
+        ({"parameters": {"a": 1, "big": 1 << 64}}, TritonModelException, f"{BITS} 65 bits for 'big'"),
+        ({"parameters": {"huge": -(10**5000)}}, TritonModelException, f"{BITS} 16610 bits for 'huge'"),
     ],
 )
 def test_arguments_are_checked(arguments, kind, message):

@@ -9,6 +9,7 @@ import pytest
 from naiad_stub import runtime
 from naiad_stub.exceptions import TritonModelException
 from naiad_stub.runtime import Runtime
+from support.threads import in_thread
 
 
 @pytest.fixture
@@ -60,12 +61,8 @@ def test_an_activated_runtime_comes_before_the_installed_one(installed):
 
 
 def test_a_thread_of_the_model_has_the_installed_runtime(installed):
-    found = []
     with runtime.activate(Runtime()):
-        thread = threading.Thread(target=lambda: found.append(runtime.current()))
-        thread.start()
-        thread.join()
-    assert found == [installed]
+        assert in_thread(runtime.current).result(60) is installed
 
 
 def test_a_coroutine_keeps_its_runtime_on_the_thread_of_a_loop(installed):

@@ -18,6 +18,7 @@ from naiad_stub.exchange import Batch, RequestRecord, ResponseWriter
 from naiad_stub.messages import CancelRequests, Credit, pack
 from naiad_stub.response import InferenceResponse
 from naiad_stub.sender import WINDOW_RESPONSES, HostSenders, InferenceResponseSender
+from support.threads import in_thread
 
 
 @pytest.fixture
@@ -37,18 +38,13 @@ def test_threads_that_answer_at_once_share_one_account(eager_threads):
     start = threading.Barrier(4)
     for key in range(300):
         record = RequestRecord(key, (), Batch(key, -1, None))
-        found: list[object] = []
 
-        def look(record: RequestRecord = record, found: list[object] = found) -> None:
+        def look(record: RequestRecord = record) -> object:
             start.wait()
-            found.append(senders.state_of(record))
+            return senders.state_of(record)
 
-        threads = [threading.Thread(target=look) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert {id(state) for state in found} == {id(record.sender_state)}
+        found = [in_thread(look) for _ in range(4)]
+        assert {id(each.result(60)) for each in found} == {id(record.sender_state)}
 
 
 class Line:
@@ -105,15 +101,14 @@ def test_a_thread_that_sends_takes_along_what_others_send_meanwhile(line: Line):
     line.shrink_buffer()
     long = "x" * (48 << 10)  # less than an error's text may have, more than the buffer
     busy, other, third = (line.sender(key) for key in (1, 2, 3))
-    sending = threading.Thread(target=busy.send, args=(saying(long),))
-    sending.start()
+    sending = in_thread(busy.send, saying(long))
     assert select.select([line.host], [], [], 20)[0], "it sends, and cannot go on before the host reads"
     for number in range(3):
         other.send(saying(f"other {number}"))
         third.send(saying(f"third {number}"))
-    assert sending.is_alive()
+    assert not sending.done()
     found = line.read(7)
-    sending.join(20)
+    sending.result(20)
     assert found[0] == (1, long)
     assert [text for key, text in found if key == 2] == [f"other {number}" for number in range(3)]
     assert [text for key, text in found if key == 3] == [f"third {number}" for number in range(3)]
@@ -143,14 +138,11 @@ def test_a_cancelled_request_sends_no_more_than_its_window_and_its_end(line: Lin
     """A model that does not ask whether it is cancelled fills no memory, and is never blocked."""
     sender = line.running_sender(1)
     cancel(line, 1)
-    texts: list[str] = []
-    reading = threading.Thread(target=lambda: texts.extend(text for _, text in line.read(WINDOW_RESPONSES + 1)))
-    reading.start()
+    reading = in_thread(line.read, WINDOW_RESPONSES + 1)
     for number in range(3 * WINDOW_RESPONSES):
         sender.send(saying(str(number)))
     sender.send(saying("last"), flags=1)
-    reading.join(20)
-    assert texts == [*map(str, range(WINDOW_RESPONSES)), "last"]
+    assert [text for _, text in reading.result(20)] == [*map(str, range(WINDOW_RESPONSES)), "last"]
 
 
 def test_a_cancelled_request_whose_responses_are_read_sends_all_of_them(line: Line):
@@ -166,16 +158,11 @@ def test_a_cancelled_request_whose_responses_are_read_sends_all_of_them(line: Li
 
 def test_a_thread_that_is_held_back_goes_on_when_its_request_is_cancelled(line: Line):
     sender = line.running_sender(1)
-    texts: list[str] = []
-    reading = threading.Thread(target=lambda: texts.extend(text for _, text in line.read(WINDOW_RESPONSES + 1)))
-    reading.start()
+    reading = in_thread(line.read, WINDOW_RESPONSES + 1)
     for number in range(WINDOW_RESPONSES):
         sender.send(saying(str(number)))
-    held = threading.Thread(target=sender.send, args=(saying("too much"),))
-    held.start()
+    held = in_thread(sender.send, saying("too much"))
     cancel(line, 1)
-    held.join(20)
-    assert not held.is_alive()
+    held.result(20)
     sender.send(flags=1)
-    reading.join(20)
-    assert "too much" not in texts
+    assert "too much" not in [text for _, text in reading.result(20)]

@@ -8,15 +8,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-import uvloop
+from fakes.clock import turns
 from support.waiting import until_async
 
 from naiad.guests import output
 from naiad.guests.output import GuestLog, LineReader, TokenBucket, describe_dropped
-
-
-def run(coroutine):
-    return uvloop.run(asyncio.wait_for(coroutine, 60))
 
 
 class Output:
@@ -50,85 +46,62 @@ class Output:
         ([b""], []),
     ],
 )
-def test_lines_are_passed_on_whole(parts, expected):
-    async def act():
-        out = Output()
-        for part in parts:
-            if part:
-                out.write(part)
-                await asyncio.sleep(0.001)
-        out.end()
-        await until_async(lambda: len(out.lines) == len(expected))
-        return out.lines, list(out.reader.last_lines)
-
-    assert run(act()) == (expected, expected)
+async def test_lines_are_passed_on_whole(parts, expected):
+    out = Output()
+    for part in parts:
+        if part:
+            out.write(part)
+            await asyncio.sleep(0.001)
+    out.end()
+    await until_async(lambda: len(out.lines) == len(expected))
+    assert (out.lines, list(out.reader.last_lines)) == (expected, expected)
 
 
 @pytest.mark.parametrize("has_end", [True, False])
-def test_a_long_line_is_cut_with_a_note_and_the_next_line_is_whole(has_end):
-    async def act():
-        out = Output()
-        long = b"x" * 30_000
-        out.write(long)
-        await until_async(lambda: out.lines)
-        out.write(long + (b"\nnext\n" if has_end else b""))
-        out.end()
-        return out.lines
-
+async def test_a_long_line_is_cut_with_a_note_and_the_next_line_is_whole(has_end):
+    out = Output()
+    long = b"x" * 30_000
+    out.write(long)
+    await until_async(lambda: out.lines)
+    out.write(long + (b"\nnext\n" if has_end else b""))
+    out.end()
     cut = "x" * 16384 + " ... [the line is cut after 16384 bytes]"
-    assert run(act()) == ([cut, "next"] if has_end else [cut])
+    assert out.lines == ([cut, "next"] if has_end else [cut])
 
 
-def test_many_lines_are_passed_on_in_short_steps():
-    async def act():
-        out = Output()
-        out.write(b"x\n" * 4000)
-        most, before = 0, 0
-        turn = asyncio.Event()
-        while len(out.lines) < 4000:
-            asyncio.get_running_loop().call_soon(turn.set)
-            await turn.wait()
-            turn.clear()
-            most, before = max(most, len(out.lines) - before), len(out.lines)
-        out.end()
-        return most
-
-    assert run(act()) <= 2 * output._LINES_A_TURN
+async def test_many_lines_are_passed_on_in_short_steps():
+    out = Output()
+    out.write(b"x\n" * 4000)
+    most, before = 0, 0
+    turn = asyncio.Event()
+    while len(out.lines) < 4000:
+        asyncio.get_running_loop().call_soon(turn.set)
+        await turn.wait()
+        turn.clear()
+        most, before = max(most, len(out.lines) - before), len(out.lines)
+    out.end()
+    assert most <= 2 * output._LINES_A_TURN
 
 
 @pytest.mark.parametrize("first", [49, 50, 51, 99, 100, 150, 200])
-def test_lines_are_passed_on_whatever_number_came_before_them(first):
+async def test_lines_are_passed_on_whatever_number_came_before_them(first):
     """After 100 lines, those of the next turn waited for ever, and the reader asked for them in every turn of the loop."""
-
-    async def scenario():
-        loop = asyncio.get_running_loop()
-        log, passed = GuestLog(0, lambda lines, size: None, loop), []
-        for number in range(first):
-            log.put(1, passed.append, number)
-        await turns(first // 50 + 1)
-        for number in range(first, first + 60):
-            log.put(1, passed.append, number)
-        await turns(5)
-        assert not log.has_backlog
-        return passed
-
-    assert run(scenario()) == list(range(first + 60))
+    log, passed = GuestLog(0, lambda lines, size: None, asyncio.get_running_loop()), []
+    for number in range(first):
+        log.put(1, passed.append, number)
+    await turns(first // 50 + 1)
+    for number in range(first, first + 60):
+        log.put(1, passed.append, number)
+    await turns(5)
+    assert not log.has_backlog
+    assert passed == list(range(first + 60))
 
 
-async def turns(count):
-    for _ in range(count):
-        await asyncio.sleep(0)
-
-
-def test_lines_beyond_the_rate_are_counted_and_the_last_ones_kept_for_the_exit_report():
-    async def act():
-        out = Output(rate=10)
-        out.write(b"".join(b"%d\n" % number for number in range(5000)))
-        await until_async(lambda: out.reader.last_lines and out.reader.last_lines[-1] == "4999")
-        out.end()
-        return out
-
-    out = run(act())
+async def test_lines_beyond_the_rate_are_counted_and_the_last_ones_kept_for_the_exit_report():
+    out = Output(rate=10)
+    out.write(b"".join(b"%d\n" % number for number in range(5000)))
+    await until_async(lambda: out.reader.last_lines and out.reader.last_lines[-1] == "4999")
+    out.end()
     assert 100 <= len(out.lines) <= 200, "the burst, and what a slow machine adds to it"
     assert out.lines == [str(number) for number in range(len(out.lines))] or int(out.lines[-1]) > len(out.lines)
     assert sum(lines for lines, _ in out.dropped) == 5000 - len(out.lines)
@@ -149,33 +122,24 @@ def test_the_bucket_holds_ten_seconds_and_no_more():
     assert sum(bucket.take(1, now=1000) for _ in range(100)) == 50
 
 
-def test_a_guest_whose_lines_are_dropped_does_not_wait():
-    async def act():
-        out = Output(rate=1)
-        program = "import os; os.write(1, b'x\\n' * 2_000_000); os.write(1, b'last\\n')"
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=out.write_end)
-        await process.wait()
-        out.end()
-        return out
-
-    out = run(act())
+async def test_a_guest_whose_lines_are_dropped_does_not_wait():
+    out = Output(rate=1)
+    program = "import os; os.write(1, b'x\\n' * 2_000_000); os.write(1, b'last\\n')"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=out.write_end)
+    await process.wait()
+    out.end()
     assert out.reader.last_lines[-1] == "last"
     assert sum(lines for lines, _ in out.dropped) + len(out.lines) == 2_000_001
 
 
-def test_dropped_lines_are_reported_while_more_are_dropped(monkeypatch):
+async def test_dropped_lines_are_reported_while_more_are_dropped(monkeypatch):
     monkeypatch.setattr(output, "_REPORT_SECONDS", 0.01)
-
-    async def act():
-        out = Output(rate=1)
-        for _ in range(2):
-            out.write(b"x\n" * 100)
-            reports = len(out.dropped)
-            await until_async(lambda reports=reports: len(out.dropped) > reports)
-        out.end()
-        return out
-
-    out = run(act())
+    out = Output(rate=1)
+    for _ in range(2):
+        out.write(b"x\n" * 100)
+        reports = len(out.dropped)
+        await until_async(lambda reports=reports: len(out.dropped) > reports)
+    out.end()
     assert sum(lines for lines, _ in out.dropped) == 200 - len(out.lines)
 
 

@@ -175,35 +175,25 @@ async def test_guests_end_with_the_process_they_were_forked_from_and_others_come
         await worker.kill()
 
 
+NAME, ENDED = "slow_to_import", "the fork server ended: pid PID exited with status"
+BUSY = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), name='busy', daemon=True).start()"
+NATIVE = """
+    import ctypes
+    libc = ctypes.CDLL(None)
+    thread = ctypes.c_ulong()
+    libc.pthread_create(ctypes.byref(thread), None, libc.pause, None)
+"""
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
-        (
-            "import no_such_module",
-            "slow_to_import cannot be imported: ModuleNotFoundError: No module named 'no_such_mod",
-        ),
-        ("import os; os._exit(3)", "the fork server ended: pid PID exited with status 3"),
-        (
-            "import os, time\nos.closerange(3, 50)\ntime.sleep(1.5)\nos._exit(3)",
-            "the fork server ended: pid PID exited with status 3",
-        ),
-        (
-            "import sys; sys.exit('broken for good')",
-            "the fork server ended: pid PID exited with status 1. Its last lines on stderr:\nbroken for good",
-        ),
-        (
-            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), name='busy', daemon=True).start()",
-            "importing slow_to_import left threads running: busy",
-        ),
-        (
-            """
-            import ctypes
-            libc = ctypes.CDLL(None)
-            thread = ctypes.c_ulong()
-            libc.pthread_create(ctypes.byref(thread), None, libc.pause, None)
-            """,
-            "importing slow_to_import left threads of a native library running",
-        ),
+        ("import no_such_module", f"{NAME} cannot be imported: ModuleNotFoundError: No module named 'no_such_mod"),
+        ("import os; os._exit(3)", f"{ENDED} 3"),
+        ("import os, time\nos.closerange(3, 50)\ntime.sleep(1.5)\nos._exit(3)", f"{ENDED} 3"),
+        ("import sys; sys.exit('broken for good')", f"{ENDED} 1. Its last lines on stderr:\nbroken for good"),
+        (BUSY, f"importing {NAME} left threads running: busy"),
+        (NATIVE, f"importing {NAME} left threads of a native library running"),
     ],
     ids=["missing", "ends", "ends-slowly", "exits", "thread", "native-thread"],
 )
