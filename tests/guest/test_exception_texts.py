@@ -125,7 +125,7 @@ UNPRINTABLE = "Unprintable: <MESSAGE UNAVAILABLE DUE TO ANOTHER EXCEPTION> (Runt
         ("SystemExit: 4", [("leave", "sys.exit(4)")]),
         ("TritonModelException: mine", [("own", 'raise Custom("mine")')]),
         ("ValueError: second", [("caused", 'raise ValueError("second") from error')]),
-        ("ValueError: \\udcff", [("surrogate", 'raise ValueError("\udcff")')]),
+        ("ValueError: \\udcff", [("surrogate", 'raise ValueError("\\udcff")')]),
         (UNPRINTABLE, [("unprintable", "raise Unprintable")]),
         # The reference names the last line of `finally`, where the frame was left; this is where it happened.
         ("KeyError: 'other'", [("protected", '{}["other"]')]),

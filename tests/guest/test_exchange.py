@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,13 +39,19 @@ def channel():
     return FakeChannel()
 
 
-@pytest.fixture
-def segment():
+@contextlib.contextmanager
+def segment_of(size: int) -> Iterator[Segment]:
     with contextlib.ExitStack() as stack:
         descriptor, _ = create_memory("test", 1 << 28)
-        made = Segment(descriptor, 8 * PAGE)
+        made = Segment(descriptor, size)
         stack.callback(os.close, descriptor)
         stack.callback(made.close)
+        yield made
+
+
+@pytest.fixture
+def segment():
+    with segment_of(8 * PAGE) as made:
         yield made
 
 
@@ -173,20 +180,10 @@ def test_a_thread_that_waits_first_sends_what_is_ready(blocks, channel):
 
 
 @pytest.mark.parametrize(
-    ("size", "held", "text"),
-    [
-        (8 * PAGE + 1, 0, f"outputs of {8 * PAGE + 1} bytes do not fit into the output segment of {8 * PAGE} bytes"),
-        (
-            8 * PAGE,
-            PAGE,
-            (
-                f"outputs of {8 * PAGE} bytes do not fit into the output segment of {8 * PAGE} bytes, of which the model "
-                f"itself holds {PAGE}"
-            ),
-        ),
-    ],
+    ("size", "held", "more"), [(8 * PAGE + 1, 0, ""), (8 * PAGE, PAGE, f", of which the model itself holds {PAGE}")]
 )
-def test_outputs_for_which_nothing_can_become_free_are_refused(blocks, segment, runtime, size, held, text):
+def test_outputs_for_which_nothing_can_become_free_are_refused(blocks, segment, runtime, size, held, more):
+    text = f"outputs of {size} bytes do not fit into the output segment of {8 * PAGE} bytes{more}"
     kept = own_tensor("X", held) if held else None
     with pytest.raises(TritonModelException) as caught:
         blocks.allocate(size)
@@ -497,11 +494,7 @@ class OnDevice:
 
 @pytest.fixture
 def device(channel, monkeypatch):
-    with contextlib.ExitStack() as stack:
-        descriptor, _ = create_memory("test", 1 << 28)
-        made = Segment(descriptor, 1 << 20)
-        stack.callback(os.close, descriptor)
-        stack.callback(made.close)
+    with segment_of(1 << 20) as made:
         yield OnDevice(OutputBlocks(made, channel), monkeypatch)
 
 

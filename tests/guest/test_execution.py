@@ -29,6 +29,7 @@ ERROR = wire.FINAL | wire.ERROR
 RESCHEDULED = wire.RESCHEDULE | wire.EMPTY
 FINAL_MARK = wire.FINAL | wire.EMPTY
 INTERNAL = TritonError.INTERNAL
+NO_RESPONSE = "Expected an 'InferenceResponse' object in the execute function return list"
 NUMBERS_DIFFER = (
     "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
     "InferenceRequest(s) size is:1, and InferenceResponse(s) size is:0\n"
@@ -70,6 +71,15 @@ def response(text: str = "") -> InferenceResponse:
     return InferenceResponse(error=TritonError(text)) if text else InferenceResponse([])
 
 
+def raising(error: BaseException) -> Callable[[Any], Any]:
+    """An `execute` that raises *error*."""
+
+    def execute(requests: list[Any]) -> list[Any]:
+        raise error
+
+    return execute
+
+
 def failed(keys: list[int], text: str, number: int = 1) -> list[Responses]:
     return [Responses(number, wire.DONE, [Entry(key, ERROR, FAILED + text, INTERNAL) for key in keys])]
 
@@ -102,10 +112,7 @@ def test_a_model_without_execute_fails_all_requests():
 
 
 def test_an_exception_of_the_model_fails_all_requests_and_is_logged_where_it_was_raised():
-    def execute(requests: list[Any]) -> list[Any]:
-        raise ValueError("no luck")
-
-    guest = Guest(execute)
+    guest = Guest(raising(ValueError("no luck")))
     [(_, flags, [first, second])] = guest.run(batch_of(1, 2))
     assert flags == wire.DONE
     assert (first.key, second.key) == (1, 2)
@@ -120,10 +127,7 @@ def test_an_exception_of_the_model_fails_all_requests_and_is_logged_where_it_was
 
 
 def test_the_exception_that_the_api_raises_in_a_model_has_the_models_frames():
-    def execute(requests: list[Any]) -> list[Any]:
-        raise TritonModelException("no luck")
-
-    [(_, _, [entry])] = Guest(execute).run(batch_of(1))
+    [(_, _, [entry])] = Guest(raising(TritonModelException("no luck"))).run(batch_of(1))
     assert entry.text.startswith(f"{FAILED}TritonModelException: no luck\n\nAt:\n")
 
 
@@ -183,20 +187,13 @@ def test_reserves_of_gpu_memory_are_freed_if_a_model_runs_out_of_it(monkeypatch,
     freed = []
     monkeypatch.setitem(sys.modules, execution._DEVICE_MEMORY, SimpleNamespace(free_reserves=lambda: freed.append(1)))
     monkeypatch.setattr(execution.limits, "is_device_full", lambda error: is_full)
-
-    def execute(requests: list[Any]) -> list[Any]:
-        raise ValueError("no luck")
-
-    Guest(execute).run(batch_of(1))
+    Guest(raising(ValueError("no luck"))).run(batch_of(1))
     assert freed == [1] * is_full
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
 def test_a_model_that_ends_its_process_fails_its_requests_instead(error):
-    def execute(requests: list[Any]) -> list[Any]:
-        raise error
-
-    [(_, _, [entry])] = Guest(execute).run(batch_of(1))
+    [(_, _, [entry])] = Guest(raising(error)).run(batch_of(1))
     assert type(error).__name__ in entry.text
 
 
@@ -206,10 +203,7 @@ def test_a_model_that_ends_its_process_fails_its_requests_instead(error):
         (5, "Expected a list in the execute return, found type '<class 'int'>'."),
         ((), "Expected a list in the execute return, found type '<class 'tuple'>'."),
         ([], NUMBERS_DIFFER),
-        (
-            ["x"],
-            "Expected an 'InferenceResponse' object in the execute function return list, found type '<class 'str'>'.",
-        ),
+        (["x"], f"{NO_RESPONSE}, found type '<class 'str'>'."),
     ],
 )
 def test_what_execute_may_not_return_fails_its_requests_without_frames_of_the_stub(returned, text):
@@ -495,16 +489,12 @@ def test_a_decoupled_coroutine_whose_senders_are_kept_does_not_run_the_collector
 
 
 def test_a_host_that_is_gone_is_no_error_of_the_model():
-    def execute(requests: list[Any]) -> list[Any]:
-        raise HostGoneError("gone")
-
-    guest = Guest(execute)
+    guest = Guest(raising(HostGoneError("gone")))
     guest.channel.is_gone = True
     with pytest.raises(HostGoneError):
         guest.execution.begin(batch_of(1))
     # A pool raises here what a forked child of the model got: that is the model's own.
-    guest = Guest(execute)
-    [(_, _, [entry])] = guest.run(batch_of(1))
+    [(_, _, [entry])] = Guest(raising(HostGoneError("gone"))).run(batch_of(1))
     assert "gone" in entry.text
 
 

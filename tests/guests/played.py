@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from fakes.guests import launch_spec
@@ -128,15 +128,19 @@ class Recorder:
 
 
 class Played:
-    """A worker, and the guest's side of it.
+    """A worker, and the guest's side of it; `play` ends them.
 
     Attributes:
+        made: All of the test.
         worker: The worker.
         host: What the worker reports to.
         process: Its process.
     """
 
+    made: ClassVar[list[Played]] = []
+
     def __init__(self, **spec: Any) -> None:
+        self.made.append(self)
         self.host = Recorder()
         self.worker = Worker(launch_spec(**spec), self.host, ModelInterface(PLAN), self.host)
         self.process: PlayedProcess = self.worker._process  # type: ignore[assignment]
@@ -190,7 +194,10 @@ def play(test: Coroutine[Any, Any, object]) -> None:
     async def watched() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
         await asyncio.wait_for(test, 60)
+        for played in Played.made:
+            await played.worker.kill()
 
+    Played.made.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_module, "GuestProcess", PlayedProcess)
         asyncio.run(watched())

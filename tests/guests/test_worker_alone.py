@@ -88,7 +88,6 @@ async def test_what_is_sent_behind_a_batch_with_long_inputs_arrives_behind_it_in
     assert await played.until_sent(5) == [1, 2, 3, CancelRequests([1]), Credit(2, 5)]
     played.worker.cancel([2])
     assert played.sent() == [CancelRequests([2])], "nothing waits any more"
-    await played.worker.kill()
 
 
 async def test_batches_for_a_busy_guest_are_sent_together_and_in_order_with_other_messages():
@@ -104,7 +103,6 @@ async def test_batches_for_a_busy_guest_are_sent_together_and_in_order_with_othe
     await played.until_called("on_batch_done", 2)
     forward(played, 4)
     assert played.sent() == [4]
-    await played.worker.kill()
 
 
 async def test_a_batch_whose_inputs_cannot_be_copied_is_given_back_and_frees_its_block():
@@ -122,7 +120,6 @@ async def test_a_batch_whose_inputs_cannot_be_copied_is_given_back_and_frees_its
     assert (played.worker.open, in_flight(played)) == ({2}, [([2], True)])
     assert played.worker.memory.inputs.in_use == 0
     assert await played.until_sent(1) == [2]
-    await played.worker.kill()
 
 
 async def test_a_batch_that_cannot_be_queued_behind_long_inputs_leaves_nothing():
@@ -140,14 +137,12 @@ async def test_a_batch_that_cannot_be_queued_behind_long_inputs_leaves_nothing()
     with pytest.raises(UnicodeEncodeError):
         played.worker.execute([(1, request(LONG), None), (2, asked, None)], 2)
     assert (played.worker._copies, played.worker.memory.inputs.in_use) == ([], 0)
-    await played.worker.kill()
 
 
 async def test_the_number_of_a_batch_begins_again_where_its_field_ends():
     played = await Played().start()
     played.worker._number = 0xFFFFFFFE
     assert [execute(played, 1), execute(played, 2), execute(played, 3)] == [0xFFFFFFFF, 0, 1]
-    await played.worker.kill()
 
 
 REPORT = wire.REPORT.pack(wire.REPORT_SUCCESS, 1, 11, 12, 13, 14)
@@ -196,7 +191,6 @@ async def test_responses_are_passed_on_and_end_their_batch(keys, said, urgent, c
     assert (played.worker.open, played.worker.batches, in_use) == (left, {}, [0])
     assert played.worker.free_since == 20
     assert all(times == [10, 20] for _, *times in (*played.host.of("on_response"), *played.host.of("on_batch_done")))
-    await played.worker.kill()
 
 
 async def test_the_bytes_of_a_forwarded_response_are_passed_on_as_they_came():
@@ -217,7 +211,6 @@ async def test_the_bytes_of_a_forwarded_response_are_passed_on_as_they_came():
     played.say(responses(4, answer(3, b"abcd")))
     await played.until_called("on_response", 3)
     assert (played.worker.open, played.worker.forwarded, played.worker.batches) == (set(), set(), {})
-    await played.worker.kill()
 
 
 async def test_a_response_whose_client_ends_the_guest_reports_no_further_batch():
@@ -230,7 +223,6 @@ async def test_a_response_whose_client_ends_the_guest_reports_no_further_batch()
     played.say(responses(2, answer(2)))
     await played.until_called("on_response", 2)
     assert len(played.host.of("on_batch_done")) == 1
-    await played.worker.kill()
 
 
 # -- memory -----------------------------------------------------------------------------------------------------------
@@ -278,7 +270,6 @@ async def test_a_result_that_finds_no_room_waits_for_the_end_of_a_batch():
         memory.allocate_input = allocate
         played.say(responses(number, answer(2)))
         assert [call for call, _ in await played.until_sent(2)] == [5, 6]
-        await worker.kill()
 
 
 async def test_a_result_that_can_never_fit_ends_its_call_with_an_error():
@@ -288,7 +279,6 @@ async def test_a_result_that_can_never_fit_ends_its_call_with_an_error():
     played.worker.send_result(5, result, False)
     assert played.sent() == [(5, -1)]
     assert played.host.calls == [("on_calls_cancelled", [5]), ("on_results_discarded", [5])]
-    await played.worker.kill()
 
 
 async def test_released_outputs_are_sent_when_there_are_many_or_the_guest_waits_or_traffic_pauses():
@@ -317,7 +307,6 @@ async def test_released_outputs_are_sent_when_there_are_many_or_the_guest_waits_
     memory.regions.importer.ended.append(3)
     worker.release_idle_memory(idle=False)
     assert [type(each).__name__ for each in played.sent()] == ["ExportersEnded"]
-    await worker.kill()
 
 
 async def test_released_outputs_go_along_with_results_once_they_are_many():
@@ -350,7 +339,6 @@ async def test_an_idle_guest_and_its_host_return_free_pages_in_slices_until_ther
     assert len(trims) == 4, "the guest has work"
     worker.release_idle_memory(idle=True)
     assert (played.sent(), len(trims)) == ([], 4)
-    await worker.kill()
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
@@ -381,7 +369,6 @@ async def test_a_message_of_the_guest_reaches_whom_it_is_for(message, calls):
     await until_async(lambda: ("on_notification", "last", {}) in played.host.calls, "the last message")
     assert played.host.calls[:-1] == calls
     assert played.process.kill_reason == ""
-    await played.worker.kill()
 
 
 async def test_what_a_guest_says_of_its_memory_is_kept():
@@ -394,7 +381,6 @@ async def test_what_a_guest_says_of_its_memory_is_kept():
     await until_async(lambda: played.worker.gpus is not None, "the messages")
     assert (played.worker.memory_usage, opened) == ((MemoryUse("GPU", 0, 9),), [3])
     assert played.worker.gpus == frozenset(most)
-    await played.worker.kill()
 
 
 @pytest.mark.parametrize(
@@ -449,7 +435,6 @@ async def test_queries_are_answered_even_if_their_reply_cannot_be_packed():
     assert (third.number, third.is_ok, third.code) == (3, False, 1)
     assert "reply to a query of a model" in third.text
     assert played.worker._queries == 0
-    await played.worker.kill()
 
 
 def test_a_guest_is_told_once_which_models_take_tensors_in_gpu_memory(monkeypatch):
@@ -475,7 +460,6 @@ def test_a_guest_is_told_once_which_models_take_tensors_in_gpu_memory(monkeypatc
         tell("c", 1, None, takes=True)
         tell("a", 1, None, takes=True)
         assert played.sent() == [TakesDevice("c", [1], True, "*"), told], "all are forgotten where they are too many"
-        await played.worker.kill()
 
     play(tell())
 
@@ -492,7 +476,6 @@ async def test_a_call_has_the_headers_that_all_open_requests_share(monkeypatch):
         assert played.worker.propagated() == shared, opened
     assert played.worker.request_of(1).propagated == {"a": "1"}
     assert played.worker.request_of(3) is None, "not open"
-    await played.worker.kill()
 
 
 async def test_a_native_backend_is_told_the_levels_of_the_log_when_they_change(monkeypatch):
@@ -507,7 +490,6 @@ async def test_a_native_backend_is_told_the_levels_of_the_log_when_they_change(m
         played.worker.follow_log_level()
         played.worker.follow_log_level()
         assert played.sent() == sent
-        await played.worker.kill()
 
 
 # -- its start --------------------------------------------------------------------------------------------------------
@@ -568,7 +550,6 @@ async def test_a_start_returns_what_was_completed_even_if_the_guest_has_exited()
     played.process.end(0)
     assert await starting == '{"a": 1}'
     assert (played.worker.python, played.worker.readiness) == ("3.8.18", None)
-    await played.worker.kill()
 
 
 async def test_a_start_may_take_any_time_with_progress_and_no_longer_without(monkeypatch):
@@ -796,20 +777,15 @@ def has_a_limit(played: Played) -> None:
     played.worker._watch.seconds = 600
 
 
+EXCUSES = (
+    *(waits_for_a_reply, waits_for_memory, waits_for_a_call, waits_for_a_client),
+    *(is_gone, is_stopping, has_a_later_batch),
+)
+
+
 @pytest.mark.parametrize(
     ("why", "hangs"),
-    [
-        (nothing, True),
-        (waits_for_a_reply, False),
-        (waits_for_memory, False),
-        (waits_for_a_call, False),
-        (waits_for_a_client, False),
-        (has_responded, False),
-        (has_no_requests, False),
-        (is_gone, False),
-        (is_stopping, False),
-        (has_a_later_batch, False),
-    ],
+    [(nothing, True), (has_responded, False), (has_no_requests, False), *((excuse, False) for excuse in EXCUSES)],
 )
 async def test_a_guest_hangs_that_has_requests_and_waits_for_nobody(monkeypatch, clock, caplog, why, hangs):
     monkeypatch.setattr(worker_module, "STACKS_SECONDS", 0.0)
@@ -871,23 +847,13 @@ async def test_a_guest_without_a_limit_reports_once_that_execute_makes_no_progre
     clock.now += 61
     worker.look_at_progress()
     assert reports.of("on_stall")[1:] == [((2,), 61)]
-    await worker.kill()
 
 
 @pytest.mark.parametrize(
     ("why", "stalls"),
     [
-        (nothing, True),
-        (waits_for_a_reply, False),
-        (waits_for_memory, False),
-        (waits_for_a_call, False),
-        (waits_for_a_client, False),
-        (has_no_requests, True),
-        (is_gone, False),
-        (is_stopping, False),
-        (has_a_later_batch, False),
-        (is_debugged, False),
-        (has_a_limit, False),
+        *((nothing, True), (has_no_requests, True), (is_debugged, False), (has_a_limit, False)),
+        *((excuse, False) for excuse in EXCUSES),
     ],
 )
 async def test_execute_without_a_limit_stalls_if_it_waits_for_nobody(clock, why, stalls):
@@ -901,7 +867,6 @@ async def test_execute_without_a_limit_stalls_if_it_waits_for_nobody(clock, why,
     worker.look_at_progress()
     assert bool(played.host.of("on_stall")) == stalls
     worker._is_stopping = worker._is_gone = False
-    await worker.kill()
 
 
 async def test_responses_of_a_long_execute_are_progress(clock):
@@ -913,4 +878,3 @@ async def test_responses_of_a_long_execute_are_progress(clock):
         played.say(responses(1, answer(1, flags=0), flags=0))
         await played.until_called("on_response", count)
     assert (played.worker.stalled_seconds, played.host.of("on_stall")) == (0, [])
-    await played.worker.kill()
