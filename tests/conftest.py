@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.serving import LoopThread
 from hypothesis import HealthCheck, settings
 from support.once import once
 from support.selection import is_endurance, put_longest_first, rotate
@@ -60,6 +61,13 @@ def _nested_runs_apart(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _guests_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let all servers of the run share the guest's files and their bytecode."""
     shared_guests.append(once(tmp_path_factory, "guests", Path.mkdir))
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[LoopThread]:
+    """A loop for servers in this process. One for all tests: grpcio keeps watching every loop it has ever seen."""
+    with LoopThread() as thread:
+        yield thread
 
 
 @pytest.fixture(scope="module")

@@ -127,18 +127,22 @@ class Flooder:
         self._received = data[position:]
 
 
+def request_fields(method: str) -> tuple[tuple[str, str], ...]:
+    """The fields of a call of one method."""
+    return (
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", SERVICE + method),
+        ("te", "trailers"),
+        ("content-type", "application/grpc"),
+    )
+
+
 class Requests:
     """Field blocks of requests to one method, encoded for one connection."""
 
     def __init__(self, method: str) -> None:
-        fields = (
-            (":method", "POST"),
-            (":scheme", "http"),
-            (":path", SERVICE + method),
-            ("te", "trailers"),
-            ("content-type", "application/grpc"),
-        )
-        encoder = hpack.Encoder()
+        encoder, fields = hpack.Encoder(), request_fields(method)
         self._first, self._later = encoder.encode(fields), encoder.encode(fields)
 
     def begin(self, stream: int, *, ends: bool = False) -> bytes:

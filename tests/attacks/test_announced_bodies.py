@@ -7,6 +7,7 @@ import struct
 
 import pytest
 from attacks.clients import connected, read_to_end, send_until_refused
+from attacks.floods import request_fields
 from attacks.watching import harmless
 from frontends.http2.peer import Peer
 from support.server import ServerProcess
@@ -68,22 +69,12 @@ def test_chunks_of_two_bytes_are_joined_as_they_arrive(server: ServerProcess) ->
         assert send_until_refused(connection, [chunks] * 100)
 
 
-INFER_CALL = (
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/inference.GRPCInferenceService/ModelInfer"),
-    (":authority", "here"),
-    ("te", "trailers"),
-    ("content-type", "application/grpc"),
-)
-
-
 def test_announced_messages_allocate_little(server: ServerProcess) -> None:
     beginning = struct.pack(">BL", 0, 2**30) + b"x"
     with harmless(server, _LITTLE):
         peer = Peer(server.grpc_port)
         for stream in range(1, 601, 2):
-            peer.request(stream, fields=INFER_CALL)
+            peer.request(stream, fields=request_fields("ModelInfer"))
             peer.data(stream, beginning)
         assert peer.is_alive()
         peer.close()

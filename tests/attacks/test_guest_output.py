@@ -7,7 +7,7 @@ import re
 import pytest
 from attacks.conftest import warm_up
 from attacks.watching import attacked_server, harmless
-from serving.written import write_model
+from serving.written import send_code, write_model
 from support.waiting import until
 
 _RUNS = """
@@ -39,20 +39,15 @@ def server(repository, work):
     write_model(work / "models", "dies", _RUNS)
     with attacked_server([repository, work / "models"], work=work) as started:
         warm_up(started)
-        send(started, "prints", "pass")
+        send_code(started, "prints", "pass")
         yield started
-
-
-def send(server, model, code):
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    return server.post(f"/v2/models/{model}/infer", document)
 
 
 def test_twenty_megabytes_of_short_lines_delay_no_request(server):
     begin = len(server.log)
     with harmless(server, 48 << 20):
         for _ in range(2):
-            assert send(server, "prints", "os.write(1, b'x\\n' * 5_000_000)").status == 200
+            assert send_code(server, "prints", "os.write(1, b'x\\n' * 5_000_000)").status == 200
         until(lambda: "of its output were dropped" in server.log[begin:], "the report")
     assert len(server.log) - begin < 4 << 20
     assert re.search(
@@ -66,7 +61,7 @@ def test_twenty_megabytes_of_short_lines_delay_no_request(server):
 def test_an_error_of_twenty_megabytes_is_cut(server, name):
     begin = len(server.log)
     with harmless(server):
-        reply = send(server, "prints", f"text = 'begin' + {name!r} * (20_000_000 // {len(name)}) + 'end'")
+        reply = send_code(server, "prints", f"text = 'begin' + {name!r} * (20_000_000 // {len(name)}) + 'end'")
     assert reply.status == 500
     assert len(reply.body) < 70_000
     assert reply.error.startswith("begin")
@@ -77,7 +72,7 @@ def test_an_error_of_twenty_megabytes_is_cut(server, name):
 
 def test_an_error_of_twenty_megabytes_that_is_raised_is_cut(server):
     begin = len(server.log)
-    reply = send(server, "prints", "raise ValueError('x' * 20_000_000)")
+    reply = send_code(server, "prints", "raise ValueError('x' * 20_000_000)")
     assert reply.status == 500
     assert "characters are left out here" in reply.error
     assert len(reply.body) < 70_000
@@ -87,9 +82,9 @@ def test_an_error_of_twenty_megabytes_that_is_raised_is_cut(server):
 @pytest.mark.parametrize(("size", "kind"), [(200 << 20, 16), (17 << 20, 6), (0xFFFFFFFF, 7), (65 << 20, 15)])
 def test_a_guest_that_sends_a_huge_message_is_ended_and_restarted(server, size, kind):
     with harmless(server, 48 << 20):
-        reply = send(server, "dies", _FRAME.format(size=size, kind=kind))
+        reply = send_code(server, "dies", _FRAME.format(size=size, kind=kind))
     assert reply.status == 500
     assert "was killed: it broke the protocol: a message of" in reply.error
     assert "is longer than any the protocol has" in reply.error
-    assert send(server, "dies", "pass").status == 200
+    assert send_code(server, "dies", "pass").status == 200
     server.wait_health("ready")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from attacks.clients import connected, send_until_refused
 from attacks.conftest import warm_up
+from attacks.floods import request_fields
 from attacks.memory_limit import limited
 from attacks.watching import attacked_server, harmless, watched
 from frontends.http2.peer import Peer
@@ -29,14 +30,7 @@ _BUDGET = _LIMIT // 4
 _BASE = 64 * MIB
 """What the server's memory may grow by besides requests."""
 INFER = "/v2/models/bytes/infer"
-CALL = (
-    (":method", "POST"),
-    (":scheme", "http"),
-    (":path", "/inference.GRPCInferenceService/ModelInfer"),
-    (":authority", "here"),
-    ("te", "trailers"),
-    ("content-type", "application/grpc"),
-)
+CALL = request_fields("ModelInfer")
 
 
 @pytest.fixture(scope="module")

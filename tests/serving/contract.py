@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from serving.repositories import repository
+from serving.written import send_code
 from support.server import TRITONSERVER, ServerProcess
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
@@ -36,9 +37,7 @@ def serving(work: Path, *names: str, **config: str) -> Iterator[ServerProcess]:
 
 def run(server: ServerProcess, model: str, code: str) -> Any:
     """What *model* answers to a request that brings *code* along: the value, or the text of the error."""
-    text = textwrap.dedent(code)
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [text]}]}
-    reply = server.post(f"/v2/models/{model}/infer", document)
+    reply = send_code(server, model, textwrap.dedent(code))
     if reply.status != 200:
         return f"{reply.status}: {reply.error}"
     return json.loads(reply.json()["outputs"][0]["data"][0])

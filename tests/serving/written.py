@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from support.model_files import write_files
 
 if TYPE_CHECKING:  # tests/conftest.py marks modules that know `ServerProcess`, and here it is but a type
-    from support.server import ServerProcess
+    from support.server import Reply, ServerProcess
 
 CONFIG = """
 backend: "python"
@@ -39,9 +41,27 @@ def write_model(repository: Path, name: str, methods: str = RUNS_CODE, *, config
     return write_files(repository, name, CONFIG + config, methods) / "model.py"
 
 
+def document_of(code: str) -> dict[str, Any]:
+    """A request to a model that runs code."""
+    return {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
+
+
+def send_code(server: ServerProcess, model: str, code: str) -> Reply:
+    """The reply of *model*, which runs code, to *code*."""
+    return server.post(f"/v2/models/{model}/infer", document_of(code))
+
+
 def evaluate(server: ServerProcess, model: str, code: str) -> str:
     """What *model*, which runs code, answers to *code*."""
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    reply = server.post(f"/v2/models/{model}/infer", document)
+    reply = send_code(server, model, code)
     assert reply.status == 200, reply.body
     return str(reply.json()["outputs"][0]["data"][0])
+
+
+def evaluate_over(connection: HTTPConnection, model: str, code: str) -> str:
+    """The same over a connection of the test's own."""
+    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document_of(code)))
+    response = connection.getresponse()
+    body = response.read()
+    assert response.status == 200, body
+    return str(json.loads(body)["outputs"][0]["data"][0])

@@ -14,12 +14,6 @@ from naiad.frontends.http2.keepalive import KeepaliveSettings
 from naiad.frontends.http2.limits import Http2Limits
 
 
-@pytest.fixture(scope="session")
-def loop() -> Iterator[LoopThread]:
-    with LoopThread() as thread:
-        yield thread
-
-
 @pytest.fixture
 def serve(loop: LoopThread) -> Iterator[Callable[..., EchoServer]]:
     with contextlib.ExitStack() as stack:

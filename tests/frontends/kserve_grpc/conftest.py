@@ -30,13 +30,6 @@ class Served:
         return f"127.0.0.1:{self.port}"
 
 
-@pytest.fixture(scope="session")
-def loop() -> Iterator[LoopThread]:
-    # One loop for all tests: grpcio keeps watching every loop it has ever seen, closed or not.
-    with LoopThread() as thread:
-        yield thread
-
-
 @pytest.fixture
 def serve(loop: LoopThread) -> Iterator[Callable[..., Served]]:
     frontends: list[GrpcFrontend] = []

@@ -37,12 +37,6 @@ class Frontend:
         self.loop.until(lambda: condition(self.engine))
 
 
-@pytest.fixture(scope="module")
-def loop():
-    with LoopThread() as thread:
-        yield thread
-
-
 @pytest.fixture
 def server(loop):
     frontend = Frontend(loop)

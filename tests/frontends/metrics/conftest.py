@@ -37,14 +37,8 @@ class ServedMetrics:
             connection.close()
 
 
-@pytest.fixture(scope="module")
-def metrics_loop() -> Iterator[LoopThread]:
-    with LoopThread() as thread:
-        yield thread
-
-
 @pytest.fixture
-def served(metrics_loop: LoopThread) -> Iterator[ServedMetrics]:
-    served = ServedMetrics(metrics_loop)
+def served(loop: LoopThread) -> Iterator[ServedMetrics]:
+    served = ServedMetrics(loop)
     yield served
-    metrics_loop.run(served.frontend.stop())
+    loop.run(served.frontend.stop())

@@ -137,16 +137,16 @@ def test_an_error_of_the_engine_is_the_error_of_the_scrape(served, monkeypatch):
     assert (response.status, body) == (503, b"Server exiting")
 
 
-def test_stopping_closes_idle_connections_and_the_port(metrics_loop):
+def test_stopping_closes_idle_connections_and_the_port(loop):
     frontend = MetricsFrontend(FakeEngine(), address="127.0.0.1", port=0)
-    port = metrics_loop.run(frontend.start())
+    port = loop.run(frontend.start())
     with socket.create_connection(("127.0.0.1", port), timeout=60) as idle:
-        metrics_loop.until(lambda: frontend.connection_count)
-        metrics_loop.run(frontend.stop())
+        loop.until(lambda: frontend.connection_count)
+        loop.run(frontend.stop())
         assert idle.recv(1) == b""
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port)):
         pass
-    metrics_loop.run(frontend.stop())
+    loop.run(frontend.stop())
 
 
 def test_a_port_in_use_is_named_with_the_reason_and_the_option(served):

@@ -8,7 +8,7 @@ import signal
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serving.contract import is_end
-from serving.written import evaluate, write_model
+from serving.written import evaluate, send_code, write_model
 from support.server import ServerProcess
 
 DECOUPLED = """
@@ -67,8 +67,7 @@ def values(server: ServerProcess, part: str) -> dict[str, float]:
 
 
 def ask(server: ServerProcess, model: str, code: str = "1") -> int:
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    return server.post(f"/v2/models/{model}/infer", document).status
+    return send_code(server, model, code).status
 
 
 def stream(server: ServerProcess, model: str) -> None:

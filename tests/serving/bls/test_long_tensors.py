@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.http
 from serving.ensembles.ensembles import write_ensemble
-from serving.written import evaluate, write_model
+from serving.written import evaluate, send_code, write_model
 from support.client_inputs import input_of
 from support.server import ServerProcess
 from support.waiting import until
@@ -20,20 +20,18 @@ DOUBLES = """
 def initialize(self, args):
     self.kept = []
 
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-        if array.size and array.flat[0] < 0:
-            os._exit(7)
-        array *= 2  # it is the model's own
-        self.kept.append((array, array.flat[0] if array.size else 0))
-        if not all((kept == value).all() for kept, value in self.kept):
-            raise ValueError("an input that was kept is another's now")
-        del self.kept[:-3]
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
-    return responses
+def respond(self, request):
+    array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
+    if array.size and array.flat[0] < 0:
+        os._exit(7)
+    array *= 2  # it is the model's own
+    self.kept.append((array, array.flat[0] if array.size else 0))
+    if not all((kept == value).all() for kept, value in self.kept):
+        raise ValueError("an input that was kept is another's now")
+    del self.kept[:-3]
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)])
 """
+"""Doubles in place, keeps what it got and checks that this stays; exits at a negative number."""
 REPEATS = """
 def execute(self, requests):
     for request in requests:
@@ -175,20 +173,10 @@ def test_a_caller_that_dies_during_a_call_leaves_nothing(tmp_path):
         settle(server)
         process = host(server)
         before = descriptors(process), bridges_of(process)
+        pool = "pool = concurrent.futures.ThreadPoolExecutor(4)"
+        code = f"{pool}; futures = [pool.submit(call, 1, {LONG}) for _ in range(8)]; os._exit(9)"
         for _ in range(3):
-            document = {
-                "inputs": [
-                    {
-                        "name": "CODE",
-                        "datatype": "BYTES",
-                        "shape": [1],
-                        "data": [
-                            f"pool = concurrent.futures.ThreadPoolExecutor(4); futures = [pool.submit(call, 1, {LONG}) for _ in range(8)]; os._exit(9)"
-                        ],
-                    }
-                ]
-            }
-            assert server.post("/v2/models/caller/infer", document).status == 500
+            assert send_code(server, "caller", code).status == 500
             until(lambda: server.get("/v2/models/caller/ready").status == 200, "the caller to be there again")
             settle(server)
         until(lambda: (descriptors(process), bridges_of(process)) == before, "descriptors and mappings as before")

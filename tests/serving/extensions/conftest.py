@@ -40,13 +40,6 @@ class Both:
             return response.status, json.loads(content) if content else None
 
 
-@pytest.fixture(scope="session")
-def loop() -> Iterator[LoopThread]:
-    # One loop for all tests: grpcio keeps watching every loop it has ever seen, closed or not.
-    with LoopThread() as thread:
-        yield thread
-
-
 @pytest.fixture
 def serve(loop: LoopThread) -> Iterator[Callable[..., Both]]:
     frontends: list[Any] = []

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from serving.frontends.killing import kill_under_load, others, reader_of, serving
 from serving.repositories import infer, repository, values
-from serving.written import write_model
+from serving.written import document_of, write_model
 from support.model_files import write_files
 from support.server import HOST, ServerProcess, still_running
 from support.waiting import until
@@ -148,13 +148,12 @@ def test_the_page_is_served_by_each_process_from_the_coordinators_state(server):
 def test_a_process_that_exits_closes_its_connections_and_affects_no_others(tmp_path):
     models = repository(tmp_path / "models", ["identity"])
     write_model(models, "code")
-    waits = json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["open(PATH).read()"]}]})
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     with ServerProcess(models, f"--processes={COUNT}", work=tmp_path) as server, connections(server) as made:
         assert values(infer(server, "identity", 1.0)) == [1.0]
         victim = others(server)[0]
-        body = waits.replace("PATH", repr(str(fifo))).encode()
+        body = json.dumps(document_of(f"open({str(fifo)!r}).read()"))
         made[0].request("POST", "/v2/models/code/infer", body)
         writing = until(lambda: reader_of(fifo), "the model to read")
         victim.send_signal(signal.SIGKILL)

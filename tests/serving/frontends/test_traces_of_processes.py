@@ -13,12 +13,11 @@ from pathlib import Path
 import numpy as np
 import tritonclient.grpc
 from serving.frontends.killing import others, reader_of
-from serving.guests.test_supervision import is_running
 from serving.processes.reaching import connection_of_each
 from serving.repositories import document, repository
-from serving.written import write_model
+from serving.written import document_of, write_model
 from support.client_inputs import input_of
-from support.server import HOST, ServerProcess
+from support.server import HOST, ServerProcess, still_running
 from support.waiting import until
 
 CONNECTIONS = 46
@@ -88,16 +87,15 @@ def test_requests_of_all_processes_are_sampled_in_one_sequence_and_written_to_on
         infer_over_grpc(server)
 
         # A traced request whose process exits: its trace ends without the sending.
-        waits = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [f"open({str(fifo)!r}).read()"]}
         each = stack.enter_context(connection_of_each(server))
-        body = json.dumps({"id": "killed", "inputs": [waits]})
+        body = json.dumps({"id": "killed", **document_of(f"open({str(fifo)!r}).read()")})
         each[others(server)[0].pid].request("POST", "/v2/models/code/infer", body)
         writing = until(lambda: reader_of(fifo), "the model to read")
         killed = others(server)
         for process in killed:
             process.send_signal(signal.SIGKILL)
         # Until then the kernel gives them connections.
-        until(lambda: not any(is_running(each.pid) for each in killed), "the killed processes to end")
+        assert still_running(killed, 60) == []
         writing.close()
         server.wait_health("ready")
         fresh = stack.enter_context(contextlib.closing(http.client.HTTPConnection(HOST, server.http_port, timeout=60)))

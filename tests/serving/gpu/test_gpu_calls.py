@@ -16,7 +16,7 @@ from serving.gpu.gpu_models import (
     add_ensemble,
     add_model,
 )
-from serving.written import evaluate
+from serving.written import evaluate, send_code
 from support.server import ServerProcess
 
 REUSES_ITS_OUTPUT = """
@@ -274,7 +274,7 @@ def test_a_caller_that_is_killed_fails_what_reads_its_memory_with_a_reason(tmp_p
         pid = int(evaluate(server, "code", "os.getpid()"))
         (tmp_path / "pid").write_text(str(pid))
 
-        assert ask_code(server, "call('ends', DeviceArray.of(values))").status == 500
+        assert send_code(server, "code", "call('ends', DeviceArray.of(values))").status == 500
         server.wait_for(lambda: (tmp_path / "saw").exists() and (tmp_path / "saw").read_text(), "the model to read")
         assert (tmp_path / "saw").read_text() == (
             "TritonModelException: cannot read a tensor of 400000 bytes in GPU memory: cannot open memory of GPU 0 that "
@@ -308,16 +308,11 @@ def test_memory_of_processes_that_have_ended_is_closed_and_given_back(tmp_path, 
         assert in_model(server, again, "answers[-1].is_cpu()") == "False"
 
 
-def ask_code(server: ServerProcess, code: str):
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    return server.post("/v2/models/code/infer", document)
-
-
 def wait_for_restart(server: ServerProcess, pid: int) -> None:
     """Until the model `code` is ready in another process."""
 
     def is_another() -> bool:
-        reply = ask_code(server, "os.getpid()")
+        reply = send_code(server, "code", "os.getpid()")
         return reply.status == 200 and reply.json()["outputs"][0]["data"] != [str(pid)]
 
     server.wait_for(is_another, "the restart")

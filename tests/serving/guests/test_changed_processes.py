@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from serving.written import RUNS_CODE, evaluate, write_model
+from serving.written import RUNS_CODE, evaluate, send_code, write_model
 from support.server import ServerProcess
 
 IS_READY = """
@@ -89,7 +89,6 @@ def test_model_that_closes_its_connection_is_named_as_the_cause(tmp_path):
     code += "    if os.path.exists(f'/proc/self/fd/{each}') and stat.S_ISSOCK(os.fstat(each).st_mode):\n        os.close(each)"
 
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-        reply = server.post("/v2/models/closes/infer", document)
+        reply = send_code(server, "closes", code)
         assert reply.status == 500
         assert "the connection of its process to the server; close only descriptors that" in reply.error

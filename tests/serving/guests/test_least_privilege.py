@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli.parsing import refusal
-from serving.written import RUNS_CODE, evaluate, write_model
+from serving.written import RUNS_CODE, evaluate, send_code, write_model
 from support.server import ServerProcess
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run guests as another user")
@@ -100,8 +100,7 @@ def test_a_user_that_does_not_exist_is_an_error_of_the_command_line(user, proble
 
 
 def failure(server, model, code):
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    reply = server.post(f"/v2/models/{model}/infer", document)
+    reply = send_code(server, model, code)
     assert reply.status == 500, reply.body
     return reply.error
 

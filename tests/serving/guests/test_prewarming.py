@@ -7,11 +7,12 @@ import re
 import signal
 
 import psutil
+from guests.guests import is_running
 from serving.repositories import infer, repository, values
 from support.server import ServerProcess
 from support.waiting import until
 
-from .test_supervision import is_running, named_segments
+from .test_supervision import named_segments
 
 PREWARM = 'parameters {{ key: "PREWARM" value {{ string_value: "{}" }} }}\n'
 THREE = "instance_group { count: 3 kind: KIND_CPU }\n"

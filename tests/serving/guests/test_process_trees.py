@@ -8,7 +8,8 @@ import signal
 
 import psutil
 import pytest
-from serving.guests.test_supervision import is_running, models
+from guests.guests import is_running
+from serving.guests.test_supervision import models
 from serving.repositories import infer, is_model_ready, values
 from support.server import ServerProcess
 from support.waiting import until

@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from textwrap import indent
 
-import psutil
 import pytest
 from serving.processes.reaching import connection_of_each
 from serving.repositories import document, index, infer, is_model_ready, repository, values
-from serving.written import RUNS_CODE, evaluate, write_model
-from support.server import ServerProcess
+from serving.written import RUNS_CODE, evaluate, send_code, write_model
+from support.server import ServerProcess, still_running
 from support.threads import in_thread
 from support.waiting import until
 
@@ -73,8 +72,7 @@ def test_a_crash_in_c_reports_the_signal_the_models_last_lines_and_pythons_stack
     write_model(tmp_path / "models", "falls")
     code = "import ctypes, sys; print('about to fall', file=sys.stderr, flush=True); ctypes.string_at(8)"
     with ServerProcess(tmp_path / "models", work=tmp_path) as server:
-        document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-        error = server.post("/v2/models/falls/infer", document).error
+        error = send_code(server, "falls", code).error
         server.wait_log("Fatal Python error: Segmentation fault")
     first, *lines = error.splitlines()
     assert re.fullmatch(
@@ -110,12 +108,12 @@ def test_killed_server_takes_its_guests_along_and_leaves_nothing(tmp_path):
     server.start()
     try:
         server.wait_health("ready")
-        guests = [child.pid for child in server.children()]
+        guests = server.children()
         assert len(guests) == 2
         in_thread(infer, server, "dies_mid_request", 30)
         server.wait_log("works for 30.0 s")
         os.kill(server.pid, signal.SIGKILL)
-        until(lambda: not any(map(is_running, guests)), "the guests to end")
+        assert still_running(guests, 60) == []
     finally:
         server.kill()
     until(lambda: named_segments() <= before, "no segment to be left")
@@ -127,13 +125,6 @@ def named_segments() -> set[Path]:
     What else runs on the machine has its own there, which come and go: only what stays was left behind.
     """
     return {path for path in Path("/dev/shm").iterdir() if not path.name.startswith("naiad_test_")}
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_server_that_is_stopped_finishes_the_request_in_flight(tmp_path):

@@ -5,10 +5,9 @@ from __future__ import annotations
 import base64
 import json
 
-import numpy as np
 import pytest
 import tritonclient.grpc
-from serving.written import CONFIG, write_model
+from serving.written import CONFIG, document_of, evaluate, write_model
 from support.model_files import write_files
 from support.server import ServerProcess
 from tritonclient.utils import InferenceServerException
@@ -142,10 +141,7 @@ def test_a_sample_of_warm_up_is_in_the_models_directory(server, file):
 
 def test_the_model_serves_after_all_hostile_names(server):
     assert load(server, "good", BASIC) == (200, "")
-    reply = server.post(
-        "/v2/models/good/infer", {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["1+1"]}]}
-    )
-    assert np.array_equal(reply.json()["outputs"][0]["data"], ["2"])
+    assert evaluate(server, "good", "1+1") == "2"
 
 
 HEADER = "Inference-Header-Content-Length"
@@ -153,7 +149,7 @@ HEADER = "Inference-Header-Content-Length"
 
 @pytest.mark.parametrize("given", ["{}_{}", "+{}{}", "\xa0{}{}", "0x{}{}", "{}{}.0"])
 def test_the_length_of_a_requests_json_is_in_ascii_digits(server, given):
-    document = json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["1"]}]}).encode()
+    document = json.dumps(document_of("1")).encode()
     assert 10 <= len(document) < 100
     text = given.format(*str(len(document)))
     reply = server.request("POST", "/v2/models/steady/infer", document, {HEADER: text})

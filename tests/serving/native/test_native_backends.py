@@ -77,11 +77,7 @@ def data(reply: Reply) -> list[float]:
     return reply.json()["outputs"][0]["data"]
 
 
-def test_a_backend_answers_over_http(server):
-    assert data(ask(server, "echo", 1, 2, 3)) == [1, 2, 3]
-
-
-@pytest.mark.parametrize("count", [0, 1, 255, 256, 257, 300_000])
+@pytest.mark.parametrize("count", [0, 1, 3, 255, 256, 257, 300_000])
 def test_tensors_of_any_size_come_back(server, count):
     values = [float(number % 1000) for number in range(count)]
     assert data(ask(server, "echo", *values)) == values

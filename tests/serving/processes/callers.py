@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import json
 import re
 from pathlib import Path
 from typing import Any
 
-from serving.written import write_model
+from serving.written import evaluate_over, write_model
 from support.threads import in_thread
 
 PARENT = "__import__('os').getppid()"
@@ -52,12 +51,7 @@ def write_runner(models: Path, name: str, config: str = "") -> None:
 
 def ask(connection: http.client.HTTPConnection, code: str, model: str = "a") -> Any:
     """The value of an expression, or the text of what it raised."""
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
-    response = connection.getresponse()
-    body = response.read()
-    assert response.status == 200, body
-    text = str(json.loads(body)["outputs"][0]["data"][0])
+    text = evaluate_over(connection, model, code)
     try:
         return eval(text)
     except (SyntaxError, NameError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from serving.written import CONFIG, write_model
+from serving.written import CONFIG, evaluate_over, write_model
 from support.server import HOST, ServerProcess
 from support.threads import in_thread
 from support.waiting import until
@@ -63,12 +62,7 @@ def processes(server: ServerProcess) -> list[int]:
 
 
 def ask(connection: http.client.HTTPConnection, code: str) -> str:
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    connection.request("POST", "/v2/models/m/infer", json.dumps(document))
-    response = connection.getresponse()
-    body = response.read()
-    assert response.status == 200, body
-    return str(json.loads(body)["outputs"][0]["data"][0])
+    return evaluate_over(connection, "m", code)
 
 
 class Load:

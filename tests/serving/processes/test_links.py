@@ -15,7 +15,7 @@ import pytest
 from serving.frontends.killing import kill_under_load, others
 from serving.processes.reaching import connection_of_each
 from serving.repositories import repository
-from serving.written import write_model
+from serving.written import document_of, write_model
 from support.server import ServerProcess
 from support.threads import in_thread
 from support.waiting import until
@@ -42,12 +42,8 @@ def numbered(server: ServerProcess) -> list[psutil.Process]:
     return [psutil.Process(server.pid), *sorted(others(server), key=lambda each: each.name())]
 
 
-def body_of(code: str) -> bytes:
-    return json.dumps({"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}).encode()
-
-
 def ask(connection: http.client.HTTPConnection, code: str) -> tuple[int, str]:
-    connection.request("POST", "/v2/models/code/infer", body_of(code))
+    connection.request("POST", "/v2/models/code/infer", json.dumps(document_of(code)))
     response = connection.getresponse()
     document = json.loads(response.read())
     if response.status != 200:

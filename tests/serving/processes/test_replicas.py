@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.grpc
-from serving.written import evaluate, write_model
+from serving.written import evaluate, evaluate_over, write_model
 from support.client_inputs import input_of
 from support.server import HOST, ServerProcess
 from support.threads import in_thread
@@ -45,12 +45,7 @@ def server(models: Path) -> Iterator[ServerProcess]:
 
 
 def ask(connection: http.client.HTTPConnection, code: str, model: str = "spread") -> str:
-    document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    connection.request("POST", f"/v2/models/{model}/infer", json.dumps(document))
-    response = connection.getresponse()
-    body = response.read()
-    assert response.status == 200, body
-    return str(json.loads(body)["outputs"][0]["data"][0])
+    return evaluate_over(connection, model, code)
 
 
 def connections(stack: ExitStack, server: ServerProcess, count: int = CONNECTIONS) -> list[http.client.HTTPConnection]:

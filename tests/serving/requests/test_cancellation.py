@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from serving.contract import Stream, code_input, ours, run, serving, stream
+from serving.written import document_of
 from support.server import ServerProcess
 from support.waiting import until
 from tritonclient.grpc import InferenceServerClient
@@ -88,11 +89,7 @@ def test_a_stream_that_is_cancelled_is_noticed(server, tmp_path, model, sleep):
 
 
 def connect(server: ServerProcess, path: str, code: str) -> socket.socket:
-    if path.endswith("infer"):
-        document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}]}
-    else:
-        document = {"CODE": code}
-    body = json.dumps(document).encode()
+    body = json.dumps(document_of(code) if path.endswith("infer") else {"CODE": code}).encode()
     client = socket.create_connection(("127.0.0.1", server.http_port), 60)
     client.sendall(
         b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (path.encode(), len(body), body)

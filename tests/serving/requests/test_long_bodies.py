@@ -12,29 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.grpc
+from serving.bls.test_long_tensors import DOUBLES
 from serving.written import write_model
 from support.client_inputs import input_of
 from support.server import HOST, ServerProcess
 from support.waiting import until
 
-MODEL = """
-def initialize(self, args):
-    self.kept = []
-
-def execute(self, requests):
-    responses = []
-    for request in requests:
-        array = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()
-        if array[0] < 0:
-            os._exit(7)
-        array *= 2  # it is the model's own
-        self.kept.append((array, array[0]))
-        if not all((kept == value).all() for kept, value in self.kept):
-            raise ValueError("an array that was kept is another's now")
-        del self.kept[:-3]
-        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", array)]))
-    return responses
-"""
 CONFIG = """
 input [{{ name: "IN" data_type: TYPE_FP32 dims: [-1] }}]
 output [{{ name: "OUT" data_type: TYPE_FP32 dims: [-1] }}]
@@ -76,7 +59,7 @@ def held(server: ServerProcess) -> int:
 
 
 def doubles(tmp_path, count: int, *options: str) -> ServerProcess:
-    file = write_model(tmp_path / "models", "doubles", MODEL)
+    file = write_model(tmp_path / "models", "doubles", DOUBLES)
     (file.parents[1] / "config.pbtxt").write_text('backend: "python"' + CONFIG.format(count=count))
     return ServerProcess(tmp_path / "models", *options, work=tmp_path)
 

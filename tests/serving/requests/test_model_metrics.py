@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from serving.written import evaluate, write_model
+from serving.written import evaluate, send_code, write_model
 from support.server import ServerProcess
 from support.waiting import until
 
@@ -69,8 +69,7 @@ def test_metrics_of_an_exited_guest_are_removed(tmp_path):
         evaluate(server, "dies", "mortal.Metric().increment(1)")
         assert lines_of(server, "mortal ")[-1] == "mortal 1"
         [pid] = {evaluate(server, "dies", "os.getpid()")}
-        document = {"inputs": [{"name": "CODE", "datatype": "BYTES", "shape": [1], "data": ["os._exit(1)"]}]}
-        assert server.post("/v2/models/dies/infer", document).status == 500
+        assert send_code(server, "dies", "os._exit(1)").status == 500
         assert lines_of(server, "mortal") == []
         assert lines_of(server, "shared")[-1] == "shared 2"
         until(lambda: server.get("/v2/models/dies/ready").status == 200, "the next guest")

@@ -15,6 +15,7 @@ import tritonclient.grpc as grpcclient
 from backends.remote.models import add_remote
 from serving.ensembles.ensembles import ask, outputs, write_function, write_model
 from serving.repositories import repository
+from serving.written import document_of
 from support.client_inputs import input_of
 from support.packing_faults import CAUSE
 from support.server import Reply, ServerProcess
@@ -87,8 +88,7 @@ def test_a_request_over_grpc_gets_the_error_and_the_next_one_its_answer(server: 
 
 
 def run(server: ServerProcess, code: str) -> Any:
-    tensor = {"name": "CODE", "datatype": "BYTES", "shape": [1], "data": [code]}
-    body = {"inputs": [tensor], "outputs": [{"name": "OUT"}]}
+    body = {**document_of(code), "outputs": [{"name": "OUT"}]}
     return json.loads(outputs(server.post("/v2/models/runs_code/infer", body))["OUT"][0])
 
 
