@@ -460,7 +460,7 @@ class Server:
             yield from process.leftovers()
             if missing := running.keys() - {number, *process.engine.peers}:
                 yield f"process {number} has no link to {sorted(missing)}"
-        for number, run in self.replicas._running.items():
+        for number, run in self.replicas.running.items():
             name = f"the coordinator and process {number}"
             yield from _of_peer(name, run.peer, self.memory)
             results = sum(len(each.results) for each in run.guests._guests.values())

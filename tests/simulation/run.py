@@ -798,7 +798,7 @@ class ServerRun(_Run):
             return
         self._check_counts()
         await self.engine.gather_counts()
-        received = sum(each.peer.session.received_count for each in self.server.replicas._running.values())
+        received = sum(each.peer.session.received_count for each in self.server.replicas.running.values())
         if received != self._sent:
             self.fail("requests are not received once", f"{self._sent} sent, {received} received")
         for number, version in self.server.replicas._versions.items():

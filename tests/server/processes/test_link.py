@@ -75,23 +75,19 @@ def test_the_end_of_a_process_is_noticed_while_its_frames_wait_for_their_share_o
 class TwoEnds:
     """Both ends of a link, on one loop; what each has received."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_urgent: Callable[[int, bytes | memoryview], bool] = lambda *_: True) -> None:
         loop = asyncio.get_running_loop()
         own, other = socket.socketpair()
         self.received: list[tuple[int, bytes]] = []
-        self.batches: list[int] = []  # how many frames there were after those that arrived together
         self.ended = 0
         self.sender = Link(own, loop, lambda *_: None, lambda: None)
-        self.receiver = Link(other, loop, self._on_frame, self._on_end, self._on_received)
+        self.receiver = Link(other, loop, self._on_frame, self._on_end, is_urgent)
 
     def _on_frame(self, kind: int, payload: bytes | memoryview) -> None:
         self.received.append((kind, bytes(payload)))
 
     def _on_end(self) -> None:
         self.ended += 1
-
-    def _on_received(self) -> None:
-        self.batches.append(len(self.received))
 
     def close(self) -> None:
         self.sender.close()
@@ -141,27 +137,27 @@ def test_a_frame_of_any_size_arrives_whole_behind_those_before_it(size, is_in_pa
         assert ends.sender.has_backlog is (size > 1), "the socket takes less than that"
         await until_async(lambda: len(ends.received) == 3)
         assert not ends.sender.has_backlog
-        assert not ends.receiver.is_receiving
+        assert ends.receiver._long is None
         ends.close()
         assert ends.received == [(1, b"x"), (2, payload), (3, b"x")]
 
     asyncio.run(check())
 
 
-def test_after_the_frames_that_arrived_together_the_receiver_is_told():
+def test_who_waits_for_an_answer_gets_urgent_frames_alone_and_the_others_later_in_their_order():
     async def check() -> None:
-        ends = TwoEnds()
-        for number in range(3):
+        ends = TwoEnds(lambda kind, _: kind >= 10)
+        for number in (1, 10, 2, 11, 3):
             ends.sender.send(frame(number))
-        await until_async(lambda: ends.batches)
-        assert ends.batches == [3]
-        ends.sender.send(frame(3))
+            ends.sender.flush()
+        assert ends.receiver.receive()
+        assert not ends.receiver.receive()
+        assert [kind for kind, _ in ends.received] == [10, 11]
+        ends.sender.send(frame(12))
         ends.sender.send(frame(4))
         ends.sender.flush()
-        assert ends.receiver.receive()
-        assert ends.batches == [3, 5]
-        assert not ends.receiver.receive()
-        assert ends.batches == [3, 5]
+        await until_async(lambda: len(ends.received) == 7)
+        assert [kind for kind, _ in ends.received] == [10, 11, 1, 2, 3, 12, 4]
         ends.close()
 
     asyncio.run(check())

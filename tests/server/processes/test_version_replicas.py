@@ -67,6 +67,7 @@ class Processes:
         self.answers: dict[tuple[int, str], Any] = {}
         self.held: set[tuple[int, str]] = set()
         self.services: Any = SimpleNamespace()
+        self.running: dict[int, Any] = {}
 
     async def order(self, number: int, method: str, *arguments: Any) -> Any:
         specs = arguments[0].specs if method == "start" else ()
@@ -230,7 +231,6 @@ def opened(answers: list[Any], **fields: Any) -> OpenRequest:
 def test_a_request_for_a_process_that_has_exited_is_told_so() -> None:
     async def test(processes: Processes, replicas: VersionReplicas) -> None:
         answers: list[str] = []
-        processes.requests_to = lambda _: None  # type: ignore[attr-defined]
         replicas.send(1, opened(answers))
         assert answers == [
             "cannot finish the request: process 1 of the server, which had it, has exited; send it again"
@@ -253,7 +253,7 @@ def test_a_request_that_a_link_does_not_take_ends_with_the_reason_and_a_call_say
                 if len(sent) == 2:
                     raise NotReadyError("Server exiting")
 
-        processes.requests_to = lambda _: Link()  # type: ignore[attr-defined]
+        processes.running[1] = SimpleNamespace(peer=SimpleNamespace(requests=Link()))
         replicas.is_decoupled = True
         call = opened(answers)
         call.needs_idle = True
@@ -285,11 +285,13 @@ def test_a_request_that_comes_back_waits_unless_it_was_cancelled() -> None:
 
 def test_the_guests_of_replicas_are_known_unless_one_of_them_is_being_started() -> None:
     async def test(processes: Processes, replicas: VersionReplicas) -> None:
-        processes.guest_of = lambda number, load, name: (number, load, name)  # type: ignore[attr-defined]
+        for number in (1, 2):
+            guests = SimpleNamespace(of=lambda load, name, number=number: (number, load, name))
+            processes.running[number] = SimpleNamespace(guests=guests)
         assert replicas.workers() == [(1, LOAD, "m_1"), (2, LOAD, "m_2")]
         replicas.on_process_end(1)
         assert replicas.workers() is None
-        processes.guest_of = lambda *_: None  # type: ignore[attr-defined]
+        processes.running.clear()
         assert replicas.workers() is None
 
     run(test)
@@ -377,9 +379,6 @@ def test_an_order_ends_with_its_result_or_error_or_with_the_process() -> None:
         processes.disconnect(2)
         with pytest.raises(ProcessExitedError):
             await processes.order(2, "check", 7)
-        assert processes.requests_to(2) is None
-        assert processes.guest_of(2, 1, "m_1") is None
-        assert processes.sent_counts(9, [1, 2]) == {}
 
     run_processes(test)
 
@@ -400,7 +399,7 @@ def test_what_processes_have_counted_is_gathered_and_added_once(caplog: pytest.L
             assert successes(version) == received
         peer.services["reports"](ProcessCounts(11, {}, {LOAD: report(11, "m_2")}))
         assert (peer.session.received_count, successes(version)) == (11, 11)
-        assert processes.sent_counts(LOAD, [1, 2]) == {2: LOAD}
+        assert version._counts() == {2: LOAD}
         lines: list[Any] = []
         processes.keep_lines = lines.append
         peer.services["log_lines"](["a line"])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,6 @@ from naiad.server.processes.calls import ProcessExitedError
 from naiad.server.processes.load_table import LoadTable
 from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.remote_guests import RemoteGuests
-from naiad.server.processes.request_link import RequestLink
 
 logger = logging.getLogger("naiad.engine")
 
@@ -241,13 +240,14 @@ class VersionReplicas:
 
     def _counts(self) -> Mapping[int, int]:
         """How many requests were sent to each process, and have no last response."""
-        return self._processes.sent_counts(self._order.number, self._replicas)
+        running, load = self._processes.running, self._order.number
+        return {number: running[number].peer.requests.count_of(load) for number in self._replicas if number in running}
 
     def send(self, process: int, opened: OpenRequest) -> None:
-        link = self._processes.requests_to(process)
-        if link is None:
+        if process not in self._processes.running:
             opened.fail(exited_error(process), self._of)
             return
+        link = self._processes.running[process].peer.requests
         try:
             link.send_request(opened, link.route_to(self._order.number, is_decoupled=self.is_decoupled))
         except NaiadError as error:
@@ -264,11 +264,10 @@ class VersionReplicas:
     def workers(self) -> Collection[Worker] | None:
         found = []
         for number, replica in self._replicas.items():
-            for spec in replica.specs:
-                guest = self._processes.guest_of(number, self._order.number, spec.name)
-                if guest is None or replica.report is None:
-                    return None
-                found.append(guest)
+            process = self._processes.running.get(number)
+            if process is None or replica.report is None:
+                return None
+            found += [process.guests.of(self._order.number, spec.name) for spec in replica.specs]
         return found
 
 
@@ -282,7 +281,7 @@ class ReplicaProcesses:
         self.table = LoadTable.create(processes)  # the loads of all versions in all processes
         # Gets the lines that the other processes log, if a page shows them.
         self.keep_lines: Callable[[Sequence[ServerLine]], None] = lambda _: None
-        self._running: dict[int, _ReplicaProcess] = {}
+        self.running: dict[int, _ReplicaProcess] = {}
         self._versions: dict[int, VersionReplicas] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -303,7 +302,7 @@ class ReplicaProcesses:
     # -- processes ------------------------------------------------------------------------------------------------
 
     def connect(self, number: int, peer: Peer) -> None:
-        process = self._running[number] = _ReplicaProcess(peer, self.services)
+        process = self.running[number] = _ReplicaProcess(peer, self.services)
         peer.calls.services.update(
             {
                 "reports": lambda counts: self._on_reports(process, number, counts),
@@ -317,7 +316,7 @@ class ReplicaProcesses:
             version.on_process(number)
 
     def disconnect(self, number: int) -> None:
-        process = self._running.pop(number, None)
+        process = self.running.pop(number, None)
         if process is None:
             return
         process.guests.close()
@@ -326,19 +325,9 @@ class ReplicaProcesses:
 
     async def order(self, number: int, method: str, *arguments: Any) -> Any:
         """Have a process do something, and wait for that; NaiadError if it fails, ProcessExitedError if it exits."""
-        if number not in self._running:
+        if number not in self.running:
             raise exited_error(number)
-        return await self._running[number].peer.calls.call(method, *arguments)
-
-    def requests_to(self, number: int) -> RequestLink | None:
-        """The requests to replicas of a process; None if it does not run."""
-        process = self._running.get(number)
-        return None if process is None else process.peer.requests
-
-    def sent_counts(self, load: int, processes: Iterable[int]) -> Mapping[int, int]:
-        """How many requests to a version each of *processes* has that were sent there."""
-        running = self._running
-        return {number: running[number].peer.requests.count_of(load) for number in processes if number in running}
+        return await self.running[number].peer.calls.call(method, *arguments)
 
     def take_back(self, opened: OpenRequest) -> None:
         """A process has not taken a request to its replica of a version."""
@@ -348,20 +337,15 @@ class ReplicaProcesses:
         else:
             version.on_refused(opened)
 
-    def guest_of(self, number: int, load: int, instance: str) -> Worker | None:
-        """The guest of an instance in a process; None if the process does not run."""
-        process = self._running.get(number)
-        return None if process is None else process.guests.of(load, instance)
-
     def close_replicas(self) -> None:
         """Have replicas take no further requests: the server exits, and rejects them."""
-        for process in self._running.values():
+        for process in self.running.values():
             process.peer.calls.notify("exiting")
 
     async def gather(self) -> None:
         """Have all processes report what they have counted; slow ones keep what they reported last."""
-        if self._versions and self._running:
-            await asyncio.gather(*(self._gather_from(*each) for each in list(self._running.items())))
+        if self._versions and self.running:
+            await asyncio.gather(*(self._gather_from(*each) for each in list(self.running.items())))
 
     async def _gather_from(self, number: int, process: _ReplicaProcess) -> None:
         if process.gathering is None or process.gathering.done():
@@ -392,7 +376,7 @@ class ReplicaProcesses:
         task.add_done_callback(self._tasks.discard)
 
     async def _gather_waits(self, then: Callable[[], None]) -> None:
-        asked = [number for number, process in self._running.items() if process.guests.are_waiting]
+        asked = [number for number, process in self.running.items() if process.guests.are_waiting]
         # What a process that exits has reported ends with it.
         await asyncio.gather(*(self.order(number, "report_waits") for number in asked), return_exceptions=True)
         then()

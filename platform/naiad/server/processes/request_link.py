@@ -360,37 +360,33 @@ class RequestLink:
         waiting = self._copied.pop(number, None)
         if waiting is None:
             return  # the other process has exited
-        opened, part = waiting.opened, waiting.part
-        is_sent, known = False, None
         try:
             if self._find_route is None:
-                known = self.route_to(opened.load, is_decoupled=waiting.known.is_decoupled)
+                known = self.route_to(waiting.known.load, is_decoupled=waiting.known.is_decoupled)
             else:
-                known = self._find_route(opened)
-            self._send(opened, known, waiting)
-            is_sent = True
-        except NaiadError as error:
-            self._reject_copied(opened, error)
-        except Exception as error:
-            name = opened.request.model_name
-            logger.exception("cannot submit a request to '%s'", name)
-            self._reject_copied(opened, unexpected_error(f"submit the request to '{name}'", error))
-        if not is_sent or known is None or known.part is not part:
+                known = self._find_route(waiting.opened)
+            self._send(waiting.opened, known, waiting)
+        except Exception as error:  # noqa: BLE001 - its client gets it, and the log if it is unexpected
+            self._fail_copied(waiting, "submit", error)
+            return
+        if known.part is not waiting.part:
             self._free_copied(waiting)
 
     def _on_copy_failed(self, number: int, error: Exception) -> None:
-        """The inputs of a request that waits cannot be copied."""
         waiting = self._copied.pop(number, None)
-        if waiting is None:
-            return
-        name = waiting.opened.request.model_name
-        logger.error("cannot copy the inputs of a request to '%s'", name, exc_info=error)
-        self._reject_copied(waiting.opened, unexpected_error(f"copy the inputs of the request to '{name}'", error))
-        self._free_copied(waiting)
+        if waiting is not None:
+            self._fail_copied(waiting, "copy the inputs of", error)
 
-    def _reject_copied(self, opened: OpenRequest, error: NaiadError) -> None:
+    def _fail_copied(self, waiting: _CopiedRequest, action: str, error: Exception) -> None:
+        """Reject a request that has waited: its inputs cannot be copied, or it cannot be sent."""
+        opened = waiting.opened
+        name = opened.request.model_name
+        if not isinstance(error, NaiadError):
+            logger.error("cannot %s a request to '%s'", action, name, exc_info=error)
+            error = unexpected_error(f"{action} the request to '{name}'", error)
         self._remove(opened.key)
         opened.reject(error)
+        self._free_copied(waiting)
 
     def _free_copied(self, waiting: _CopiedRequest) -> None:
         """Free the inputs of a request that was not sent with them, if their part is still there."""
