@@ -107,6 +107,19 @@ def test_a_model_is_loaded_again_only_if_its_files_or_its_environment_have_chang
     host.run(check)
 
 
+def test_a_model_of_which_one_version_was_given_up_is_loaded_again(host):
+    host.add("m", more="version_policy { all {} }", versions=(1, 2))
+
+    async def check() -> None:
+        await host.load()
+        give_up(host.version(number=1))
+        before = host.version(number=1)
+        await host.load()
+        assert host.version(number=1) is not before
+
+    host.run(check)
+
+
 @pytest.mark.parametrize(
     ("outside", "changed", "is_loaded"),
     [("x", "x/model.py", True), ("x", "y/model.py", False), ("", "x/model.py", False)],
@@ -260,6 +273,25 @@ def test_sequences_stay_with_the_version_that_has_begun_them(host, is_ended):
 
     host.add("m", SEQUENTIAL)
     host.run(check, exit_timeout=5)
+
+
+def test_the_sequences_of_an_old_version_are_not_waited_for_once_the_model_is_unloaded(host):
+    host.add("m", SEQUENTIAL)
+
+    async def check() -> None:
+        await host.load()
+        host.ask(correlation_id=1, flags=SEQUENCE_START)
+        host.guests[0].answer()
+        host.add("m", SEQUENTIAL, more=parameter("x", "y"))
+        await host.load()
+        await asyncio.sleep(1)
+        assert stops(host.guests) == [None, None]
+        await host.engine.unload("m")
+        await asyncio.sleep(0.2)
+        assert None not in stops(host.guests)
+        host.assert_nothing_is_left()
+
+    host.run(check)
 
 
 # -- versions

@@ -307,7 +307,6 @@ async def _taken(slots: asyncio.Semaphore, urgent: asyncio.Event) -> AsyncIterat
     try:
         if not urgent.is_set():
             await asyncio.wait([taking, hurrying], return_when=asyncio.FIRST_COMPLETED)
-        hurrying.cancel()
         taking.cancel()
         await asyncio.gather(taking, return_exceptions=True)
         yield
