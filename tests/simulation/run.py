@@ -50,7 +50,7 @@ from naiad.engine import open_request
 from naiad.engine.calls import model_calls
 from naiad.engine.calls.model_calls import OpenCall
 from naiad.engine.engine import Engine
-from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.lifecycle.process_placement import COORDINATOR
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.loading import instance_change, loader, model_source
 from naiad.engine.loading.loader import Loader, LoadSettings

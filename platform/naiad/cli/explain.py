@@ -20,7 +20,7 @@ from naiad.config.server.flag import Flag, Kind
 from naiad.config.server.option_group import flags_of, own_option, own_switch
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError, RepositoryError, ResolutionError
-from naiad.engine.lifecycle.placement import (
+from naiad.engine.lifecycle.process_placement import (
     COORDINATOR,
     LoadFacts,
     Placement,

@@ -22,8 +22,8 @@ from naiad.core.errors import ExecutionEnvironmentError
 from naiad.core.extensions import load_from_extension
 from naiad.core.real_paths import lasting_path
 from naiad.environments.activation import Activations
+from naiad.environments.conda_unpack_check import explain_moved_scripts, explain_unfinished_unpacking
 from naiad.environments.entry_provider import EntryProvider
-from naiad.environments.moved_folders import explain_moved_scripts, explain_unfinished_unpacking
 from naiad.environments.policy import StorePolicy
 from naiad.environments.progress import ProgressReporter, default_reporter
 from naiad.environments.ready_environment import (

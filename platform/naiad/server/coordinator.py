@@ -17,7 +17,7 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.gpus import gpu_uuid
 from naiad.core.logs import ActiveLog
 from naiad.engine.engine import Engine
-from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.lifecycle.process_placement import COORDINATOR
 from naiad.frontends.console.page import StateSource
 from naiad.frontends.metrics.families import Family
 from naiad.frontends.metrics.server import MetricsFrontend

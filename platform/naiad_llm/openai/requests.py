@@ -23,8 +23,8 @@ import orjson
 
 from naiad.frontends.kserve_http.json_document import reason_of
 from naiad.protocol.inference import Buffer
-from naiad_llm.openai.chat_tools import checked_calls, read_tools
 from naiad_llm.openai.errors import TOO_LARGE, ApiError
+from naiad_llm.openai.requested_tools import checked_calls, read_tools
 
 logger = logging.getLogger("naiad.openai")
 

@@ -23,8 +23,8 @@ from naiad.engine.loading.introspect import may_auto_complete
 from naiad.engine.loading.loader import Loader, LoadSettings
 from naiad.engine.serving.sequence_states import read_states
 from naiad.engine.serving.warmup import read_samples
+from naiad.environments.conda_unpack_check import explain_moved_scripts
 from naiad.environments.manager import EnvironmentManager
-from naiad.environments.moved_folders import explain_moved_scripts
 from naiad.environments.progress import ProgressReporter
 from naiad.environments.ready_environment import ReadyEnvironment
 from naiad.models.repository.layout import ModelFiles, available_versions, mkdir_command, versions_to_load

@@ -10,7 +10,7 @@ import pytest
 from fakes.guests import PLAIN, config
 
 from naiad.config.model.model_config import ModelConfig
-from naiad.engine.lifecycle.placement import LoadFacts, place_instances
+from naiad.engine.lifecycle.process_placement import LoadFacts, place_instances
 from naiad.engine.loading.instance_change import changed_instances, has_other_changes
 
 BEFORE = {"config.pbtxt": (1, 1), "1/": (), "1/model.py": (1, 1), "2/": (), "2/model.py": (1, 1), "/backend/x.py": (1,)}

@@ -12,7 +12,7 @@ from engine.loading.host import UNNAMED, Host, instances, parameter
 
 from naiad.config.model.model_config import freeze
 from naiad.core.errors import ModelError
-from naiad.engine.lifecycle.placement import LoadFacts, place_instances
+from naiad.engine.lifecycle.process_placement import LoadFacts, place_instances
 from naiad.engine.loading import loader
 from naiad.engine.loading.loader import shares_of
 from naiad.engine.serving.replicas import ReplicaOrder

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any, Awaitable, Callable, DefaultDict, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from vllm_like import chat, keys, weights
-from vllm_like.engines import vllm_leftovers, vllm_metrics, vllm_parsers, vllm_paths, vllm_requests
+from vllm_like.engines import vllm_leftovers, vllm_metrics, vllm_output_parsers, vllm_paths, vllm_requests
 from vllm_like.engines.base import (
     CANCEL_POLL_SECONDS,
     BusyError,
@@ -159,9 +159,9 @@ class VllmEngine(Engine):
         if self.loras == []:
             raise ValueError(f"'enable_lora' is set, but there is no {LORA_FILE} in '{settings.directory}'")
         parser = settings.tool_call_parser
-        self._tool_parser = vllm_parsers.tool_parser(parser) if parser else None
+        self._tool_parser = vllm_output_parsers.tool_parser(parser) if parser else None
         reasoning = settings.reasoning_parser
-        self._reasoning_parser = vllm_parsers.reasoning_parser(reasoning) if reasoning else None
+        self._reasoning_parser = vllm_output_parsers.reasoning_parser(reasoning) if reasoning else None
         self._lora_numbers = {name: number for number, name in enumerate(settings.loras, 1)}
         self._running: Dict[str, Sink] = {}
         self._forwarded = 0  # requests that vLLM's own application answers
@@ -265,20 +265,22 @@ class VllmEngine(Engine):
                 await self._engine.abort(generation.request_id)
                 break
 
-    async def _tool_calls(self, generation: Generation) -> Optional[vllm_parsers.ToolCallRequest]:
-        if self._tool_parser is None or not vllm_parsers.expects_tool_calls(generation):
+    async def _tool_calls(self, generation: Generation) -> Optional[vllm_output_parsers.ToolCallRequest]:
+        if self._tool_parser is None or not vllm_output_parsers.expects_tool_calls(generation):
             return None
         assert generation.chat is not None
         parser, tokenizer = self._tool_parser, await self._tokenizer()
-        return vllm_parsers.ToolCallRequest(parser, tokenizer, generation.chat, is_stream=generation.is_stream)
+        return vllm_output_parsers.ToolCallRequest(parser, tokenizer, generation.chat, is_stream=generation.is_stream)
 
-    async def _reasoning(self, generation: Generation) -> Optional[DefaultDict[int, vllm_parsers.ReasoningExtractor]]:
+    async def _reasoning(
+        self, generation: Generation
+    ) -> Optional[DefaultDict[int, vllm_output_parsers.ReasoningExtractor]]:
         """The extractor of each choice of a chat by its number; None for a model without a parser."""
         if self._reasoning_parser is None or generation.chat is None:
             return None
-        request = vllm_parsers.chat_request(generation.chat)
+        request = vllm_output_parsers.chat_request(generation.chat)
         given = (self._reasoning_parser, await self._tokenizer(), generation.chat, request)
-        return defaultdict(partial(vllm_parsers.ReasoningExtractor, *given, is_stream=generation.is_stream))
+        return defaultdict(partial(vllm_output_parsers.ReasoningExtractor, *given, is_stream=generation.is_stream))
 
     async def _prompt(self, generation: Generation) -> Any:
         if generation.chat is not None:

@@ -32,7 +32,7 @@ from naiad.core.errors import ModelError, ResolutionError
 from naiad.core.file_content import find_unfetched
 from naiad.core.logs import logged_levels
 from naiad.engine.ensembles.version import EnsembleVersion
-from naiad.engine.lifecycle.placement import (
+from naiad.engine.lifecycle.process_placement import (
     COORDINATOR,
     LoadFacts,
     Placement,

@@ -19,7 +19,7 @@ from naiad.config.model.model_config import ModelConfig, instance_groups
 from naiad.core import clock
 from naiad.core.errors import GuestExitedError, NotReadyError
 from naiad.core.gathering import finish_all
-from naiad.engine.lifecycle.placement import Placement
+from naiad.engine.lifecycle.process_placement import Placement
 from naiad.engine.lifecycle.recovery import RecoveryTrials
 from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.lifecycle.scaling import InstanceLoad

@@ -13,7 +13,7 @@ from naiad.config.server.options import ServerOptions
 from naiad.core.errors import NotReadyError
 from naiad.engine.ensembles.execution import EnsembleExecution, graph_of
 from naiad.engine.ensembles.step import StepModels
-from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.lifecycle.process_placement import COORDINATOR
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.readiness import are_ready
 from naiad.engine.serving.replicas import ProcessCounts, ReplicaCounts, ReplicaOrder, ReplicaReport

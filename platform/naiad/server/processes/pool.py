@@ -15,7 +15,7 @@ from typing import Any
 
 from naiad.core.errors import NaiadError
 from naiad.engine.engine import Engine
-from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.lifecycle.process_placement import COORDINATOR
 from naiad.frontends.metrics.families import Family, MetricType, Sample
 from naiad.frontends.tracing.tracer import Tracer
 from naiad.guests.memory.link_memory import LinkMemory

@@ -16,7 +16,7 @@ from naiad.core.errors import Code, NaiadError, NotReadyError
 from naiad.core.gathering import finish_all
 from naiad.core.logs import ServerLine, log_guest_line
 from naiad.engine.calls.services import ModelServices
-from naiad.engine.lifecycle.placement import COORDINATOR
+from naiad.engine.lifecycle.process_placement import COORDINATOR
 from naiad.engine.open_request import OpenRequest
 from naiad.engine.serving.replicas import ProcessCounts, ReplicaCounts, ReplicaOrder, ReplicaReport
 from naiad.engine.serving.version_log import VersionLog

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from naiad_llm.openai.chat_tools import name_of
 from naiad_llm.openai.custom_tools import custom_function
 from naiad_llm.openai.errors import ApiError
+from naiad_llm.openai.requested_tools import name_of
 
 FUNCTION, CUSTOM, NAMESPACE = "function", "custom", "namespace"
 _MEMBERS = ("name", "description", "parameters", "strict")

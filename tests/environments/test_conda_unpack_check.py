@@ -12,7 +12,7 @@ from environments import makers
 
 from naiad.config.model.environment_source import EnvironmentSource
 from naiad.core.errors import ExecutionEnvironmentError
-from naiad.environments.moved_folders import explain_moved_scripts, explain_unfinished_unpacking
+from naiad.environments.conda_unpack_check import explain_moved_scripts, explain_unfinished_unpacking
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from google.protobuf import text_format
 
 from naiad.config.model import model_config_pb2 as pb
 from naiad.config.model.model_config import ModelConfig, freeze
-from naiad.engine.lifecycle.placement import (
+from naiad.engine.lifecycle.process_placement import (
     LoadFacts,
     Placement,
     describe_ensemble,
