@@ -20,29 +20,20 @@ _WIRE_NAMES = {"GRPCInferenceService": "inference.GRPCInferenceService", "Health
 
 _MAX_CONTROL_MESSAGE = 128 << 10  # bytes of a message of any method but inference
 _HEADER_PREFIX = "triton-grpc-protocol-"
-RESTRICTED_APIS = {
-    "ServerLive": Api.HEALTH,
-    "ServerReady": Api.HEALTH,
-    "ModelReady": Api.HEALTH,
-    "Check": Api.HEALTH,
-    "ServerMetadata": Api.METADATA,
-    "ModelMetadata": Api.METADATA,
-    "ModelInfer": Api.INFERENCE,
-    "ModelStreamInfer": Api.INFERENCE,
-    "SystemSharedMemoryStatus": Api.SHARED_MEMORY,
-    "SystemSharedMemoryRegister": Api.SHARED_MEMORY,
-    "SystemSharedMemoryUnregister": Api.SHARED_MEMORY,
-    "CudaSharedMemoryStatus": Api.SHARED_MEMORY,
-    "CudaSharedMemoryRegister": Api.SHARED_MEMORY,
-    "CudaSharedMemoryUnregister": Api.SHARED_MEMORY,
-    "ModelConfig": Api.MODEL_CONFIG,
-    "RepositoryIndex": Api.MODEL_REPOSITORY,
-    "RepositoryModelLoad": Api.MODEL_REPOSITORY,
-    "RepositoryModelUnload": Api.MODEL_REPOSITORY,
-    "ModelStatistics": Api.STATISTICS,
-    "TraceSetting": Api.TRACE,
-    "LogSettings": Api.LOGGING,
-}  # the API that restricts a method (`--grpc-restricted-protocol`)
+_SHARED_MEMORY = [
+    f"{kind}SharedMemory{action}" for kind in ("System", "Cuda") for action in ("Status", "Register", "Unregister")
+]
+RESTRICTED_METHODS = {
+    Api.HEALTH: ("ServerLive", "ServerReady", "ModelReady", "Check"),
+    Api.METADATA: ("ServerMetadata", "ModelMetadata"),
+    Api.INFERENCE: ("ModelInfer", "ModelStreamInfer"),
+    Api.SHARED_MEMORY: _SHARED_MEMORY,
+    Api.MODEL_CONFIG: ("ModelConfig",),
+    Api.MODEL_REPOSITORY: ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    Api.STATISTICS: ("ModelStatistics",),
+    Api.TRACE: ("TraceSetting",),
+    Api.LOGGING: ("LogSettings",),
+}  # the methods that an API restricts (`--grpc-restricted-protocol`)
 
 
 def methods_of(context: ServiceContext) -> dict[bytes, GrpcMethod]:
@@ -79,9 +70,9 @@ class RestrictedMethods:
 
     def __init__(self, restrictions: Restrictions) -> None:
         self._required = {
-            method: ((_HEADER_PREFIX + required[0]).lower(), required[1].encode())
-            for method, api in RESTRICTED_APIS.items()
-            if (required := restrictions.get(api)) is not None
+            method: ((_HEADER_PREFIX + header).lower(), value.encode())
+            for api, (header, value) in restrictions.items()
+            for method in RESTRICTED_METHODS[api]
         }
 
     def denial(self, method: GrpcMethod, metadata: Metadata) -> Denial | None:

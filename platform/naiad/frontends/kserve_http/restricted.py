@@ -9,26 +9,16 @@ from naiad.frontends.access import restriction_denial
 from naiad.frontends.http1.heads import is_repeated
 from naiad.frontends.kserve_http.routes import Endpoint
 
-_API = {
-    Endpoint.LIVE: Api.HEALTH,
-    Endpoint.READY: Api.HEALTH,
-    Endpoint.MODEL_READY: Api.HEALTH,
-    Endpoint.SERVER_METADATA: Api.METADATA,
-    Endpoint.MODEL_METADATA: Api.METADATA,
-    Endpoint.INFER: Api.INFERENCE,
-    Endpoint.GENERATE: Api.INFERENCE,
-    Endpoint.GENERATE_STREAM: Api.INFERENCE,
-    Endpoint.SYSTEM_SHARED_MEMORY: Api.SHARED_MEMORY,
-    Endpoint.CUDA_SHARED_MEMORY: Api.SHARED_MEMORY,
-    Endpoint.MODEL_CONFIG: Api.MODEL_CONFIG,
-    Endpoint.INDEX: Api.MODEL_REPOSITORY,
-    Endpoint.LOAD: Api.MODEL_REPOSITORY,
-    Endpoint.UNLOAD: Api.MODEL_REPOSITORY,
-    Endpoint.NAMED_REPOSITORY: Api.MODEL_REPOSITORY,
-    Endpoint.MODEL_STATS: Api.STATISTICS,
-    Endpoint.TRACE: Api.TRACE,
-    Endpoint.MODEL_TRACE: Api.TRACE,
-    Endpoint.LOGGING: Api.LOGGING,
+_ENDPOINTS = {
+    Api.HEALTH: (Endpoint.LIVE, Endpoint.READY, Endpoint.MODEL_READY),
+    Api.METADATA: (Endpoint.SERVER_METADATA, Endpoint.MODEL_METADATA),
+    Api.INFERENCE: (Endpoint.INFER, Endpoint.GENERATE, Endpoint.GENERATE_STREAM),
+    Api.SHARED_MEMORY: (Endpoint.SYSTEM_SHARED_MEMORY, Endpoint.CUDA_SHARED_MEMORY),
+    Api.MODEL_CONFIG: (Endpoint.MODEL_CONFIG,),
+    Api.MODEL_REPOSITORY: (Endpoint.INDEX, Endpoint.LOAD, Endpoint.UNLOAD, Endpoint.NAMED_REPOSITORY),
+    Api.STATISTICS: (Endpoint.MODEL_STATS,),
+    Api.TRACE: (Endpoint.TRACE, Endpoint.MODEL_TRACE),
+    Api.LOGGING: (Endpoint.LOGGING,),
 }
 
 Guarded = dict[Endpoint, tuple[bytes, bytes]]
@@ -38,9 +28,8 @@ def guarded_endpoints(restrictions: Restrictions) -> Guarded:
     """The header, in lower case, and the value that each restricted endpoint requires."""
     return {
         endpoint: (header.lower().encode(), value.encode())
-        for endpoint in Endpoint
-        for header, value in [restrictions.get(_API[endpoint], ("", ""))]
-        if header
+        for api, (header, value) in restrictions.items()
+        for endpoint in _ENDPOINTS[api]
     }
 
 
