@@ -46,10 +46,6 @@ _SLICE = 256 << 10
 R = TypeVar("R", "Region", "CudaRegion")
 
 
-def _no_gpu(_: int) -> bytes | None:
-    return None
-
-
 class _Descriptor:
     """A file descriptor, closed with its last reference."""
 
@@ -244,7 +240,7 @@ class RegionRegistry(TensorRegions, Protocol):
 class ClientRegions:
     """The registered regions of a server's clients, by name."""
 
-    def __init__(self, *, is_allowed: bool = False, find_gpu: Callable[[int], bytes | None] = _no_gpu) -> None:
+    def __init__(self, *, is_allowed: bool = False, find_gpu: Callable[[int], bytes | None] = lambda _: None) -> None:
         """*find_gpu* returns the UUID of a GPU by its number; None without that GPU."""
         self._is_allowed = is_allowed
         self._find_gpu = find_gpu
@@ -362,16 +358,12 @@ class ClientRegions:
         self.check_allowed()
         region = self._regions.get(name)
         if region is None:
-            raise _unknown(name)
+            raise NaiadError(f"Unable to find shared memory region: '{name}'", code=Code.NOT_FOUND)
         return region
 
     def check_allowed(self) -> None:
         if not self._is_allowed:
             raise UnsupportedRequestError(SHARED_MEMORY_IS_OFF)
-
-
-def _unknown(name: str) -> NaiadError:
-    return NaiadError(f"Unable to find shared memory region: '{name}'", code=Code.NOT_FOUND)
 
 
 def _not_openable(key: str) -> NaiadError:

@@ -13,6 +13,7 @@ from naiad.frontends.kserve_grpc import service_pb2 as pb
 from naiad.frontends.regions import CudaRegion, Region
 
 M = TypeVar("M", bound=Message)
+S = TypeVar("S", pb.CudaSharedMemoryStatusResponse, pb.SystemSharedMemoryStatusResponse)
 
 
 def from_document(document: dict[str, Any], message: M) -> M:
@@ -47,21 +48,10 @@ def unload_dependents(request: pb.RepositoryModelUnloadRequest) -> bool:
     return parameter.bool_param
 
 
-def cuda_regions(found: Sequence[CudaRegion]) -> pb.CudaSharedMemoryStatusResponse:
-    """Registered regions of GPUs' memory, by name."""
-    response = pb.CudaSharedMemoryStatusResponse()
+def with_regions(response: S, found: Sequence[CudaRegion | Region]) -> S:
+    """*response* with registered regions by name: the fields of its entries have the names of theirs."""
     for region in found:
         entry = response.regions[region.name]
-        entry.name = region.name
-        entry.device_id = region.device_id
-        entry.byte_size = region.byte_size
-    return response
-
-
-def regions(found: Sequence[Region]) -> pb.SystemSharedMemoryStatusResponse:
-    """Registered shared memory regions, by name."""
-    response = pb.SystemSharedMemoryStatusResponse()
-    for region in found:
-        entry = response.regions[region.name]
-        entry.name, entry.key, entry.offset, entry.byte_size = region.name, region.key, region.offset, region.byte_size
+        for field in entry.DESCRIPTOR.fields:
+            setattr(entry, field.name, getattr(region, field.name))
     return response

@@ -213,7 +213,8 @@ class InferenceService:
     async def system_shared_memory_status(
         self, request: pb.SystemSharedMemoryStatusRequest
     ) -> pb.SystemSharedMemoryStatusResponse:
-        return control_messages.regions(self._extensions.regions.status(request.name))
+        found = self._extensions.regions.status(request.name)
+        return control_messages.with_regions(pb.SystemSharedMemoryStatusResponse(), found)
 
     async def system_shared_memory_register(
         self, request: pb.SystemSharedMemoryRegisterRequest
@@ -231,7 +232,8 @@ class InferenceService:
     async def cuda_shared_memory_status(
         self, request: pb.CudaSharedMemoryStatusRequest
     ) -> pb.CudaSharedMemoryStatusResponse:
-        return control_messages.cuda_regions(self._extensions.regions.cuda_status(request.name))
+        found = self._extensions.regions.cuda_status(request.name)
+        return control_messages.with_regions(pb.CudaSharedMemoryStatusResponse(), found)
 
     async def cuda_shared_memory_register(
         self, request: pb.CudaSharedMemoryRegisterRequest
@@ -242,8 +244,7 @@ class InferenceService:
         return pb.CudaSharedMemoryRegisterResponse()
 
     async def cuda_shared_memory_unregister(
-        self,
-        request: pb.CudaSharedMemoryUnregisterRequest,
+        self, request: pb.CudaSharedMemoryUnregisterRequest
     ) -> pb.CudaSharedMemoryUnregisterResponse:
         """Unregister a region, or all. Success for an unknown one, as in the reference."""
         await self._extensions.regions.unregister(request.name, is_cuda=True)

@@ -20,7 +20,9 @@ async def shared_memory_response(request: HttpRequest, route: Route, regions: Re
     """Register, list or unregister regions, as the path says."""
     is_system = route.endpoint is Endpoint.SYSTEM_SHARED_MEMORY
     if route.action == "status":
-        return json_response(_status(route.name, regions, is_system=is_system))
+        found = regions.status(route.name) if is_system else regions.cuda_status(route.name)
+        members = ("name", "key", "offset", "byte_size") if is_system else ("name", "device_id", "byte_size")
+        return json_response([{member: getattr(region, member) for member in members} for region in found])
     if route.action == "unregister":
         await regions.unregister(route.name, is_cuda=not is_system)
     elif is_system:
@@ -28,18 +30,6 @@ async def shared_memory_response(request: HttpRequest, route: Route, regions: Re
     else:
         await _register_cuda(route.name, request.body, regions)
     return response(200, [])
-
-
-def _status(name: str, regions: RegionRegistry, *, is_system: bool) -> list[dict[str, str | int]]:
-    if not is_system:
-        return [
-            {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
-            for region in regions.cuda_status(name)
-        ]
-    return [
-        {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
-        for region in regions.status(name)
-    ]
 
 
 async def _register(name: str, body: Buffer, regions: RegionRegistry) -> None:
