@@ -8,6 +8,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from naiad.core.errors import OptionError, without_frames
 from naiad.core.turns import LoopTurns
@@ -18,7 +19,6 @@ from naiad.frontends.grpc.settings import GrpcSettings
 from naiad.frontends.grpc.time_limits import MessageTimeCheck
 from naiad.frontends.http2.connection import READ_BUFFER_SIZE, Application, Http2Connection
 from naiad.frontends.http2.limits import Http2Limits, StreamCount
-from naiad.frontends.http2.request_head import RequestHead
 from naiad.frontends.http2.stream import Stream, StreamHandler
 from naiad.frontends.listening import Acceptor, close_listening, own_sockets
 from naiad.frontends.log_settings import ServerLog
@@ -62,10 +62,8 @@ class GrpcApplication:
         self._log = log
         self._log_names = log_names
         self._logged_calls = itertools.count()
-        self._parser = CallHeadParser(methods, denial, level=settings.response_compression, max_size=limits.fields_size)
-
-    def parse_head(self, head: RequestHead) -> Head:
-        return self._parser.parse(head)
+        parser = CallHeadParser(methods, denial, level=settings.response_compression, max_size=limits.fields_size)
+        self.parse_head = parser.parse
 
     def handle_request(self, stream: Stream, head: Head) -> StreamHandler | None:
         method = head.method
@@ -104,52 +102,43 @@ class GrpcServer:
         *acceptor* accepts the connections in a server of several processes.
         """
         self._acceptor = acceptor
-        self._budget = budget or RequestBudget()
+        budget = budget or RequestBudget()
         self.connections: OpenConnections[Http2Connection[Head]] = OpenConnections(count)
-        self._turns = turns
-        self._application = application
-        self._limits = limits
-        self._keepalive = settings.keepalive()
         seconds = settings.message_timeout_ms / 1000
-        check = MessageTimeCheck(seconds, self._budget).check
+        check = MessageTimeCheck(seconds, budget).check
         self._sweep = TimeoutSweep(turns.loop, turns, self.connections, check, sweep_seconds(seconds))
         self.connections.on_added = self._sweep.start
         self._tls = tls
         self._servers: list[asyncio.Server] = []
-        self._connect: Callable[[], Http2Connection[Head]] | None = None
+        self._connect: Callable[[], Http2Connection[Head]] = partial(
+            Http2Connection,
+            application,
+            self.connections,
+            memoryview(bytearray(READ_BUFFER_SIZE)),
+            limits,
+            settings.keepalive(),
+            turns,
+            StreamCount(limits),
+            budget,
+        )
 
     async def start(self, address: str, port: int, *, reuse_port: bool) -> int:
         """Listen; return the port. Raises OptionError if the address or port cannot be used."""
         loop = asyncio.get_running_loop()
-        read_buffer = memoryview(bytearray(READ_BUFFER_SIZE))
-
-        stream_count = StreamCount(self._limits)
-
-        def connect() -> Http2Connection[Head]:
-            return Http2Connection(
-                self._application,
-                self.connections,
-                read_buffer,
-                self._limits,
-                self._keepalive,
-                self._turns,
-                stream_count,
-                self._budget,
-            )
-
-        self._connect = connect
         if self._acceptor is not None and not self._acceptor.has_port:
-            self._acceptor.begin([], connect, self._tls)
+            self._acceptor.begin([], self._connect, self._tls)
             return port
         sockets = _listening_sockets(address, port, reuse_port=reuse_port)
         for each in sockets:
             options = listening_options(self._tls)
             is_serving = self._acceptor is None
             self._servers.append(
-                await loop.create_server(connect, sock=each, backlog=_BACKLOG, start_serving=is_serving, **options)
+                await loop.create_server(
+                    self._connect, sock=each, backlog=_BACKLOG, start_serving=is_serving, **options
+                )
             )
             if self._acceptor is not None:
-                self._acceptor.begin(own_sockets(self._servers[-1]), connect, self._tls)
+                self._acceptor.begin(own_sockets(self._servers[-1]), self._connect, self._tls)
         return int(sockets[0].getsockname()[1])
 
     def drain(self) -> None:
@@ -163,33 +152,31 @@ class GrpcServer:
             self._acceptor.end()
         servers, self._servers = self._servers, []
         for server in servers:
-            assert self._connect is not None
             await close_listening(server, self._connect, self._tls)
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + _FIRST_REQUEST_SECONDS
-        while clock() < deadline and not all(connection.last_stream for connection in self.connections):
-            await asyncio.sleep(_LOOK_SECONDS)
+        await self._wait_for_all(lambda connection: bool(connection.last_stream), _FIRST_REQUEST_SECONDS)
 
     async def wait_drained(self, seconds: float) -> None:
         """Drain all connections, and wait up to *seconds* until each client knows its last request."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + seconds
         self.drain()
-        while clock() < deadline and not all(connection.is_drained for connection in self.connections):
-            await asyncio.sleep(_LOOK_SECONDS)
+        await self._wait_for_all(lambda connection: connection.is_drained, seconds)
 
     async def stop(self, deadline: float) -> None:
         """Drain all connections, after `close_listening`, and abort what is left at *deadline*, by the loop's clock."""
-        clock = asyncio.get_running_loop().time
         self.drain()
-        deadline = max(deadline, clock() + _MIN_DRAIN_SECONDS)
-        while self.connections and clock() < deadline:
-            await asyncio.sleep(_LOOK_SECONDS)
+        remaining = deadline - asyncio.get_running_loop().time()
+        await self._wait_for_all(lambda _: False, max(remaining, _MIN_DRAIN_SECONDS))
         for connection in self.connections:
             connection.abort()
         self._sweep.stop()
         while self.connections:
             await asyncio.sleep(0)
+
+    async def _wait_for_all(self, is_ready: Callable[[Http2Connection[Head]], bool], seconds: float) -> None:
+        """Wait up to *seconds* until all open connections are ready."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        while clock() < deadline and not all(map(is_ready, self.connections)):
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _listening_sockets(address: str, port: int, *, reuse_port: bool) -> list[socket.socket]:
