@@ -19,6 +19,7 @@ from naiad.frontends.http2.stream import Stream
 from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.status import GrpcStatus
 from naiad.frontends.timeouts import ProgressWatch, ReadingWatch
+from naiad.frontends.unread_responses import Reader
 
 
 @dataclass(slots=True)
@@ -56,14 +57,15 @@ class MessageTimeCheck:
             if not call.is_unary:
                 has_streaming = True
             elif stream.unsent_data:
-                self._check_sending(stream, stream.unsent_data.size, earlier, seen, now)
+                watch = seen.sending[stream.number] = earlier.sending.get(stream.number) or ReadingWatch()
+                self._check_reading(stream, stream.unsent_data.size, watch, now)
                 continue
             # What the clients have sent may wait in a socket that is not read.
             if connection.is_reading and not stream.is_paused and call.is_within_message:
                 self._check_receiving(connection, stream, call, earlier, seen, now)
         if is_paused and not has_streaming:
             seen.transport = earlier.transport
-            self._check_transport(connection, seen.transport, now)
+            self._check_reading(connection.writer, connection.writer.waiting, seen.transport, now)
         if seen.receiving or seen.sending or is_paused:
             self._seen[connection] = seen
 
@@ -75,14 +77,7 @@ class MessageTimeCheck:
             text = f"cannot read the request: no byte of a message arrived within {self._limit * 1000:g} ms"
             call.fail_with(GrpcStatus.DEADLINE_EXCEEDED, f"{text} (--client-timeout)")
 
-    def _check_sending(self, stream: Stream, waiting: int, earlier: _Seen, seen: _Seen, now: float) -> None:
-        watch = seen.sending[stream.number] = earlier.sending.get(stream.number) or ReadingWatch()
-        if watch.is_too_slow(stream.read_count(), waiting, now, self._limit):
+    def _check_reading(self, reader: Reader, waiting: int, watch: ReadingWatch, now: float) -> None:
+        if watch.is_too_slow(reader.read_count(), waiting, now, self._limit):
             self._budget.note_dropped("time")
-            stream.disconnect()
-
-    def _check_transport(self, connection: Http2Connection[Any], watch: ReadingWatch, now: float) -> None:
-        writer = connection.writer
-        if watch.is_too_slow(writer.read_count(), writer.waiting, now, self._limit):
-            self._budget.note_dropped("time")
-            writer.disconnect()
+            reader.disconnect()
