@@ -191,9 +191,9 @@ def test_a_guest_is_forked_once_the_modules_are_imported(stubs, swept, memory, c
         await turns()
         with pytest.raises(BlockingIOError):
             stub.heard()
-        assert not server.has_been_ready
+        assert not server.is_ready
         stub.say(ForkServerReady())
-        await until_async(lambda: server.has_been_ready, "READY")
+        await until_async(lambda: server.is_ready, "READY")
         await turns()
         asked, descriptors = stub.heard()
         assert (asked, descriptors) == (Fork(1, memory.inputs.capacity, memory.output_capacity, 77), 8)
@@ -251,7 +251,7 @@ async def test_a_fork_server_ends_with_a_reason_and_so_do_waiting_forks(
     stub.status = status
     if ready:
         stub.say(ForkServerReady())
-        await until_async(lambda: server.has_been_ready, "READY")
+        await until_async(lambda: server.is_ready, "READY")
     forking = asyncio.ensure_future(server.fork(memory))
     await turns()
     os.write(stub.errors, b"one\ntwo\n")
@@ -263,7 +263,7 @@ async def test_a_fork_server_ends_with_a_reason_and_so_do_waiting_forks(
     lines = ". Its last lines on stderr:\none\ntwo" if not said and not ready else ""
     assert caught.value.message.startswith(end)
     assert caught.value.message.endswith(lines or server.end)
-    assert (server.is_replaceable, server.has_been_ready, killed) == (replaceable, ready, [PID] * kills)
+    assert (server.is_replaceable, server.is_ready, killed) == (replaceable, ready, [PID] * kills)
     assert swept.calls[1:] == [("exit", "mark-000001.000000")]
     with pytest.raises(CannotForkError):
         await server.fork(memory)
@@ -300,7 +300,7 @@ async def test_a_fork_server_that_takes_no_requests_is_an_error_of_each(stubs, m
     server = ForkServer(launch_spec(), ["numpy"])
     [stub] = stubs
     stub.say(ForkServerReady())
-    await until_async(lambda: server.has_been_ready, "READY")
+    await until_async(lambda: server.is_ready, "READY")
     server._loop.remove_reader(server._socket.fileno())
     stub.socket.close()
     with pytest.raises(CannotForkError, match="asking for a guest: "):
@@ -349,7 +349,7 @@ class Server:
     def __init__(self, spec: Any, modules: Any) -> None:
         if self.problem is not None:
             raise self.problem
-        self.is_replaceable = self.has_been_ready = self.is_closed = False
+        self.is_replaceable = self.is_ready = self.is_closed = False
         self.end, self.forks = "", 0
         self.made.append(self)
 
@@ -405,7 +405,7 @@ async def test_a_fork_server_that_was_killed_is_replaced_but_not_again_and_again
     await guests.fork(spec, None)
     assert len(servers) == 1
     for ready, count in [(False, 2), (False, 3), (True, 4), (False, 5), (False, 6), (False, 6), (False, 6)]:
-        servers[-1].is_replaceable, servers[-1].has_been_ready, servers[-1].end = True, ready, "it was killed"
+        servers[-1].is_replaceable, servers[-1].is_ready, servers[-1].end = True, ready, "it was killed"
         await guests.fork(spec, None)
         assert len(servers) == count
     assert "it was killed; another one is started" in caplog.text

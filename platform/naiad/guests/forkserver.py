@@ -65,7 +65,7 @@ class ForkServer:
         self._number = 0
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._reaps: dict[int, Callable[[int, str], None]] = {}
-        self._end = ""  # how it ended, once it has
+        self.end = ""  # how it ended, once it has
         self._was_killed = False  # by a signal that this object did not send
         self._exit: int | None = None  # its pidfd, once its socket has ended
         self._exit_timer: asyncio.TimerHandle | None = None
@@ -92,7 +92,7 @@ class ForkServer:
         self._loop.add_reader(self._socket.fileno(), self._readable)
 
     def __repr__(self) -> str:
-        state = self._end or ("READY" if self._is_ready else "IMPORTING" if not self._outcome.done() else "FAILED")
+        state = self.end or ("READY" if self.is_ready else "IMPORTING" if not self._outcome.done() else "FAILED")
         return f"<ForkServer {self._modules} {state} pid={self.pid}>"
 
     @property
@@ -101,18 +101,10 @@ class ForkServer:
 
         One whose import fails, hangs or exits is not replaced: another one would do the same.
         """
-        return bool(self._end) and (self._is_ready or self._was_killed)
+        return bool(self.end) and (self.is_ready or self._was_killed)
 
     @property
-    def has_been_ready(self) -> bool:
-        return self._is_ready
-
-    @property
-    def end(self) -> str:
-        return self._end
-
-    @property
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         return self._outcome.done() and not self._outcome.result()
 
     async def fork(self, memory: InstanceMemory, shared: SharedInputs | None = None) -> LaunchedGuest:
@@ -161,7 +153,7 @@ class ForkServer:
                     f"importing {self._modules} made no progress for {self._spec.start_timeout:g} s "
                     "(stub-timeout-seconds)"
                 )
-        return self._outcome.result() or self._end
+        return self._outcome.result() or self.end
 
     async def _request_fork(
         self, memory: InstanceMemory, shared_size: int, descriptors: Sequence[int]
@@ -180,18 +172,18 @@ class ForkServer:
 
     def _reap(self, pid: int, ended: Callable[[int, str], None]) -> None:
         self._reaps[pid] = ended
-        if not self._end:
+        if not self.end:
             try:
                 self._socket.send(pack(Reap(pid)))
             except OSError:
                 self._on_closed()
-        if self._end:
+        if self.end:
             self._report_guests_killed()
 
     # -- messages -------------------------------------------------------------------------------------------
 
     def _readable(self) -> None:
-        while not self._end:
+        while not self.end:
             try:
                 data = self._socket.recv(_MESSAGE)
             except BlockingIOError:
@@ -254,7 +246,7 @@ class ForkServer:
 
     def _on_closed(self) -> None:
         """Wait for its exit: a Python whose socket has ended takes longer for it than the loop may wait."""
-        if self._end or self._exit is not None:
+        if self.end or self._exit is not None:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._exit = os.pidfd_open(self.pid)
@@ -263,7 +255,7 @@ class ForkServer:
         self._exit_timer = self._loop.call_later(_EXIT_SECONDS, self._stop, slow)
 
     def _stop(self, reason: str) -> None:
-        if self._end:
+        if self.end:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
@@ -277,18 +269,18 @@ class ForkServer:
         status = self._wait()
         sweeper.on_exit(self._guest_id)
         self._was_killed = not reason and status < 0
-        self._end = reason or f"the fork server ended: {describe_exit(self.pid, status)}"
+        self.end = reason or f"the fork server ended: {describe_exit(self.pid, status)}"
         for lines in self._lines:
             lines.close()
         self._log.close()
         if not self._outcome.done():
             words = "\n".join(self._lines[1].last_lines)
             self._outcome.set_result(
-                self._end + (f". Its last lines on stderr:\n{words}" if words and not reason else "")
+                self.end + (f". Its last lines on stderr:\n{words}" if words and not reason else "")
             )
         for answer in self._forks.values():
             if not answer.done():
-                answer.set_exception(CannotForkError(self._end))
+                answer.set_exception(CannotForkError(self.end))
         self._forks.clear()
         self._report_guests_killed()
 
@@ -303,4 +295,4 @@ class ForkServer:
         """Report the exit of its guests: the kernel killed them with it, and their exit status is lost."""
         reaps, self._reaps = self._reaps, {}
         for ended in reaps.values():
-            ended(-signal.SIGKILL, f"the process it was forked from is gone: {self._end}")
+            ended(-signal.SIGKILL, f"the process it was forked from is gone: {self.end}")

@@ -56,7 +56,7 @@ class ForkServerPool:
     def _may_replace(self, key: _Key, server: ForkServer) -> bool:
         if not server.is_replaceable:
             return False
-        self._killed_imports[key] = 0 if server.has_been_ready else self._killed_imports[key] + 1
+        self._killed_imports[key] = 0 if server.is_ready else self._killed_imports[key] + 1
         if self._killed_imports[key] >= _MAX_KILLED_IMPORTS:
             return False
         logger.warning("%s; another one is started", server.end)
