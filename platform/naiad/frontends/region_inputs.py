@@ -70,16 +70,15 @@ class RegionReading:
         "_charge",
         "_engine",
         "_extensions",
+        "_inputs",
         "_is_stopped",
         "_job",
         "_on_done",
         "_on_failed",
-        "_parts",
         "_request",
         "_requested",
         "_size",
         "_steps",
-        "_tensors",
     )
 
     def __init__(
@@ -90,9 +89,10 @@ class RegionReading:
         self._requested = requested
         self._engine = engine
         self._extensions = extensions
-        self._tensors, self._parts = _parts_of(request)
-        self._place_on_device()
-        self._size = sum([len(part) for part in self._parts])
+        inputs = _parts_of(request)
+        self._inputs = [(tensor, part) for tensor, part in inputs if not part.is_on_device]
+        self._place_on_device([(tensor, part) for tensor, part in inputs if part.is_on_device])
+        self._size = sum([len(part) for _, part in self._inputs])
         self._charge: Charge | None = None
         self._is_stopped = False  # by the budget
         self._job: SlicedJob | None = None
@@ -103,9 +103,7 @@ class RegionReading:
         if self._size > limit:
             raise InvalidRequestError(too_long_for_budget("input in shared memory", self._size, limit))
 
-    def _place_on_device(self) -> None:
-        inputs = list(zip(self._tensors, self._parts, strict=True))
-        found = [(tensor, part) for tensor, part in inputs if part.is_on_device]
+    def _place_on_device(self, found: Sequence[tuple[InputTensor, RegionPart]]) -> None:
         if not found:
             return
         for tensor, part in found:
@@ -113,8 +111,6 @@ class RegionReading:
         self._request.device = self._request.device or DeviceUse()
         self._request.device.has_inputs = True
         self._requested.read = [part for _, part in found]
-        self._tensors = [tensor for tensor, part in inputs if not part.is_on_device]
-        self._parts = [part for _, part in inputs if not part.is_on_device]
 
     @property
     def is_short(self) -> bool:
@@ -127,7 +123,7 @@ class RegionReading:
         charge.add(self._size)
         charge.complete()
         targets = self._targets()
-        for part, target in zip(self._parts, targets, strict=True):
+        for (_, part), target in zip(self._inputs, targets, strict=True):
             part.read(target)
         self._replace(targets)
 
@@ -206,21 +202,22 @@ class RegionReading:
         charge = self._charge
         assert charge is not None
         targets = self._targets()
-        for part, target in zip(self._parts, targets, strict=True):
+        for (_, part), target in zip(self._inputs, targets, strict=True):
             for count in part.read_steps(target):
                 yield charge.add(count)
         self._replace(targets)
 
     def _targets(self) -> Sequence[memoryview]:
         """Memory for each part. In the segment of an instance, they are where its guest expects them."""
-        starts, end = offsets_of([len(part) for part in self._parts])
+        sizes = [len(part) for _, part in self._inputs]
+        starts, end = offsets_of(sizes)
         room = self._reserve(end) if end >= _RESERVED_FROM else memoryview(bytearray(end))
-        return [room[start : start + len(part)] for start, part in zip(starts, self._parts, strict=True)]
+        return [room[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
     def _reserve(self, size: int) -> memoryview:
         room = None
         request = self._request
-        if len(self._parts) == len(request.inputs):  # otherwise they would be copied again
+        if len(self._inputs) == len(request.inputs):  # otherwise they would be copied again
             try:
                 room = self._engine.reserve_input(request.model_name, request.model_version, size, 0)
             except NaiadError:
@@ -233,16 +230,11 @@ class RegionReading:
 
     def _replace(self, targets: Sequence[memoryview]) -> None:
         """The inputs have their bytes; the regions stay in use until the request ends."""
-        for tensor, target in zip(self._tensors, targets, strict=True):
+        for (tensor, part), target in zip(self._inputs, targets, strict=True):
             tensor.data = target
-        self._requested.read += self._parts
+            self._requested.read.append(part)
 
 
-def _parts_of(request: InferRequest) -> tuple[list[InputTensor], list[RegionPart]]:
-    tensors, parts = [], []
-    for tensor in request.inputs:
-        data: object = tensor.data  # a `Buffer` everywhere else
-        if isinstance(data, RegionPart):
-            tensors.append(tensor)
-            parts.append(data)
-    return tensors, parts
+def _parts_of(request: InferRequest) -> list[tuple[InputTensor, RegionPart]]:
+    found: list[tuple[InputTensor, object]] = [(tensor, tensor.data) for tensor in request.inputs]
+    return [(tensor, data) for tensor, data in found if isinstance(data, RegionPart)]  # a `Buffer` everywhere else
