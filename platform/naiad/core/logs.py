@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # commands that print help or a version log nothing, and impo
     import asyncio
 
 ROOT = "naiad"
+_logger = logging.getLogger(ROOT)
 _guest_log = logging.getLogger(f"{ROOT}.guest")
 _KEPT_LINES = 200
 _KEPT_SERVER_LINES = 2000
@@ -78,8 +79,7 @@ class ActiveLog:
     def __init__(self, handler: _LineHandler, settings: LogSettings, *, of_libraries: bool = True) -> None:
         self._handler = handler
         # Warnings of libraries reach the root logger. Inside another program they are left to that program.
-        self._loggers = [logging.getLogger(ROOT), *([logging.getLogger()] if of_libraries else [])]
-        self._logger = logging.getLogger(ROOT)
+        self._loggers = [_logger, *([logging.getLogger()] if of_libraries else [])]
         self.is_verbose = False  # faster than `Logger.isEnabledFor`, for use in every request
         self._kept: list[logging.Handler] = []
         _open_logs.add(self)
@@ -112,7 +112,7 @@ class ActiveLog:
     def keep_recent(self) -> RecentLines:
         """Keep the last lines in memory from now on, until the log is closed."""
         recent = RecentLines()
-        self._logger.addHandler(recent)
+        _logger.addHandler(recent)
         self._kept.append(recent)
         return recent
 
@@ -122,7 +122,7 @@ class ActiveLog:
         *deliver* gets those of the last moments, oldest first: at most 2000, since `RecentLines` would drop older ones.
         """
         passing = _LinesInPassing(deliver, loop)
-        self._logger.addHandler(passing)
+        _logger.addHandler(passing)
         self._kept.append(passing)
 
     def reopen(self) -> None:
@@ -136,7 +136,7 @@ class ActiveLog:
         """Write what is queued, for a bounded time, close the file, and restore `logging`."""
         _open_logs.remove(self)
         for kept in self._kept:
-            self._logger.removeHandler(kept)
+            _logger.removeHandler(kept)
             kept.close()
         for logger in self._loggers:
             logger.removeHandler(self._handler)
@@ -156,10 +156,9 @@ class _OpenLogs:
         self._before = (logging.NOTSET, True)
 
     def add(self, log: ActiveLog) -> None:
-        logger = logging.getLogger(ROOT)
         if not self._logs:
-            self._before = (logger.level, logger.propagate)
-            logger.propagate = False  # otherwise handlers of the root logger would print our lines again
+            self._before = (_logger.level, _logger.propagate)
+            _logger.propagate = False  # otherwise handlers of the root logger would print our lines again
         self._logs = [*self._logs, log]
 
     def remove(self, log: ActiveLog) -> None:
@@ -167,12 +166,11 @@ class _OpenLogs:
         if self._logs:
             self.set_level()
             return
-        logger = logging.getLogger(ROOT)
-        level, logger.propagate = self._before
-        logger.setLevel(level)
+        level, _logger.propagate = self._before
+        _logger.setLevel(level)
 
     def set_level(self) -> None:
-        logging.getLogger(ROOT).setLevel(min(_threshold(each.settings) for each in self._logs))
+        _logger.setLevel(min(_threshold(each.settings) for each in self._logs))
 
     def is_first_to_write(self, log: ActiveLog, record: logging.LogRecord) -> bool:
         """Whether no log that was opened before writes *record* to the same destination."""
@@ -378,12 +376,11 @@ class _LevelFilter(logging.Filter):
 
 def logged_levels() -> int:
     """Which levels of guests are logged: a bit for each, by its number in GUEST_LEVELS."""
-    logger = logging.getLogger(ROOT)
-    filters = [each for handler in logger.handlers for each in handler.filters if isinstance(each, _LevelFilter)]
+    filters = [each for handler in _logger.handlers for each in handler.filters if isinstance(each, _LevelFilter)]
     return sum(
         1 << number
         for number, level in GUEST_LEVELS.items()
-        if logger.isEnabledFor(level) and (not filters or any(each.passes(level) for each in filters))
+        if _logger.isEnabledFor(level) and (not filters or any(each.passes(level) for each in filters))
     )
 
 

@@ -188,7 +188,7 @@ class DecompressionTask:
 
     def _drop_callbacks(self) -> None:
         """Break the reference cycles through what they belong to: bodies are large."""
-        self._on_step = _stop
+        self._on_step = lambda _: False
         self._on_done = self._on_failed = do_nothing
 
 
@@ -216,7 +216,3 @@ class DecompressionThreads:
         """End the threads, at most one step later."""
         self.is_closed = True
         self.executor.shutdown(wait=True, cancel_futures=True)
-
-
-def _stop(_: int) -> bool:
-    return False

@@ -65,19 +65,15 @@ def with_changes(settings: LogSettings, changes: Mapping[str, str | bool | int])
         raise UnsupportedRequestError("log file location can not be updated through network protocol")
     fields: dict[str, Any] = {field: changes[name] for name, field in _SWITCHES.items() if name in changes}
     if "log_verbose_level" in changes:
-        fields["verbose"] = _checked_level(int(changes["log_verbose_level"]))
+        fields["verbose"] = level = int(changes["log_verbose_level"])
+        if level > _MAX_VERBOSE_LEVEL:
+            raise InvalidRequestError(f"log_verbose_level is at most {_MAX_VERBOSE_LEVEL}, got: {level}")
     if "log_format" in changes:
         name = str(changes["log_format"])
         if name not in FORMATS:
             raise NotReadyError(f"invalid argument for --log_format, got: {name}")
         fields["iso8601"] = FORMATS[name]
     return replace(settings, **fields)
-
-
-def _checked_level(number: int) -> int:
-    if number > _MAX_VERBOSE_LEVEL:
-        raise InvalidRequestError(f"log_verbose_level is at most {_MAX_VERBOSE_LEVEL}, got: {number}")
-    return number
 
 
 TYPES: dict[str, type[bool | int | str]] = {

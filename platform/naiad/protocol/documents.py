@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from naiad.protocol.metadata import Duration, IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
+from naiad.protocol.metadata import IndexEntry, ModelMetadata, ModelStatistics, ServerMetadata
+
+_DURATIONS = ["success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"]
 
 
 def server_document(metadata: ServerMetadata) -> dict[str, Any]:
@@ -56,21 +58,8 @@ def _model(model: ModelStatistics) -> dict[str, Any]:
         "last_inference": model.last_inference,
         "inference_count": model.inference_count,
         "execution_count": model.execution_count,
-        "inference_stats": {
-            "success": _duration(model.success),
-            "fail": _duration(model.fail),
-            "queue": _duration(model.queue),
-            "compute_input": _duration(model.compute_input),
-            "compute_infer": _duration(model.compute_infer),
-            "compute_output": _duration(model.compute_output),
-            "cache_hit": _duration(model.cache_hit),
-            "cache_miss": _duration(model.cache_miss),
-        },
+        "inference_stats": {name: asdict(getattr(model, name)) for name in _DURATIONS},
         "response_stats": {str(position): asdict(each) for position, each in model.responses},
         "batch_stats": [asdict(batch) for batch in model.batch_stats],
         "memory_usage": [asdict(memory) for memory in model.memory_usage],
     }
-
-
-def _duration(duration: Duration) -> dict[str, int]:
-    return {"count": duration.count, "ns": duration.ns}

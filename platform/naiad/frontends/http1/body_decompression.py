@@ -48,8 +48,7 @@ class BodyDecompression:
             self._task.resume()
 
     def refuse(self, reason: str) -> None:
-        self._end()
-        self._fail(NotReadyError(reason))
+        self._on_failed(NotReadyError(reason))
 
     def _on_step(self, size: int) -> bool:
         return self.charge.add(size - self.charge.size)

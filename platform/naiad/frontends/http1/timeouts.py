@@ -30,11 +30,8 @@ class HttpTimeouts:
     send: float = 60  # in which a client has to read `LEAST_RATE`, or all that waits for it
 
     def of(self, phase: Phase) -> float:
-        if phase is Phase.WORKING:
-            return 0
-        return {Phase.HEADER: self.header, Phase.BODY: self.body, Phase.IDLE: self.keepalive, Phase.SEND: self.send}[
-            phase
-        ]
+        limit: float = 0 if phase is Phase.WORKING else getattr(self, phase.value)  # the fields have their names
+        return limit
 
     @property
     def sweep_seconds(self) -> float:

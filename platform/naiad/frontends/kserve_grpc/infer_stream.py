@@ -21,7 +21,7 @@ from naiad.frontends.extensions import Extensions
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.grpc.messages import Message
 from naiad.frontends.kserve_grpc import request_codec, response_codec
-from naiad.frontends.kserve_grpc.long_messages import LongMessage, start_reading
+from naiad.frontends.kserve_grpc.long_messages import start_reading
 from naiad.frontends.kserve_grpc.request_codec import LONG_MESSAGE, InferMessage, LongHead
 from naiad.frontends.kserve_grpc.service_pb2 import ModelInferRequest
 from naiad.frontends.offload.exchanges import Cancellable
@@ -134,7 +134,7 @@ class InferStream:
         request.is_decoupled = self._engine.is_decoupled(body.model_name, version)
         if isinstance(message, LongHead):
             start = partial(start_reading, message, version, self._engine, self._extensions)
-            self._read_later(request, start, partial(self._check_read, request))
+            self._read_later(request, start, lambda read: self._check(request, *read))
             return
         limits = NO_LIMITS
         if len(body.inputs) > _FEW_TENSORS or len(body.outputs) > _FEW_TENSORS:
@@ -167,9 +167,6 @@ class InferStream:
             self._on_change()
 
         self._reading = start(on_done, on_failed)
-
-    def _check_read(self, request: _StreamedRequest, read: LongMessage) -> None:
-        self._check(request, *read)
 
     def _check(
         self,
@@ -348,18 +345,12 @@ class _StreamedRequest:
     def _on_applied(self, response: InferResponse, *, final: bool) -> None:
         self._job = None
         self._accept(response, None, final=final)
-        self._accept_waiting()
+        while self._waiting and self._job is None:  # what has come meanwhile, up to the next long response
+            self.send(*self._waiting.popleft())
 
     def _on_apply_failed(self, error: Exception, *, final: bool) -> None:
-        self._job = None
         failed = InferResponse(self.body.model_name, 0, request_id=self.body.id, error=without_frames(_reported(error)))
-        self._accept(failed, None, final=final)
-        self._accept_waiting()
-
-    def _accept_waiting(self) -> None:
-        """Accept what has come meanwhile, up to the next long response."""
-        while self._waiting and self._job is None:
-            self.send(*self._waiting.popleft())
+        self._on_applied(failed, final=final)
 
     def _accept(self, response: InferResponse | None, requested: RequestedOutputs | None, *, final: bool) -> None:
         self.is_complete = final

@@ -15,6 +15,7 @@ FINAL_RESPONSE = "triton_final_response"  # whether a streamed response is the l
 
 _UINT64 = (1 << 64) - 1
 _INT64_MAX = (1 << 63) - 1
+_CHOICES = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}
 
 
 def decode(parameters: Mapping[str, InferParameter], request: InferRequest) -> bool:
@@ -49,18 +50,8 @@ def decode(parameters: Mapping[str, InferParameter], request: InferRequest) -> b
 def encode(parameters: Mapping[str, Parameter], into: Any) -> None:
     """Write response parameters into a protobuf map of `InferParameter`."""
     for key, value in parameters.items():
-        match value:
-            case bool():
-                into[key].bool_param = value
-            case int():
-                if value > _INT64_MAX:
-                    into[key].uint64_param = value
-                else:
-                    into[key].int64_param = value
-            case float():
-                into[key].double_param = value
-            case _:
-                into[key].string_param = value
+        choice = "uint64_param" if isinstance(value, int) and value > _INT64_MAX else _CHOICES[type(value)]
+        setattr(into[key], choice, value)
 
 
 def _sequence_id(request: InferRequest, kind: str | None, value: Any) -> None:

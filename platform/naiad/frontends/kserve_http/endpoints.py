@@ -93,10 +93,12 @@ class Endpoints:
         self._generate = GenerateEndpoints(engine, extensions, max_json=max_json)
         self._later = LaterResponses()
         self._responders: dict[Endpoint, Callable[[HttpRequest, Route], Sequence[Buffer]]] = {
-            Endpoint.SERVER_METADATA: self._server_metadata,
-            Endpoint.LIVE: self._live,
-            Endpoint.MODEL_METADATA: self._model_metadata,
-            Endpoint.MODEL_CONFIG: self._model_config,
+            Endpoint.SERVER_METADATA: lambda _, __: json_response(server_document(engine.server_metadata())),
+            Endpoint.LIVE: lambda _, __: _health(is_healthy=engine.is_live()),
+            Endpoint.MODEL_METADATA: lambda _, route: json_response(
+                metadata_document(engine.model_metadata(route.name, route.version))
+            ),
+            Endpoint.MODEL_CONFIG: lambda _, route: json_response(engine.model_config(route.name, route.version)),
             Endpoint.NAMED_REPOSITORY: self._named_repository,
         }
         self._async_responders: dict[
@@ -110,7 +112,7 @@ class Endpoints:
             Endpoint.UNLOAD: self._unload,
             Endpoint.SYSTEM_SHARED_MEMORY: self._shared_memory,
             Endpoint.CUDA_SHARED_MEMORY: self._shared_memory,
-            Endpoint.LOGGING: self._logging,
+            Endpoint.LOGGING: lambda request, _: log_settings_response(request, extensions.log),
             Endpoint.TRACE: self._trace,
             Endpoint.MODEL_TRACE: self._trace,
         }
@@ -295,26 +297,14 @@ class Endpoints:
 
     # -- the other endpoints ------------------------------------------------------------------------------------------
 
-    def _server_metadata(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
-        return json_response(server_document(self._engine.server_metadata()))
-
-    def _live(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
-        return _health(is_healthy=self._engine.is_live())
-
     async def _ready(self, _: HttpRequest, __: Route) -> Sequence[Buffer]:
         return _health(is_healthy=await self._engine.check_server_ready())
-
-    def _model_metadata(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
-        return json_response(metadata_document(self._engine.model_metadata(route.name, route.version)))
 
     async def _model_ready(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         if await self._engine.check_ready(route.name, route.version):
             return _health(is_healthy=True)
         stalls = self._engine.stalls(route.name, route.version)
         raise InvalidRequestError(f"Model version not ready{stalls and ': '}{stalls}")
-
-    def _model_config(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
-        return json_response(self._engine.model_config(route.name, route.version))
 
     async def _model_stats(self, _: HttpRequest, route: Route) -> Sequence[Buffer]:
         await self._engine.gather_counts()
@@ -333,9 +323,6 @@ class Endpoints:
 
     async def _shared_memory(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
         return await shared_memory_response(request, route, self._extensions.regions)
-
-    async def _logging(self, request: HttpRequest, _: Route) -> Sequence[Buffer]:
-        return await log_settings_response(request, self._extensions.log)
 
     async def _trace(self, request: HttpRequest, route: Route) -> Sequence[Buffer]:
         return await trace_settings_response(request, route.name, self._engine, self._extensions.tracer)
