@@ -36,6 +36,11 @@ def trim() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def address_of(data: bytearray | mmap.mmap | memoryview) -> int:
+    """Where writable bytes begin in this process's memory."""
+    return ctypes.addressof(_NO_BYTES.from_buffer(data))
+
+
 def discard_on_thread(memory: bytearray | mmap.mmap) -> None:
     """Drop memory that nothing else refers to, once a thread has returned its pages to the system.
 
@@ -48,7 +53,7 @@ def discard_on_thread(memory: bytearray | mmap.mmap) -> None:
 
 
 def _discard(memory: bytearray | mmap.mmap) -> None:
-    address = ctypes.addressof(_NO_BYTES.from_buffer(memory))
+    address = address_of(memory)
     begin = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages: the C library's own bytes are before the first
     end = (address + len(memory)) // mmap.PAGESIZE * mmap.PAGESIZE
     if end > begin:

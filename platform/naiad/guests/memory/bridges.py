@@ -17,7 +17,6 @@ stay valid. What the guests write is theirs, so offsets are checked here, as tho
 from __future__ import annotations
 
 import array
-import ctypes
 import itertools
 import os
 import socket
@@ -30,6 +29,7 @@ from naiad_stub.messages import CloseBridge, OpenBridge, UseBridge, pack
 from naiad_stub.segment import ALIGNMENT, Segment, create_memory
 from naiad_stub.wire import BRIDGE_SHIFT
 
+from naiad.core.heap import address_of
 from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer, InputPlace
 
@@ -38,7 +38,6 @@ _MAX_BRIDGES = 64  # Bridges that one guest may write to. Each takes a descripto
 _MAX_NAMES = 64  # names by which the guest may know the reader of one bridge
 _NUMBERS = itertools.count(1)
 _LAST_NUMBER = 1 << 22
-_NO_BYTES = ctypes.c_char * 0
 _BYTE = b"\0"
 
 
@@ -50,7 +49,7 @@ class HasData(Protocol):
 
 
 class BlockOwner(Protocol):
-    """The memory of the guest that writes to a bridge: `InstanceMemory`."""
+    """The memory of a guest to which blocks are released: `InstanceMemory`."""
 
     released: deque[int]
     has_large_released: bool
@@ -258,8 +257,3 @@ def owner_of(data: Buffer) -> Bridge | GuestBridges | None:
     base = getattr(data.obj, "base", None)
     owner = getattr(base.obj, "owner", None) if isinstance(base, memoryview) else None
     return owner if isinstance(owner, Bridge | GuestBridges) else None
-
-
-def address_of(data: memoryview) -> int:
-    """Where writable bytes begin in this process's memory."""
-    return ctypes.addressof(_NO_BYTES.from_buffer(data))

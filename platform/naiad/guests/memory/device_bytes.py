@@ -6,10 +6,9 @@ guest's own block like one in its output segment: it gets the block back when no
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
-from typing import Protocol
 
+from naiad.guests.memory.bridges import BlockOwner
 from naiad.protocol.device_bytes import DeviceBytes, Exporter, Importer
 
 _SIGN = 1 << 64
@@ -40,20 +39,12 @@ class DeviceRegions:
         self.exporter.end()
 
 
-class GuestRegions(Protocol):
-    """The memory of a guest, as the blocks in it see it: `InstanceMemory`."""
-
-    released: deque[int]
-    has_large_released: bool
-    regions: DeviceRegions
-
-
 class DeviceBlock:
     """A guest's region with one tensor; the guest gets it back with the last reference to this object."""
 
     __slots__ = ("_block", "_memory")
 
-    def __init__(self, block: int, memory: GuestRegions) -> None:
+    def __init__(self, block: int, memory: BlockOwner) -> None:
         self._block = block
         self._memory = memory
 

@@ -7,7 +7,6 @@ servers of several processes have any of this.
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import mmap
 import os
@@ -17,12 +16,12 @@ from typing import Protocol
 
 from naiad_stub.segment import Segment, create_memory
 
+from naiad.core.heap import address_of
 from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer
 
 # Parts beyond two for each process: after an exit, a part stays in use until the guests are done with it.
 _SPARE_PARTS = 2
-_NO_BYTES = ctypes.c_char * 0
 
 
 class SharedInputs:
@@ -92,10 +91,10 @@ class OutputSegment:
         self.number = number
         self.descriptor = os.dup(descriptor)
         self.capacity = capacity
-        self._address = _address(view)
+        self._address = address_of(view)
 
     def offset_of(self, data: memoryview) -> int:
-        return _address(data) - self._address
+        return address_of(data) - self._address
 
 
 class MemoryUser(Protocol):
@@ -145,7 +144,3 @@ class LinkMemory:
             return None
         base = getattr(data.obj, "base", None)
         return self._outputs.get(id(base.obj)) if isinstance(base, memoryview) else None
-
-
-def _address(data: memoryview) -> int:
-    return ctypes.addressof(_NO_BYTES.from_buffer(data))

@@ -12,7 +12,6 @@ A guest may write to its inputs. So reserved bytes are sent in place only once: 
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import NamedTuple
 
 from naiad_stub.segment import ALIGNMENT, Segment
 
+from naiad.core.heap import address_of
 from naiad.guests.memory.tracking import Bytes, track
 from naiad.protocol.inference import Buffer
 
@@ -67,7 +67,7 @@ class InputReservations:
 
         view, self._tracked[block] = track(segment.view, start, size, on_dropped)
         key = id(view.obj)
-        self.waiting[key] = InputReservation(block, start, _address(view))
+        self.waiting[key] = InputReservation(block, start, address_of(view))
         return view
 
     def claim(self, tensors: Sequence[Buffer], offsets: Sequence[int]) -> tuple[int, int] | None:
@@ -82,12 +82,12 @@ class InputReservations:
         reservation = self.waiting.get(id(array))
         if reservation is None:
             return None
-        first = _address(tensors[0])
+        first = address_of(tensors[0])
         start = reservation.start + first - reservation.address
         if start % ALIGNMENT:
             return None
         for tensor, offset in zip(tensors, offsets, strict=True):
-            if not isinstance(tensor, memoryview) or tensor.obj is not array or _address(tensor) != first + offset:
+            if not isinstance(tensor, memoryview) or tensor.obj is not array or address_of(tensor) != first + offset:
                 return None
         del self.waiting[id(array)]
         self.sent[reservation.block] = array
@@ -99,10 +99,3 @@ class InputReservations:
 
     def close(self) -> None:
         self.sent.clear()
-
-
-_NO_BYTES = ctypes.c_char * 0
-
-
-def _address(data: memoryview) -> int:
-    return ctypes.addressof(_NO_BYTES.from_buffer(data))

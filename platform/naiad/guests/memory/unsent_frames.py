@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from naiad.protocol.inference import Buffer
 
@@ -18,13 +19,10 @@ _SLICE = 1 << 20  # several guests may copy at the same time, each its slice of 
 InputCopy = tuple[memoryview, Buffer]  # where an input goes, and its bytes
 
 
-class _Frames:
-    __slots__ = ("copies", "data", "number")
-
-    def __init__(self, data: bytes, number: int, copies: list[tuple[memoryview, memoryview]]) -> None:
-        self.data = data
-        self.number = number
-        self.copies = copies
+class _Frames(NamedTuple):
+    data: bytes
+    number: int
+    copies: list[tuple[memoryview, memoryview]]
 
 
 class UnsentFrames:
