@@ -103,11 +103,6 @@ class RequestedOutputs:
         return OutputTensor(tensor.name, tensor.datatype, tensor.shape, b"")
 
 
-def classify(tensor: OutputTensor, count: int, labels: Sequence[str], *, is_batched: bool) -> OutputTensor:
-    """As `classify_steps`, all at once."""
-    return finish(classify_steps(tensor, count, labels, is_batched=is_batched))
-
-
 def classify_steps(
     tensor: OutputTensor, count: int, labels: Sequence[str], *, is_batched: bool
 ) -> Generator[None, None, OutputTensor]:

@@ -20,10 +20,12 @@ def describe_denied_access(user: GuestUser, paths: Iterable[Path]) -> str:
     for path in paths:
         denied = _denied(user, path.absolute())
         if denied is not None:
-            right = "enter" if stat.S_ISDIR(denied.stat().st_mode) else "read"
+            facts = denied.stat()
+            right = "enter" if stat.S_ISDIR(facts.st_mode) else "read"
             return (
-                f"may not {right} {denied} ({_owner_and_mode(denied)}), which it needs for {path}; change its "
-                "permissions, or put it elsewhere (--env-store, --model-repository)"
+                f"may not {right} {denied} ({stat.filemode(facts.st_mode)}, owner {facts.st_uid}:{facts.st_gid}), "
+                f"which it needs for {path}; change its permissions, or put it elsewhere (--env-store, "
+                "--model-repository)"
             )
     return ""
 
@@ -49,8 +51,3 @@ def _has(user: GuestUser, path: Path, bits: int) -> bool:
     elif facts.st_gid == user.gid:
         bits <<= 3
     return facts.st_mode & bits == bits
-
-
-def _owner_and_mode(path: Path) -> str:
-    facts = path.stat()
-    return f"{stat.filemode(facts.st_mode)}, owner {facts.st_uid}:{facts.st_gid}"

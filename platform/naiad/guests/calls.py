@@ -264,11 +264,8 @@ def _pack_layout(response: InferResponse) -> tuple[bytes, list[int], int]:
     end = total = 0
     for tensor in response.outputs:
         offset = align(end)
-        end = offset + len(tensor.data)
-        total += len(tensor.data)
-        places.append(_place(tensor, offset))
+        size = len(tensor.data)
+        end = offset + size
+        total += size
+        places.append(Place(wire.OTHER_NAME, tensor.name, tensor.datatype, tensor.shape, offset, size))
     return pack_layout(places), [place.offset for place in places], end if total else 0
-
-
-def _place(tensor: OutputTensor, offset: int) -> Place:
-    return Place(wire.OTHER_NAME, tensor.name, tensor.datatype, tensor.shape, offset, len(tensor.data))

@@ -10,15 +10,17 @@ from support.client_inputs import input_of
 
 from naiad.core.errors import InvalidRequestError
 from naiad.frontends.extensions import Extensions
-from naiad.frontends.requested_outputs import classify
+from naiad.frontends.requested_outputs import classify_steps
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import OutputTensor
 from naiad.protocol.numpy_types import NUMPY_TYPES
+from naiad.protocol.steps import finish
 
 
 def classes(values, count, labels=(), *, datatype=Datatype.FP32, is_batched=False):
     array = np.array(values, NUMPY_TYPES[datatype])
-    tensor = classify(OutputTensor("OUT", datatype, array.shape, array.tobytes()), count, labels, is_batched=is_batched)
+    output = OutputTensor("OUT", datatype, array.shape, array.tobytes())
+    tensor = finish(classify_steps(output, count, labels, is_batched=is_batched))
     assert tensor.datatype is Datatype.BYTES
     data, texts = bytes(tensor.data), []
     while data:
@@ -68,14 +70,14 @@ def test_numbers_of_every_width_have_classes(datatype):
 @pytest.mark.parametrize("datatype", [Datatype.FP16, Datatype.BOOL, Datatype.BYTES, Datatype.BF16])
 def test_other_types_have_no_classes(datatype):
     with pytest.raises(InvalidRequestError) as caught:
-        classify(OutputTensor("OUT", datatype, (1,), b"\0\0"), 1, (), is_batched=False)
+        finish(classify_steps(OutputTensor("OUT", datatype, (1,), b"\0\0"), 1, (), is_batched=False))
     assert caught.value.message == f"class result not available for output due to unsupported type '{datatype.name}'"
 
 
 def test_more_elements_than_the_limit_are_refused():
     tensor = OutputTensor("OUT", Datatype.INT8, (1_000_001,), bytes(1_000_001))
     with pytest.raises(InvalidRequestError, match="limited to 1000000 elements; it has 1000001"):
-        classify(tensor, 1, (), is_batched=False)
+        finish(classify_steps(tensor, 1, (), is_batched=False))
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=20), st.integers(1, 25))
