@@ -11,7 +11,7 @@ has shown that it sends: by an eighth of this message, or by an earlier one of a
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from naiad.frontends.growing_bytes import new_bytes, resize_bytes
@@ -300,12 +300,8 @@ class MessageReader:
 def with_prefix(parts: list[Buffer], size: int, encoding: Encoding) -> tuple[list[Buffer], int]:
     """The parts of a message of *size* bytes behind its prefix, compressed where that is shorter; their total size."""
     if encoding != "identity" and size >= _COMPRESSED_FROM:
-        compressed = compress(_non_empty(parts), encoding)
+        # A view of zero bytes may have a shape that compressors refuse.
+        compressed = compress([part for part in parts if len(part)], encoding)
         if len(compressed) < size:
             return [PREFIX.pack(1, len(compressed)), compressed], len(compressed) + PREFIX_SIZE
     return [PREFIX.pack(0, size), *parts], size + PREFIX_SIZE
-
-
-def _non_empty(parts: Iterable[Buffer]) -> Iterable[Buffer]:
-    # A view of zero bytes may have a shape that compressors refuse.
-    return [part for part in parts if len(part)]

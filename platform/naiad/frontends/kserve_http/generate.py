@@ -20,9 +20,9 @@ from naiad.frontends.kserve_http.generate_response import (
     failed_response,
     generate_response,
     generate_response_steps,
-    is_long,
 )
 from naiad.frontends.kserve_http.infer_request import json_too_long
+from naiad.frontends.kserve_http.json_tensors import is_long
 from naiad.frontends.kserve_http.load_header import FORMAT_HEADER, HeaderLines, load_header, no_headers
 from naiad.frontends.kserve_http.long_requests import LONG_JSON, read_generate
 from naiad.frontends.kserve_http.routes import Endpoint, Route
@@ -148,7 +148,7 @@ class GenerateSink:
             self._respond()
 
     def _keep(self, response: InferResponse, exchange: HttpExchange, *, final: bool) -> None:
-        if is_long(response):
+        if is_long(response.outputs):
             self._long = response
         else:
             self._status, self._body = _rendered(response)
@@ -234,7 +234,7 @@ class GenerateStreamSink:
             if final:
                 self._write(OK, None, final=True)
             return
-        if self._job is None and (response is None or not is_long(response)):
+        if self._job is None and (response is None or not is_long(response.outputs)):
             self._write(*_event_of(response), final=final)
             return
         self._waiting.append((response, final))
@@ -255,7 +255,7 @@ class GenerateStreamSink:
                 self._job = None
                 self.send(response, final)
                 continue
-            if response is None or not is_long(response):
+            if response is None or not is_long(response.outputs):
                 self._write(*_event_of(response), final=final)
             else:
                 made = yield from _long_event(response, exchange)

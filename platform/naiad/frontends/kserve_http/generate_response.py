@@ -10,7 +10,6 @@ import orjson
 
 from naiad.core.errors import NaiadError
 from naiad.frontends.http1.messages import INTERNAL_ERROR, error_document
-from naiad.frontends.kserve_http import json_tensors
 from naiad.frontends.kserve_http.json_tensors import from_tensor, rendered_steps
 from naiad.protocol.datatypes import BYTE_SIZES, Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
@@ -34,11 +33,6 @@ def generate_response(result: InferResponse) -> tuple[int, bytes]:
         return OK, orjson.dumps(_document(result), option=orjson.OPT_SORT_KEYS)
     except Exception as problem:  # noqa: BLE001 - any error becomes the response
         return failed_response(problem, result.model_name)
-
-
-def is_long(result: InferResponse) -> bool:
-    """Whether making the JSON of a response would take long."""
-    return json_tensors.is_long(result.outputs)
 
 
 def generate_response_steps(result: InferResponse) -> Generator[None, None, tuple[int, list[bytes]]]:

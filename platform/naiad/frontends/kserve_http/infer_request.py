@@ -137,7 +137,7 @@ def read_document(
     if limits is not NO_LIMITS:
         limits.check_outputs(requested, model_name)
     inputs = _parse_inputs(document, body, json_size, model_name, regions, limits)
-    if any(_is_in_region(entry) for entry in document["inputs"]):
+    if any("shared_memory_region" in entry.get("parameters", {}) for entry in document["inputs"]):
         form.requested = form.requested or RequestedOutputs()
         form.requested.has_region_inputs = True
     return (
@@ -155,10 +155,6 @@ def read_document(
         ),
         form,
     )
-
-
-def _is_in_region(entry: Mapping[str, Any]) -> bool:
-    return "shared_memory_region" in entry.get("parameters", {})
 
 
 def _is_response(document: Mapping[str, Any]) -> bool:
