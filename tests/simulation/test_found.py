@@ -149,3 +149,18 @@ def test_a_request_that_its_replica_sends_back_is_counted_by_one_process():
         Kill(model="plain", moment="execute plain"),
     )
     lives(History(seed=10083, models={"plain": Model(instances=3)}, events=events, hang_seconds=0.0, processes=3))
+
+
+def test_a_cancelled_request_that_another_process_sends_back_was_not_accepted():
+    events = (
+        Load(model="plain", process=1, instances=1),
+        Request(model="plain", at=0.002, number=2, cancel=-1),
+        Request(model="plain", at=0.0021, process=1, number=3, cancel=-1),
+        Request(model="plain", at=0.0021, number=4),
+        Request(model="plain", at=0.0021999999999999997, process=1, number=6, cancel=0.0001),
+    )
+    lives(
+        History(
+            seed=10111, models={"plain": Model(instances=4)}, events=events, hang_seconds=0.0, capacity=3, processes=3
+        )
+    )

@@ -20,7 +20,7 @@ from naiad_stub import wire
 from naiad_stub.memo import size_of
 from naiad_stub.segment import Segment
 
-from naiad.core.errors import NaiadError, NotReadyError, fresh, unexpected_error
+from naiad.core.errors import Code, NaiadError, NotReadyError, fresh, unexpected_error
 from naiad.engine.open_request import Events, OpenRequest
 from naiad.engine.served import Target
 from naiad.guests.memory.instance import COPY_LIMIT
@@ -528,10 +528,12 @@ class RequestLink:
 
     def _on_refused(self, number: int) -> None:
         opened = self._remove(number)
-        if opened is not None and not opened.drops_responses:
-            self._send_elsewhere(opened)
+        if opened is None:
+            return
+        if opened.drops_responses:  # its client has left: nothing executes it, so nothing counts it
+            opened.reject(NaiadError("Request was cancelled", code=Code.CANCELLED))
         else:
-            self._drop(opened, _NO_TOKEN, final=True)
+            self._send_elsewhere(opened)
 
     def _on_rejected(self, number: int, error: NaiadError) -> None:
         opened = self._remove(number)
