@@ -257,7 +257,7 @@ class FurtherProcess:
             self.replicas._table.close()
         for link in self.links():
             for _, descriptor in link._outgoing:
-                if descriptor >= 0:
+                if descriptor is not None:
                     self._server.lose(descriptor)
             link._outgoing.clear()
         for shared in self.engine.memory.inputs.values():
@@ -415,7 +415,7 @@ class Server:
         """A process exits: it gets no descriptors any more that wait to be sent."""
         link = self._link_to(process)
         for _, descriptor in () if link is None else link._outgoing:
-            if descriptor >= 0:
+            if descriptor is not None:
                 self._lose_end(descriptor)
 
     def _link_to(self, process: FurtherProcess) -> Link | None:

@@ -62,6 +62,8 @@ class Engine:
     Attributes:
         requests: The requests so far, but for those to `SILENT`.
         submitted: What is done with each request, those to `SILENT` included.
+        sinks: What gets the responses to each of these.
+        on_change: What is called when the versions change.
         is_answering: Whether it answers requests.
         refusal: What it raises for every model, if anything.
     """
@@ -71,6 +73,8 @@ class Engine:
     def __init__(self) -> None:
         self.requests: list[InferRequest] = []
         self.submitted: list[Taken] = []
+        self.sinks: list[Any] = []
+        self.on_change: Callable[[], None] = lambda: None
         self.is_answering = True
         self.refusal: Exception | None = None
         self.version = SimpleNamespace(
@@ -90,6 +94,9 @@ class Engine:
     def find_target(self, name: str, version: int) -> Any:
         return self.version
 
+    def on_routes_changed(self, on_change: Callable[[], None]) -> None:
+        self.on_change = on_change
+
     def model_metadata(self, name: str, version: int) -> Any:
         return None
 
@@ -99,6 +106,7 @@ class Engine:
     def _accept(self, opened: OpenRequest) -> None:
         taken = Taken()
         self.submitted.append(taken)
+        self.sinks.append(opened.sink)
         opened.holder, made = taken, opened.request
         if made.model_name == SILENT:
             return
@@ -121,14 +129,16 @@ def request(name: str, elements: int = 1) -> InferRequest:
 
 
 class Sink:
-    """Keeps the responses, and calls a function at each of them."""
+    """Keeps the responses, and how often they have ended; calls a function at each of them."""
 
     def __init__(self, on_response: Callable[[], object] = lambda: None) -> None:
         self.responses: list[InferResponse | None] = []
+        self.ends = 0
         self._on_response = on_response
 
     def send(self, response: InferResponse | None, final: bool) -> None:
         self.responses.append(response)
+        self.ends += final
         self._on_response()
 
 

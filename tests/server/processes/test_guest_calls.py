@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
@@ -19,9 +20,10 @@ from naiad.guests.calls import ModelCall
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor
-from naiad.server.processes.messages import GuestCaller
+from naiad.server.processes.messages import FrameKind, GuestCaller
 from naiad.server.processes.own_replicas import OwnReplica
 from naiad.server.processes.remote_guests import GuestRelay, RemoteGuests
+from naiad.server.processes.traces import RemoteTrace
 
 LASTING = 0.2
 """Seconds after which a call has been reported."""
@@ -32,24 +34,31 @@ class Guest:
 
     Attributes:
         results: The number of the call, the response, and whether it was the last, of each.
+        replies: The number of the query, the error and the text of each.
+        caller: The request that causes its calls.
     """
 
     gpus = None
+    caller: InferRequest | None = None
 
     def __init__(self, name: str, model: str, load: int = 1) -> None:
         self.spec = SimpleNamespace(name=name, load=SimpleNamespace(model_name=model), load_number=load)
         self.is_starting = False
         self.batches: dict[int, object] = {1: None}
         self.results: list[tuple[int, InferResponse | None, bool]] = []
+        self.replies: list[tuple[int, NaiadError | None, str]] = []
+
+    def reply(self, number: int, *, error: NaiadError | None, text: str) -> None:
+        self.replies.append((number, error, text))
 
     def send_result(self, number: int, response: InferResponse | None, final: bool) -> None:
         self.results.append((number, response, final))
 
     def propagated(self) -> Mapping[str, str]:
-        return {}
+        return {"of": self.spec.name}
 
-    def request_of(self, _: int) -> None:
-        return None
+    def request_of(self, _: int) -> InferRequest | None:
+        return self.caller
 
     def tell_device_use(self, *_: object, **__: object) -> None:
         pass
@@ -182,7 +191,9 @@ class Server:
         self.is_slow = False
         self.services = ModelServices(SimpleNamespace(find=lambda name, _: self.here[name]))  # type: ignore[arg-type]
         self.services.calls.ask_again = self._ask_again
-        self.remote_guests = RemoteGuests(self.services, self._notify_process, lambda _: None)
+        self.traces: dict[int, Any] = {}  # of requests that were sent to the process, by their numbers
+        self.remote_guests = RemoteGuests(self.services, self._notify_process, self.traces.get)
+        self.problem: NaiadError | None = None  # why no call can be sent to the coordinator
         self.calls: list[Any] = []  # of guests, that were sent to the coordinator
         self.sinks: list[_LinkSink] = []  # theirs
         self.relay = GuestRelay(self)
@@ -202,6 +213,8 @@ class Server:
 
     def send_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
         """See `Routes`."""
+        if self.problem is not None:
+            raise self.problem
         self.sinks.append(_LinkSink(opened.sink))
         taken = self.remote_guests.on_call(pickle.loads(pickle.dumps(caller)), opened.request, self.sinks[-1])
         self.calls.append(taken)
@@ -260,12 +273,11 @@ def test_a_process_executes_a_call_if_it_has_an_idle_instance(
         guest: Any = Guest("a_0_1", "a")
         server.relay.on_call(guest, made)
         assert (replica is not None and len(replica.open) == 1) is is_executed_there
-        assert (len(server.here["m"].open) == 1 or bool(guest.results)) is not is_executed_there
+        assert [each.request.device for each in server.here["m"].open.values()] == [None] * (not is_executed_there)
         assert bool(server.calls) is not is_executed_there
         if is_executed_there:
             assert replica is not None
             assert replica.notes == 1
-        server.relay.close()
 
     clock.run(check())
 
@@ -285,7 +297,6 @@ def test_each_call_ends_with_its_own_result_and_is_counted_where_it_was_executed
         server.here["m"].answer()
         assert [(number, final) for number, _, final in guest.results] == [(1, True), (2, True)]
         assert not server.relay.is_calling(guest)
-        server.relay.close()
 
     clock.run(check())
 
@@ -299,7 +310,6 @@ def test_a_call_that_a_replica_does_not_accept_ends_with_the_reason(clock: Clock
         server.relay.on_call(guest, call())
         assert guest.error == "Model m - Error when running inference: a shape that does not fit"
         assert not server.relay.made
-        server.relay.close()
 
     clock.run(check())
 
@@ -329,7 +339,149 @@ def test_what_a_model_does_with_results_is_told_to_the_model_that_it_has_called(
         server.relay.on_calls_cancelled(guest, [1, 2])
         server.relay.on_results_discarded(guest, [1, 2])
         assert len(server.told) == told
-        server.relay.close()
+
+    clock.run(check())
+
+
+def test_a_call_with_inputs_in_gpu_memory_is_rejected(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, call(device=DeviceUse(has_inputs=True)))
+        assert guest.error == "Model m - Error when running inference: inputs in GPU memory"
+        ((_, response, final),) = guest.results
+        assert (response.model_version, final) == (-1, True)
+        assert server.calls == []
+
+    clock.run(check())
+
+
+def test_a_call_that_cannot_be_sent_to_the_coordinator_ends_with_the_reason(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        server.problem = NaiadError("Server exiting")
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, call())
+        assert guest.error.endswith("Server exiting")
+        assert [final for _, _, final in guest.results] == [True]
+        assert not server.relay.is_calling(guest)
+
+    clock.run(check())
+
+
+@pytest.mark.parametrize(("context", "is_idle"), [(b"{}", True), (None, True), (None, False)])
+def test_a_call_is_part_of_the_trace_of_its_request_which_the_coordinator_has(
+    clock: Clock, context: bytes | None, is_idle: bool
+) -> None:
+    async def check() -> None:
+        server = Server()
+        server.here["m"], server.there["m"] = Model(), Model(is_idle=is_idle)
+        server.traces[9] = trace = SimpleNamespace(start_child=lambda _, sink: sink)
+        guest: Any = Guest("a_0_1", "a")
+        guest.caller = InferRequest("a", 1, (), propagated={"c": "d"}, trace=RemoteTrace(9, context, server.notify))
+        server.relay.on_call(guest, call()._replace(traced_by=3))
+        assert len(server.there["m"].open) == (context is None and is_idle)
+        if not server.there["m"].open:
+            remote: Any = server.remote_guests.of(1, "a_0_1")
+            found = None if context is None else trace
+            assert remote.request_of(3) == InferRequest("", -1, (), propagated={"c": "d"}, trace=found)
+            assert remote.propagated() == {"of": "a_0_1"}
+
+    clock.run(check())
+
+
+def test_each_result_of_a_call_is_passed_on_and_the_last_one_ends_it(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        server.here["m"] = Model(decoupled=True)
+        guest: Any = Guest("a_0_1", "a")
+        server.relay.on_call(guest, call(5, is_decoupled=True))
+        for final in (False, False, True):
+            server.here["m"].answer(final=final)
+        assert [(number, final) for number, _, final in guest.results] == [(5, False), (5, False), (5, True)]
+        assert not server.remote_guests._guests[1].results
+        assert not server.relay.is_calling(guest)
+
+    clock.run(check())
+
+
+@pytest.mark.parametrize("drops", [False, True])
+def test_a_call_is_cancelled_with_its_results_where_its_process_has_exited(clock: Clock, drops: bool) -> None:
+    async def check() -> None:
+        server = Server()
+        server.here["m"] = Model()
+        server.relay.on_call(Guest("a_0_1", "a"), call())  # type: ignore[arg-type]
+        server.calls[0].cancel(drops_responses=drops)
+        assert server.here["m"].acts == [("cancel", 1), *[("drop_responses", 1)] * drops]
+        assert server.sinks[0].ends == drops
+
+    clock.run(check())
+
+
+def test_a_call_of_a_guest_that_has_exited_ends(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        sink = _LinkSink(Sink())
+        assert server.remote_guests.on_call(CALLER, call().request, sink) is None
+        assert sink.ends == 1
+
+    clock.run(check())
+
+
+def test_a_new_guest_of_an_instance_takes_the_place_of_the_one_before(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        services = server.remote_guests.services
+
+        def current() -> int:
+            found: Any = server.remote_guests.of(1, "a_0_1")
+            assert (found.spec.name, found.load_number) == ("a_0_1", 1)
+            number: int = found._number
+            return number
+
+        assert current() == 0, "it has asked for nothing"
+        services["guest"](1, "a_0_1", "a", 1)
+        services["guest"](2, "a_0_1", "a", 1)
+        services["guest_exit"](1)
+        assert current() == 2
+        services["guest_exit"](2)
+        assert current() == 0
+        services["guest"](3, "a_0_1", "a", 1)
+        server.remote_guests.close()
+        assert current() == 0
+
+    clock.run(check())
+
+
+def test_what_else_a_guest_asks_for_is_asked_of_the_coordinator_whose_reply_it_gets(clock: Clock) -> None:
+    async def check() -> None:
+        server = Server()
+        asked: list[Any] = []
+        server.services.on_query = lambda *given: asked.append(given)  # type: ignore[method-assign]
+        server.services.on_notification = lambda *given: asked.append(given)  # type: ignore[method-assign]
+        guest: Any = Guest("a_0_1", "a", load=4)
+        for is_starting in (True, False):
+            guest.is_starting = is_starting
+            server.relay.on_query(guest, 5, "load", {"name": "m"})
+            worker, *query = asked.pop()
+            assert query == [5, "load", {"name": "m"}]
+            assert (worker.spec.name, worker.spec.load.model_name, worker.load_number) == ("a_0_1", "a", 4)
+            assert worker.is_starting is is_starting
+        error = NaiadError("no such model")
+        worker.reply(5, error=error)
+        worker.reply(6, text="loaded")
+        assert [(number, each and each.message, text) for number, each, text in guest.replies] == [
+            (5, "no such model", ""),
+            (6, None, "loaded"),
+        ]
+        server.relay.on_notification(guest, "metric", {"a": "1"})
+        assert asked.pop() == (worker, "metric", {"a": "1"})
+        server.relay.on_worker_exit(guest)
+        assert server.told == ["guest", "guest_query", "guest_query", "guest_notification", "guest_exit"]
+        worker.reply(7, text="too late")
+        assert len(guest.replies) == 2
+        server.relay.on_worker_exit(guest)
+        assert server.told.count("guest_exit") == 1
 
     clock.run(check())
 
@@ -350,7 +502,6 @@ def test_the_calls_of_a_guest_that_exits_are_cancelled(clock: Clock) -> None:
         assert [each.ends for each in server.sinks] == [1]
         assert guest.results == []
         assert not server.relay.is_calling(guest)
-        server.relay.close()
 
     clock.run(check())
 
@@ -385,7 +536,6 @@ def test_only_calls_that_last_are_reported_and_their_end_is(clock: Clock) -> Non
         assert not server.remote_guests.are_waiting
         clock.advance(LASTING)
         await turns()
-        server.relay.close()
 
     clock.run(check())
 
@@ -419,7 +569,6 @@ def test_a_cycle_through_a_call_that_a_process_executes_is_found_once_it_lasts(c
         server.services.calls.on_call_waiting()
         assert "the call can never be answered" in b.error
         assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
-        server.relay.close()
 
     clock.run(check())
 
@@ -448,7 +597,6 @@ def test_a_process_is_asked_again_before_a_call_is_rejected(clock: Clock) -> Non
             (then,) = server.asked
             then()
             assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
-        server.relay.close()
 
     clock.run(check(ends=False))
     clock.run(check(ends=True))
@@ -480,7 +628,6 @@ def test_a_guest_is_blocked_by_awaited_and_decoupled_calls_while_it_executes_a_b
             model.waits[1] = [server.remote_guests.of(1, "a_0_1")]
             server.services.calls.on_call_waiting()
             assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
-        server.relay.close()
 
     for is_executing in (True, False):
         for is_executed_there in (True, False):
@@ -496,7 +643,6 @@ def test_what_a_process_has_reported_ends_with_it(clock: Clock) -> None:
         server.remote_guests.close()
         server.services.calls.on_call_waiting()
         assert b.results == []
-        server.relay.close()
 
     clock.run(check())
 
@@ -515,7 +661,6 @@ def test_the_call_that_was_made_last_is_rejected_and_none_that_only_waits_for_th
         server.services.calls.on_call_waiting()
         assert a.results == c.results == []
         assert "'b_0_1' -> 'a_0_1' -> 'b_0_1'" in b.error
-        server.relay.close()
 
     clock.run(check())
 
@@ -553,6 +698,8 @@ async def test_a_call_goes_over_the_link_with_its_caller_and_counts_as_no_reques
     assert (caller, bytes(called.inputs[0].data)) == (CALLER, bytes(4 * elements))
     assert calls.submitted.acts == [("confirm_sent", 2), ("cancel", False)]
     assert (pair.session.received_count, pair.engine.requests) == (0, [])
+    assert pair.held.routes == is_known, "the coordinator looks for the model"
+    assert [(each.load, each.is_decoupled) for each in pair.session._templates.values()] == [(int(is_known), False)]
     results.send(InferResponse("m", 1, "one"), False)
     await pair.settle(lambda: sink.responses)
     opened.drop_responses()
@@ -604,3 +751,28 @@ async def test_calls_stay_in_their_process_while_a_replica_of_another_model_open
     assert pair.remote.replica_for(call["b"]) is replica, "its route was forgotten"  # type: ignore[arg-type]
     pair.know_route("a")
     assert pair.remote.replica_for(call["a"]) is (None if event == "ended" else replica)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("event", ["an answer", "a change", "an error"])
+async def test_a_process_asks_once_where_later_calls_of_a_model_go(
+    pair: Pair, event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise NaiadError("no such model")
+
+    failures: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+    if event == "an error":
+        monkeypatch.setattr(pair.engine, "find_target", fail)
+    replica = Idle()
+    pair.remote.replicas = SimpleNamespace(find=lambda _: replica, request_count=0)  # type: ignore[assignment]
+    made: Any = SimpleNamespace(request=request("m"), is_decoupled=False)
+    assert [pair.remote.replica_for(made) for _ in range(2)] == [None, None]
+    assert len(pair.remote._sought) == 1
+    if event == "a change":
+        pair.session.on_routes_changed()
+    await pair.settle(lambda: not pair.remote._sought)
+    assert pair.kinds == [FrameKind.CALL]
+    assert failures == []
+    assert len(pair.remote.requests.routes) == (event == "an answer")
+    assert pair.remote.replica_for(made) is (replica if event == "an answer" else None)

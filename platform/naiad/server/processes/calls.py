@@ -24,12 +24,13 @@ class ProcessExitedError(NotReadyError):
 class RemoteCalls:
     """Calls in both directions, after `connect`. Those of one direction arrive in their order."""
 
+    _link: Link
+
     def __init__(self, services: MutableMapping[str, Service], exited: ProcessExitedError) -> None:
         """*services* are what the other process may call; calls fail with *exited* once that process has exited."""
         self.services = services
         self._exited = exited
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Future[Any]] = {}  # calls without their result
         self._tasks: set[asyncio.Task[None]] = set()
@@ -40,19 +41,17 @@ class RemoteCalls:
 
     def notify(self, name: str, *arguments: Any) -> None:
         """Call a service that has no result."""
-        if self._link is not None:
-            self._link.send(pack(FrameKind.CALL, RemoteCall(0, name, arguments, {})))
+        self._link.send(pack(FrameKind.CALL, RemoteCall(0, name, arguments, {})))
 
     def notify_with(self, descriptor: int, name: str, *arguments: Any) -> None:
         """Call a service that has no result; its first argument is a duplicate of *descriptor*, which it owns."""
-        if self._link is not None:
-            self._link.send_descriptor(pack(FrameKind.CALL, RemoteCall(0, name, arguments, {}, True)), descriptor)
+        self._link.send_descriptor(pack(FrameKind.CALL, RemoteCall(0, name, arguments, {}, True)), descriptor)
 
     def call(self, name: str, *arguments: Any, **keywords: Any) -> asyncio.Future[Any]:
         """Call a service; its result, or the error that it raises."""
         result = self._loop.create_future()
         result.add_done_callback(_retrieve)  # some callers do not look at late results
-        if self._link is None or not self._link.is_open:
+        if not self._link.is_open:
             result.set_exception(fresh(self._exited))
             return result
         number = next(self._numbers)
@@ -62,7 +61,6 @@ class RemoteCalls:
 
     def close(self) -> None:
         """The other process has exited: end calls of its services. Its own calls, such as a load, are completed."""
-        self._link = None
         while self._open:
             result = self._open.popitem()[1]
             if not result.done():
@@ -82,7 +80,6 @@ class RemoteCalls:
         call: RemoteCall = unpack(payload)
         arguments = call.arguments
         if call.has_descriptor:
-            assert self._link is not None
             arguments = (self._link.descriptors.popleft(), *arguments)
         try:
             value = self.services[call.name](*arguments, **call.keywords)
@@ -108,7 +105,7 @@ class RemoteCalls:
         if error is not None and not (call.number and isinstance(error, NaiadError)):
             logger.error("cannot call '%s'", call.name, exc_info=error)
             error = unexpected_error(f"call '{call.name}'", error)
-        if not call.number or self._link is None:
+        if not call.number:
             return
         try:
             result = pack(FrameKind.RESULT, CallResult(call.number, value, error))

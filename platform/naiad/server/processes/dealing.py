@@ -53,7 +53,6 @@ class _Serving:
         self, listener: _Listener, connection: socket.socket, on_failed: Callable[[], None] = lambda: None
     ) -> None:
         """Serve a connection; *on_failed* is called if it ends before it was made."""
-        connection.setblocking(False)
         task = self._loop.create_task(self._serve(listener, connection, on_failed))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -168,8 +167,6 @@ class _AcceptedHere:
         self._resume()
 
     def end(self) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
         for each in self._sockets:
             self._loop.remove_reader(each)
             each.close()

@@ -79,7 +79,7 @@ class Link:
         self._soon: list[bytes] = []
         self._lazy: list[bytes] = []
         self._lazy_flush: asyncio.TimerHandle | None = None
-        self._outgoing: deque[tuple[memoryview, int]] = deque()  # what the socket did not take, with a descriptor or -1
+        self._outgoing: deque[tuple[memoryview, int | None]] = deque()  # what the socket did not take, with descriptors
         loop.add_reader(sock, self._readable)
 
     @property
@@ -105,7 +105,7 @@ class Link:
             return
         self.flush()
         if self._socket is not None:
-            self._outgoing += [(memoryview(part), -1) for part in parts if len(part)]
+            self._outgoing += [(memoryview(part), None) for part in parts if len(part)]
             self._loop.add_writer(self._socket, self._write)
 
     def send_lazily(self, data: bytes) -> None:
@@ -124,6 +124,7 @@ class Link:
         if self._socket is None:
             return
         self._outgoing.append((memoryview(data), os.dup(descriptor)))
+        self._loop.add_writer(self._socket, self._write)
         self._write()
 
     def flush(self) -> None:
@@ -149,9 +150,9 @@ class Link:
             if sent == len(data):
                 return
             self._loop.add_writer(self._socket, self._write)
-            self._outgoing.append((memoryview(data)[sent:], -1))
+            self._outgoing.append((memoryview(data)[sent:], None))
         else:
-            self._outgoing.append((memoryview(data), -1))
+            self._outgoing.append((memoryview(data), None))
 
     def _write(self) -> None:
         sock, outgoing = self._socket, self._outgoing
@@ -160,22 +161,20 @@ class Link:
         deadline = clock.perf_counter() + SHARE_SECONDS
         while outgoing:
             data, descriptor = outgoing[0]
-            ancillary = [] if descriptor < 0 else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
+            ancillary = [] if descriptor is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [descriptor]))]
             try:
                 sent = sock.sendmsg([data[:_PIECE]], ancillary)
             except BlockingIOError:
-                self._loop.add_writer(sock, self._write)
                 return
             except OSError:
                 sent = len(data)
-            if descriptor >= 0:
+            if descriptor is not None:
                 os.close(descriptor)
             if sent < len(data):
-                outgoing[0] = (data[sent:], -1)
+                outgoing[0] = (data[sent:], None)
             else:
                 outgoing.popleft()
             if outgoing and clock.perf_counter() >= deadline:
-                self._loop.add_writer(sock, self._write)
                 return
         self._loop.remove_writer(sock)
 
@@ -219,11 +218,8 @@ class Link:
             return False
         except OSError:
             size, ancillary = 0, []
-        for level, kind, content in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                received = array("i")
-                received.frombytes(content[: len(content) - len(content) % received.itemsize])
-                self.descriptors.extend(received)
+        for _, _, content in ancillary:
+            self.descriptors.extend(array("i", content))
         if not size:
             self.close()
             self._on_end()
@@ -285,14 +281,12 @@ class Link:
         """Close the socket, and the descriptors that no handler has taken."""
         if self._socket is None:
             return
-        if self._lazy_flush is not None:
-            self._lazy_flush.cancel()
         self._loop.remove_reader(self._socket)
         self._loop.remove_writer(self._socket)
         self._socket.close()
         self._socket = None
         for _, descriptor in self._outgoing:
-            if descriptor >= 0:
+            if descriptor is not None:
                 os.close(descriptor)
         self._outgoing.clear()
         self._frames.clear()

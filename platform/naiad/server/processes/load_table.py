@@ -10,7 +10,6 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Mapping
-from math import inf
 from types import MappingProxyType
 
 from naiad.engine.lifecycle.sharing import is_better_elsewhere
@@ -41,17 +40,13 @@ class LoadTable:
 
     def take_row(self) -> int:
         row = self._free.pop()
-        self._clear(row)
+        for process in range(self.processes):
+            self.clear(row, process)
         return row
 
     def free_row(self, row: int) -> None:
         """The version has ended in all processes."""
-        self._clear(row)
         self._free.append(row)
-
-    def _clear(self, row: int) -> None:
-        for process in range(self.processes):
-            self.clear(row, process)
 
     def clear(self, row: int, process: int) -> None:
         cell = row * self.processes + process
@@ -85,7 +80,8 @@ class LoadTable:
             count = memory[shift + first + process]
             if count and process != self._own:
                 waiting = max(memory[first + process], sent.get(process, 0))
-                found = min(found or (inf, 0, 0, 0), (waiting / count, process, waiting, count))
+                candidate = waiting / count, process, waiting, count
+                found = candidate if found is None else min(found, candidate)
         if found is None or not is_better_elsewhere(requests, instances, *found[2:]):
             return None
         return found[1]
@@ -105,10 +101,8 @@ class LoadTable:
         return [each for each in range(self.processes) if each != self._own and self._memory[first + each]]
 
     def close(self) -> None:
-        if self.descriptor >= 0:
-            mapped = self._memory.obj
-            self._memory.release()
-            assert isinstance(mapped, mmap.mmap)
-            mapped.close()
-            os.close(self.descriptor)
-            self.descriptor = -1
+        mapped = self._memory.obj
+        self._memory.release()
+        assert isinstance(mapped, mmap.mmap)
+        mapped.close()
+        os.close(self.descriptor)

@@ -222,7 +222,6 @@ class OwnReplicas:
     async def stop(self, timeout: float) -> None:
         if self._reporting is not None:
             self._reporting.cancel()
-        self._relay.close()
         deadline = self._loop.time() + timeout
         ensembles = [number for number, each in self._replicas.items() if each.version is None]
         await asyncio.gather(*(self._stop(number, timeout) for number in ensembles))  # their steps go on

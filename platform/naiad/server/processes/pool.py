@@ -45,6 +45,8 @@ _EXIT_SECONDS = 1.0  # how long a process may take to exit beyond the time that 
 
 
 class _RunningProcess:
+    silent: int  # how many pings in a row have found the one before unanswered; set with `ping`
+
     def __init__(self, number: int, process: subprocess.Popen[bytes], peer: Peer) -> None:
         self.number = number
         self.process = process
@@ -55,7 +57,6 @@ class _RunningProcess:
         self.collecting: asyncio.Future[Sequence[Family]] | None = None
         self.exited: asyncio.Future[int] | None = None
         self.ping: asyncio.Future[None] | None = None
-        self.silent = 0  # how many pings in a row have found the one before unanswered
 
     def collect(self) -> asyncio.Future[Sequence[Family]]:
         """Have it report its metrics; done when it has, or has exited."""

@@ -268,11 +268,11 @@ class RemoteEngine:
         return self._known_route(name, version)
 
     def _ask_route(self, name: str, version: int) -> KnownRoute:
-        changes = -1
-        while changes != self.requests.route_changes:  # a change may have arrived with the answer, which is old then
+        while True:
             changes = self.requests.route_changes
             route: VersionRoute = self.ask("route", name, version)
-        return self._keep_route(name, version, route)
+            if changes == self.requests.route_changes:  # else a change came with the answer, which is old then
+                return self._keep_route(name, version, route)
 
     def _keep_route(self, name: str, version: int, route: VersionRoute) -> KnownRoute:
         load = route.number

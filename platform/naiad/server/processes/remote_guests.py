@@ -109,10 +109,6 @@ class GuestRelay:
         """How many calls this process has executed itself, by the names of the calling and the called model."""
         return self._own.made
 
-    def close(self) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
-
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def on_call(self, worker: Worker, call: ModelCall) -> None:
@@ -267,6 +263,7 @@ class RemoteGuest:
     """A guest of another process, with what the coordinator's services use of a `Worker`."""
 
     gpus = None  # its calls have no tensors in GPU memory
+    is_starting: bool  # whether its model is being loaded; as it was at the guest's last query
 
     def __init__(self, notify: Notify, number: int, name: str, model: str, load: int) -> None:
         self.load_number = load  # of its version's load
@@ -274,7 +271,6 @@ class RemoteGuest:
         # Without a report, such a call counts as one that does not block it.
         self.batches: Sequence[None] = ()
         self.spec = SimpleNamespace(name=name, load=SimpleNamespace(model_name=model))
-        self.is_starting = False  # whether its model is being loaded
         self.headers: Mapping[str, str] = {}
         self.caller: InferRequest | None = None
         self.results: dict[int, Sink] = {}  # by the numbers of its calls

@@ -156,7 +156,7 @@ class VersionReplicas:
         if replica is not None:
             replica.report = report
             reports = [each.report for each in self._replicas.values() if each.report is not None]
-            self.typical = max((each.typical for each in reports), default=0)
+            self.typical = max(each.typical for each in reports)
 
     @property
     def processes(self) -> Collection[int]:

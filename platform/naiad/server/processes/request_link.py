@@ -132,7 +132,7 @@ class RequestLink:
         # Finds the guest of an instance there, by the number of the version's load and the instance's name, to look for
         # deadlocks; None where that is not done.
         self.find_guest: Callable[[int, str], Worker | None] | None = None
-        self._submitted = self._submitted_before = 0  # requests, until now and until `trim` was called last
+        self._has_worked = False  # whether there was a request since `trim` was called last
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._notify = calls.notify
@@ -145,7 +145,7 @@ class RequestLink:
         self._copied: dict[int, _CopiedRequest] = {}  # those of `_sent` that the other process does not know yet
         self._unsent = UnsentFrames(self._loop, self._on_copied, self._on_copy_failed)
         self._numbers = itertools.count(1)
-        self._template_numbers = itertools.count(1)
+        self._template_numbers = itertools.count()
         self._template_count = self._template_bytes = 0
         self._references: dict[int, Any] = {}  # to borrowed outputs, by token
         self._thread = threading.get_ident()
@@ -233,17 +233,13 @@ class RequestLink:
         number = next(self._numbers) & _LARGEST_NUMBER
         request = opened.request
         opened.key, opened.holder, opened.instance = number, self, ""
-        self._submitted += 1
+        self._has_worked = True
         try:
             self._send(opened, known)
         except NaiadError:
             raise
         except Exception as error:
             logger.exception("cannot submit a request to '%s'", request.model_name)
-            waiting = self._copied.pop(number, None)
-            if waiting is not None:
-                self._remove(number)
-                self._free_copied(waiting)
             problem = unexpected_error(f"submit the request to '{request.model_name}'", error)
         else:
             return
@@ -258,7 +254,7 @@ class RequestLink:
             inputs, regions = split_regions(request, request.device)
         buffers = [tensor.data for tensor in inputs]
         sizes = list(map(len, buffers))
-        template = None if request.layout_key is None or regions else known.templates.get(request.layout_key)
+        template = known.templates.get(request.layout_key)
         if template is None or template.sizes != sizes:
             template = self._template(known, request, sizes)
         place = NO_PLACE
@@ -274,9 +270,9 @@ class RequestLink:
             self._remove(number)
         # Requests of a sequence keep their order.
         if copies or (self._copied and request.correlation_id and copied is None):
+            self._unsent.put(b"", number, copies)
             self._add(opened, known)
             self._copied[number] = _CopiedRequest(opened, known, known.part if place >= 0 else None, place)
-            self._unsent.put(b"", number, copies)
             return
         try:
             parts = [] if place >= 0 else _parts_of(buffers, template)
@@ -487,8 +483,8 @@ class RequestLink:
         """
         if self._template_bytes >= _MAX_TEMPLATE_BYTES:  # one of them has the names of a whole request
             self.forget_templates()
-        is_idle = not self._sent and self._submitted == self._submitted_before
-        self._submitted_before = self._submitted
+        is_idle = not self._sent and not self._has_worked
+        self._has_worked = False
         return is_idle and any(part.trim() for part in self._parts.values())
 
     # -- what the other process announces -------------------------------------------------------------------------
@@ -559,7 +555,7 @@ class RequestLink:
         opened = self._find(number, final=final)
         position = RESPONSE.size
         if opened is None or opened.drops_responses:
-            self._drop(opened, _NO_TOKEN if flags & NO_RESPONSE else token, final=final)
+            self._drop(opened, token, final=final)
             return
         if flags & NO_RESPONSE:
             self._pass_on(opened, None, final=True)

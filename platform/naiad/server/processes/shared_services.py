@@ -42,7 +42,6 @@ class RemoteLog:
     def __init__(self, log: ActiveLog, engine: RemoteEngine) -> None:
         self._log = log
         self._engine = engine
-        self.is_verbose = log.is_verbose
         self.apply(engine.ask("log_settings"))  # this process may have been started after a change
         engine.services["log_settings"] = self.apply
         engine.services["reopen_log"] = log.reopen
