@@ -18,6 +18,10 @@ _STALE_LIMIT = (
 )
 _IN_FLIGHT = "platform/naiad/engine/serving/requests_in_flight.py"
 _DORMANT = "platform/naiad/engine/serving/dormant.py"
+_PROCESSES = "platform/naiad/server/processes"
+_NUMBERED = "numbers only have to differ from each other, and from 0"
+_NO_INSTANCE = "in a process without instances, it does not matter how many requests there are"
+_EXACT_TIME = "no clock stands still at exactly that time"
 _SLICED = "both ways make the same of it; the limit is where slices are worth their cost"
 _GUESSES = "it decides only which guess is tried next, and every guess is verified: the count is the same"
 
@@ -112,6 +116,86 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "self._job = None",
         "pass",
     ): "the stream ends there, and nothing looks at its job any more",
+    (f"{_PROCESSES}/calls.py", "RemoteCalls.__init__", "itertools.count(1)", "itertools.count(2)"): _NUMBERED,
+    (
+        f"{_PROCESSES}/dealing.py",
+        "ConnectionReceiver.receive",
+        "socket.recv_fds(self._link, _PACKET, 1)",
+        "socket.recv_fds(self._link, _PACKET, 2)",
+    ): "a packet has one descriptor",
+    **{
+        (f"{_PROCESSES}/link.py", "Link.__init__", "self._long_filled = 0", after): "it is set together with `_long`"
+        for after in ("pass", "self._long_filled = 1")
+    },
+    (
+        f"{_PROCESSES}/link.py",
+        "Link.send_parts",
+        "sum(map(len, parts)) <= LONG_FRAME",
+        "sum(map(len, parts)) < LONG_FRAME",
+    ): "both ways send the same; the limit is where joining costs too much",
+    (
+        f"{_PROCESSES}/link.py",
+        "Link.receive",
+        "select.POLLOUT if self._outgoing else 0",
+        "select.POLLOUT if self._outgoing else 1",
+    ): "POLLIN, which is set in any case, is 1",
+    (
+        f"{_PROCESSES}/own_replicas.py",
+        "OwnReplica.better_process",
+        "self._table.better_process(self._row, 0, 0)",
+        "self._table.better_process(self._row, 1, 0)",
+    ): _NO_INSTANCE,
+    (
+        f"{_PROCESSES}/own_replicas.py",
+        "OwnReplicas.process_of",
+        "self._table.better_process(row, 0, 0)",
+        "self._table.better_process(row, 1, 0)",
+    ): _NO_INSTANCE,
+    (
+        f"{_PROCESSES}/pool.py",
+        "ProcessPool.wait_sent",
+        "self._loop.time() < end",
+        "self._loop.time() <= end",
+    ): _EXACT_TIME,
+    (
+        f"{_PROCESSES}/pool.py",
+        "ProcessPool._restart_later",
+        "time.monotonic() - each.started >= _STABLE_SECONDS",
+        "time.monotonic() - each.started > _STABLE_SECONDS",
+    ): _EXACT_TIME,
+    (f"{_PROCESSES}/request_link.py", "RequestLink.__init__", "self.route_changes = 0", "self.route_changes = 1"): (
+        "it is compared only with what it was before"
+    ),
+    **{
+        (f"{_PROCESSES}/request_link.py", "RequestLink._on_routes_changed", "self.route_changes += 1", after): (
+            "it is compared only with what it was before"
+        )
+        for after in ("self.route_changes -= 1", "self.route_changes += 2")
+    },
+    (
+        f"{_PROCESSES}/request_link.py",
+        "RequestLink._template",
+        "has_no_strings=True",
+        "has_no_strings=False",
+    ): "it only saves looking at each input",
+    (
+        f"{_PROCESSES}/request_session.py",
+        "RequestSession.__init__",
+        "self._layout_count = 0",
+        "self._layout_count = 1",
+    ): _NUMBERED,
+    (
+        f"{_PROCESSES}/request_session.py",
+        "RequestSession._announce_layout",
+        "self._layout_count += 1",
+        "self._layout_count += 2",
+    ): _NUMBERED,
+    (
+        f"{_PROCESSES}/request_session.py",
+        "RequestSession.respond",
+        "RESPONSE.pack(number, 0, FINAL | NO_RESPONSE, 0)",
+        "RESPONSE.pack(number, 1, FINAL | NO_RESPONSE, 0)",
+    ): "an end without a response has no layout",
     (
         "platform/naiad/frontends/http2/connection.py",
         "Http2Connection.on_data_begin",

@@ -13,8 +13,10 @@ from server.processes.pair import Pair, Sink, request
 
 from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.guests.memory import unsent_frames
+from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
 from naiad.guests.memory.unsent_frames import COPIED_AT_ONCE
-from naiad.protocol.inference import InferRequest
+from naiad.protocol.datatypes import Datatype
+from naiad.protocol.inference import InferRequest, InferResponse, OutputTensor
 from naiad.server.processes import request_link
 
 LARGE = COPIED_AT_ONCE
@@ -58,6 +60,41 @@ async def test_a_turn_of_the_loop_copies_a_slice(pair: Pair) -> None:
         assert pair.held.copied == 1
     await pair.settle(lambda: pair.engine.requests)
     assert pair.held.copied == 0
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_inputs_of_few_bytes_are_copied_at_once(pair: Pair, more: int) -> None:
+    share_inputs(pair)
+    pair.remote.submit(request("m", COPIED_AT_ONCE // 4 + more), Sink())
+    assert pair.held.copied == more
+    await pair.settle(lambda: pair.engine.requests)
+
+
+async def test_nothing_is_kept_of_a_process_that_has_exited(pair: Pair) -> None:
+    share_inputs(pair)
+    guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
+    sink = pair.sink(1)
+    size = COPY_LIMIT + 4
+    outputs = [OutputTensor("X", Datatype.UINT8, (size,), guest.borrow(0, 0, size))]
+    pair.session.sink_of(1).send(InferResponse("m", 1, outputs=outputs), True)
+    del outputs
+    copied = Sink()
+    await pair.settle(lambda: sink.responses)
+    pair.remote.submit(request("m", LARGE), copied)
+    pair.remote.requests.route_to(9, is_decoupled=False)
+    before = pair.held
+    assert all((before.requests, before.copied, before.routes, before.segments, before.input_bytes))
+    pair.remote.coordinator.close()
+    after = pair.held
+    assert not any((after.requests, after.copied, after.routes, after.segments, after.input_bytes))
+    assert not pair.remote.requests._counts
+    assert [each and each.error and each.error.message for each in copied.responses] == ["Server exiting"]
+    sink.responses.clear()
+    assert not pair.link._lazy, "nobody is told that its memory is free"
+    pair.process.close()
+    assert (pair.session._lent, pair.session._open, pair.session._parts) == ({}, {}, {})
+    assert not guest.borrowed_count
+    guest.close()
 
 
 async def test_requests_of_a_sequence_keep_their_order(pair: Pair) -> None:

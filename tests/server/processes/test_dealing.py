@@ -6,7 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -106,13 +106,14 @@ async def serving(processes: int, **limits: int) -> AsyncIterator[Server]:
         server.dealer.close()
 
 
-async def test_each_connection_goes_to_the_process_with_the_fewest() -> None:
+async def test_each_connection_goes_to_the_process_with_the_fewest(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(3) as server:
         found = await asyncio.gather(*(server.connect() for _ in range(15)))
         assert sorted(found) == ["0"] * 5 + ["1"] * 5 + ["2"] * 5
         in_second = [number for number, each in enumerate(found) if each == "1"]
         await server.close(*in_second[:3])
         assert [await server.connect() for _ in range(3)] == ["1"] * 3
+        assert "cannot accept" not in caplog.text, "nothing was exhausted"
 
 
 async def test_the_total_is_that_of_all_processes() -> None:
@@ -145,6 +146,29 @@ async def test_a_process_that_has_ended_has_no_connections_and_gets_none() -> No
         server.add(1)
         await server.close(0, 4)
         assert [await server.connect() for _ in range(2)] == ["1", "1"]
+        await server.close(6)
+        server.dealer.leave(1)
+        assert server.open == 2
+        for _ in range(3):
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        assert not any(loop.remove_reader(each.deals._link) for each in server.others), "nothing comes there any more"
+
+
+async def test_what_has_ended_is_read_no_more_and_its_connections_are_forgotten() -> None:
+    async with serving(2) as server:
+        assert [await server.connect() for _ in range(2)] == ["0", "1"]
+        receiver = server.others[0].deals
+        ends = [server.first.acceptor._sockets[0].fileno(), receiver._link.fileno()]
+        server.first.acceptor.end()
+        receiver.close()
+        receiver.close = lambda: None  # it is closed
+        assert not any(asyncio.get_running_loop().remove_reader(each) for each in ends)
+        assert receiver._link.fileno() == -1
+        with pytest.raises(ConnectionRefusedError):
+            await server.connect()
+        server.dealer.close()
+        assert server.open == 1
 
 
 async def test_a_process_gets_connections_once_it_serves_and_until_the_server_stops() -> None:
@@ -169,6 +193,34 @@ async def test_connections_that_a_process_cannot_take_are_served_here(monkeypatc
         monkeypatch.setattr("naiad.server.processes.dealing.socket.send_fds", refuse)
         assert [await server.connect() for _ in range(2)] == ["0", "0"]
         assert server.open == 3
+
+
+async def test_a_process_that_does_not_read_delays_nobody() -> None:
+    async with serving(1) as server:
+        end = server.dealer.join(1)
+        server.dealer.begin(1)
+        link = server.dealer._processes[1].link
+        assert not link.getblocking()
+        with suppress(BlockingIOError):
+            while True:
+                link.send(bytes(1 << 12))
+        assert [await server.connect() for _ in range(2)] == ["0", "0"]
+        end.close()
+
+
+async def test_a_connection_whose_handshake_fails_elsewhere_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise ConnectionResetError
+
+    async with serving(2, per_address=9) as server:
+        assert await server.connect() == "0"
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio.get_running_loop(), "connect_accepted_socket", fail)
+            assert await server.connect() == ""
+        while server.open > 1:
+            await asyncio.sleep(0)
+        assert not server.others[0].deals._addresses
+        assert [await server.connect() for _ in range(2)] == ["1", "0"]
 
 
 async def test_a_connection_that_cannot_be_served_elsewhere_does_not_count() -> None:
@@ -209,6 +261,11 @@ async def test_nothing_is_accepted_for_a_moment_once_no_descriptor_is_left(
                 accepting._sockets[0] = own
                 raise OSError(errno.EMFILE, "Too many open files")
 
-        accepting._accept(Exhausted())
-        assert "cannot accept connections: [Errno 24] Too many open files" in caplog.text
-        assert await server.connect() == "0"
+        for _ in range(2):
+            caplog.clear()
+            exhausted: Any = Exhausted()
+            accepting._accept(exhausted)
+            accepting._accept(exhausted)
+            assert caplog.text.count("cannot accept connections: [Errno 24] Too many open files") == 1
+            assert not asyncio.get_running_loop().remove_reader(own), "it is not read meanwhile"
+            assert await server.connect() == "0"

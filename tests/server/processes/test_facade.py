@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from naiad_stub import wire
 from server.processes.pair import Engine, Pair, Sink, request
 
 from naiad.core.errors import Code, InvalidRequestError, NaiadError, NotReadyError
+from naiad.engine.open_request import OpenRequest
 from naiad.server.processes.calls import ProcessExitedError
 
 ASKED: dict[str, tuple[tuple[Any, ...], Any]] = {
@@ -89,6 +93,61 @@ async def test_metadata_and_configuration_are_those_of_the_route(pair: Pair, mon
     assert pair.remote.model_config("m", 1) == {"backend": "python"}
     assert pair.remote.is_decoupled("m", 1) is False
     assert pair.remote.reserve_input("m", 1, 100, 0) is None, "its version has no shared memory"
+    monkeypatch.setattr(pair.engine, "model_config", lambda *_: {"backend": "another one"})
+    pair.session.on_routes_changed()
+    assert pair.remote.model_config("m", 1) == {"backend": "another one"}, "what has arrived is taken in first"
+
+
+async def test_a_body_is_read_into_memory_of_its_model(pair: Pair) -> None:
+    pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+    pair.know_route("m")
+    room = pair.remote.reserve_input("m", -1, 4096, 0)
+    assert room is not None
+    assert len(room) == 4096
+    assert pair.held.input_bytes >= 4096
+    replica: Any = SimpleNamespace(reserve_input=lambda *given: given)
+    pair.remote.requests.routes["m", -1].replica = replica
+    assert pair.remote.reserve_input("m", -1, 100, 7) == (100, 7)
+
+
+async def test_a_step_of_an_ensemble_goes_where_a_request_does_and_stays_while_the_server_exits(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pair.engine, "model_config", lambda *_: {"name": "m", "backend": "python"})
+    monkeypatch.setattr(pair.engine, "model_metadata", lambda *_: "its metadata")
+    target: Any = pair.remote.find("m", -1)
+    assert (target.number, target.metadata, target.config.name) == (1, "its metadata", "m")
+    assert pair.remote.find("m", -1) is target
+    sink = Sink()
+    accepted: list[OpenRequest] = []
+    target.accept(OpenRequest(request("m"), sink))
+    await pair.settle(lambda: sink.responses)
+    assert (pair.remote.replicas.received, pair.session.received_count) == (-1, 1), "the sum counts no step"
+
+    replica: Any = SimpleNamespace(better_process=lambda: 0, accept=accepted.append, config="that of the replica")
+    known = pair.remote.requests.routes["m", -1]
+    known.replica = replica
+    target.accept(OpenRequest(request("m"), sink))
+    await pair.settle(lambda: len(sink.responses) == 2)
+    pair.remote.replicas.is_exiting = True
+    step = OpenRequest(request("m"), sink)
+    target.accept(step)
+    assert accepted == [step]
+    assert pair.remote.replicas.received == -2
+    known.target = None
+    assert pair.remote.find("m", -1).config == replica.config
+
+
+async def test_a_process_waits_for_an_announcement_until_the_coordinator_has_exited(pair: Pair) -> None:
+    announced: list[str] = []
+    pair.remote.services["ping"] = lambda: announced.append("ping")
+    pair.process.calls.notify("ping")
+    pair.remote.receive(wait=True)
+    assert announced == ["ping"]
+    pair.owner.close()
+    pair.link.receive()
+    with pytest.raises(NotReadyError, match="Server exiting"):
+        pair.remote.receive(wait=True)
 
 
 async def test_bytes_of_a_load_may_be_in_any_buffer(pair: Pair, engine: Answering) -> None:
@@ -170,3 +229,19 @@ async def test_a_call_that_cannot_be_made_harms_no_other(pair: Pair, caplog: pyt
     await pair.settle(lambda: sink.responses)
     assert "cannot call 'no such service'" in caplog.text
     assert "cannot handle a message of another process" in caplog.text
+
+
+async def test_an_error_of_the_coordinator_is_freed_with_its_last_reference(pair: Pair, engine: Answering) -> None:
+    engine.error = InvalidRequestError("no such thing")
+    raised: weakref.ref[InvalidRequestError] | None = None
+    gc.disable()
+    try:
+        try:
+            pair.remote.statistics("m")
+        except InvalidRequestError as error:
+            raised = weakref.ref(error)
+        await asyncio.sleep(0)
+        assert raised is not None
+        assert raised() is None
+    finally:
+        gc.enable()

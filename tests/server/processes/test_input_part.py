@@ -92,3 +92,12 @@ def test_pages_of_freed_inputs_are_given_back(part: InputPart) -> None:
     while part.trim():
         pass
     assert bytes(part._segment.view[start : start + 8]) == bytes(8)
+
+
+def test_inputs_take_the_place_of_a_body_that_was_dropped(part: InputPart) -> None:
+    room = part.reserve(100_000, 0)
+    assert room is not None
+    del room
+    start = part.place(tensors(bytes(8)), (0,), 100_000)
+    assert 100_000 <= part.in_use < 200_000
+    part.free(start)

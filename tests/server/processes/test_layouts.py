@@ -17,6 +17,7 @@ from naiad.guests.memory.link_memory import LinkMemory
 from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.server.processes import request_session
 from naiad.server.processes.calls import ProcessExitedError
 from naiad.server.processes.messages import FrameKind, unpack
 from naiad.server.processes.peer import Peer
@@ -36,6 +37,8 @@ class Link:
         self.kinds: list[Any] = []
 
     def send(self, data: bytes) -> None:
+        *_, reserved = wire.FRAME.unpack_from(data)
+        assert reserved == 0
         for kind, payload in self._reader.feed(data):
             self.kinds.append(unpack(payload).name if kind == FrameKind.CALL else kind)
             self._on_frame(kind, payload)
@@ -125,8 +128,26 @@ async def test_both_sides_forget_layouts_before_they_are_too_many(kind: type[For
     check(pair.receive(5), 5)
 
 
-async def test_a_layout_is_announced_once() -> None:
-    pair = Forwarded()
+@pytest.mark.parametrize("kind", [Forwarded, Joined])
+async def test_layouts_are_forgotten_before_their_names_take_too_much(
+    kind: type[Forwarded | Joined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = kind()
+    held = []
+    for number in range(1, 6):
+        check(pair.receive(number), number)
+        held.append(held_by(pair.remote.requests).layouts)
+        if number == 1:
+            size = pair.session._layout_bytes
+            assert size == len("AB"), "the names of the outputs"
+            monkeypatch.setattr(request_session, "_MAX_LAYOUT_BYTES", 2 * size)
+    assert held == [1, 2, 1, 2, 1]
+    check(pair.receive(1), 1)
+
+
+@pytest.mark.parametrize("kind", [Forwarded, Joined])
+async def test_a_layout_is_announced_once(kind: type[Forwarded | Joined]) -> None:
+    pair = kind()
     for _ in range(3):
         check(pair.receive(5), 5)
     assert pair.link.kinds == [FrameKind.RESULT, "layout", *[FrameKind.RESPONSE] * 3]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import uvloop
 from naiad_stub import wire
 from support.waiting import until_async
 
+from naiad.server.processes import link as links
 from naiad.server.processes.link import LONG_FRAME, Link
 
 
@@ -36,6 +41,10 @@ class Ends:
 
     def _on_end(self) -> None:
         self.ended += 1
+
+    def close(self) -> None:
+        self.link.close()
+        self.other.close()
 
 
 @pytest.mark.parametrize("unread", [False, True])
@@ -70,6 +79,115 @@ def test_the_end_of_a_process_is_noticed_while_its_frames_wait_for_their_share_o
         return ends.kinds
 
     assert uvloop.run(ended()) == list(range(50))
+
+
+def test_who_waits_for_an_answer_notices_that_the_process_was_killed_before_it_had_read_everything():
+    async def check() -> None:
+        ends = Ends()
+        ends.link.send(b"never read")
+        ends.link.flush()
+        ends.other.close()
+        assert not ends.link.receive()
+        assert (ends.kinds, ends.ended, ends.link.is_open) == ([], 1, False)
+
+    asyncio.run(check())
+
+
+class ManualTime:
+    """The clock of links: it passes when a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 10.0
+        monkeypatch.setattr(links, "clock", SimpleNamespace(perf_counter=lambda: self.now))
+        monkeypatch.setattr(links, "SHARE_SECONDS", 1.0)
+
+    def pass_quarter(self, *_: object) -> None:
+        """Let a quarter of a share pass."""
+        self.now += 0.25
+
+
+async def counts_by_turn(done: list[int], total: int) -> list[int]:
+    """How many entries each turn of the loop adds to *done*, but for turns that add none."""
+    counts = []
+    while len(done) < total:
+        before = len(done)
+        await asyncio.sleep(0)
+        counts.append(len(done) - before)
+    return [each for each in counts if each]
+
+
+def test_frames_are_handled_for_a_share_of_each_turn_which_begins_after_the_first(monkeypatch):
+    time = ManualTime(monkeypatch)
+
+    async def check() -> None:
+        ends = Ends(time.pass_quarter)
+        ends.other.sendall(b"".join(frame(number) for number in range(12)))
+        assert await counts_by_turn(ends.kinds, 12) == [5, 5, 2]
+        ends.close()
+
+    asyncio.run(check())
+
+
+class TimedSocket:
+    """A socket; each call of `sendmsg` takes a quarter of a share."""
+
+    def __init__(self, sock: socket.socket, time: ManualTime) -> None:
+        self.sent: list[int] = []
+        self._socket = sock
+        self._time = time
+
+    def sendmsg(self, *arguments: Any) -> int:
+        self._time.pass_quarter()
+        self.sent.append(self._socket.sendmsg(*arguments))
+        return self.sent[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)
+
+
+def test_a_long_frame_is_sent_for_a_share_of_each_turn(monkeypatch):
+    time = ManualTime(monkeypatch)
+    for name in ("LONG_FRAME", "_PIECE"):
+        monkeypatch.setattr(links, name, 1 << 10)
+
+    async def check() -> None:
+        ends = Ends()
+        assert ends.link._socket is not None
+        timed: Any = TimedSocket(ends.link._socket, time)
+        ends.link._socket = timed
+        ends.link.send_parts([wire.FRAME.pack(10 << 10, 2, 0), bytes(10 << 10)])
+        assert await counts_by_turn(timed.sent, 11) == [4, 4, 3]
+        assert timed.sent == [wire.FRAME.size, *[1 << 10] * 10]
+        assert not asyncio.get_running_loop().remove_writer(timed.fileno()), "nothing is left to send"
+        ends.close()
+
+    asyncio.run(check())
+
+
+def test_a_frame_of_which_a_full_socket_takes_nothing_arrives_whole():
+    async def check() -> None:
+        ends = Ends()
+        sock = ends.link._socket
+        assert sock is not None
+        before, received = 0, bytearray()
+        with suppress(BlockingIOError):
+            while True:
+                before += sock.send(bytes(1 << 12))
+        ends.link.send(frame(5))
+        ends.link.flush()
+        assert ends.link.has_backlog
+        ends.other.setblocking(False)
+
+        def is_complete() -> bool:
+            with suppress(BlockingIOError):
+                received.extend(ends.other.recv(1 << 20))
+            return len(received) >= before + len(frame(5))
+
+        await until_async(is_complete)
+        assert received[before:] == frame(5)
+        ends.close()
+
+    asyncio.run(check())
 
 
 class TwoEnds:
@@ -137,6 +255,8 @@ def test_a_frame_of_any_size_arrives_whole_behind_those_before_it(size, is_in_pa
         assert ends.sender.has_backlog is (size > 1), "the socket takes less than that"
         await until_async(lambda: len(ends.received) == 3)
         assert not ends.sender.has_backlog
+        assert ends.sender._socket is not None
+        assert not asyncio.get_running_loop().remove_writer(ends.sender._socket), "nothing is left to send"
         assert ends.receiver._long is None
         ends.close()
         assert ends.received == [(1, b"x"), (2, payload), (3, b"x")]
@@ -153,6 +273,7 @@ def test_who_waits_for_an_answer_gets_urgent_frames_alone_and_the_others_later_i
         assert ends.receiver.receive()
         assert not ends.receiver.receive()
         assert [kind for kind, _ in ends.received] == [10, 11]
+        assert repr(ends.receiver._turns) == "<LoopTurns deferred=1>", "the others are handled once"
         ends.sender.send(frame(12))
         ends.sender.send(frame(4))
         ends.sender.flush()
@@ -233,7 +354,11 @@ def test_descriptors_are_closed_that_nobody_takes_or_that_cannot_be_sent():
         await until_async(lambda: ends.received)
         ends.sender.send_parts([wire.FRAME.pack(64 << 20, 2, 0), bytes(64 << 20)])
         ends.sender.send_descriptor(frame(3), write)  # waits behind it
+        assert ends.sender._socket is not None
+        loop, own = asyncio.get_running_loop(), ends.sender._socket.fileno()
         ends.close()
+        assert not ends.sender.has_backlog
+        assert [loop.remove_reader(own), loop.remove_writer(own)] == [False, False], "the loop has forgotten it"
         ends.sender.send_descriptor(frame(4), write)  # to nobody
         ends.close()
         for descriptor in (read, write):
@@ -266,6 +391,58 @@ def test_who_waits_for_an_answer_sends_what_is_queued_and_gets_what_has_arrived(
     asyncio.run(check())
 
 
+def test_who_waits_for_an_answer_is_woken_by_what_arrives_and_by_room_for_what_is_queued(monkeypatch):
+    waited: list[Any] = []
+
+    class Poll:
+        def register(self, _: object, events: int) -> None:
+            waited.append(events)
+
+        def poll(self, milliseconds: float | None) -> None:
+            waited.append(milliseconds)
+
+    fake = SimpleNamespace(poll=Poll, POLLIN=select.POLLIN, POLLOUT=select.POLLOUT)
+    monkeypatch.setattr(links, "select", fake)
+
+    async def check() -> None:
+        ends = TwoEnds()
+        assert not ends.sender.receive(0)
+        assert not ends.sender.receive(0.25)
+        ends.sender.send_parts([wire.FRAME.pack(LONG_FRAME, 2, 0), bytes(LONG_FRAME)])
+        assert not ends.sender.receive(None)
+        assert waited == [select.POLLIN, 250.0, select.POLLIN | select.POLLOUT, None]
+        assert ends.receiver.receive(), "it was sent meanwhile"
+        ends.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_frames_that_wait_for_a_later_turn_are_handled_before_an_answer_is_waited_for_and_not_after_the_end(
+    monkeypatch, is_closed
+):
+    monkeypatch.setattr(links, "SHARE_SECONDS", 0)
+
+    async def check() -> None:
+        ends = TwoEnds()
+        for number in range(4):
+            ends.sender.send(frame(number))
+        ends.sender.flush()
+        while not ends.received:
+            await asyncio.sleep(0)
+        assert [kind for kind, _ in ends.received] == [0, 1]
+        if is_closed:
+            ends.receiver.close()
+            for _ in range(3):
+                await asyncio.sleep(0)
+        else:
+            assert not ends.receiver.receive(), "nothing else has arrived"
+        assert [kind for kind, _ in ends.received] == ([0, 1] if is_closed else [0, 1, 2, 3])
+        ends.close()
+
+    asyncio.run(check())
+
+
 def test_frames_that_only_free_memory_wait_for_others_and_go_first():
     async def check() -> None:
         ends = TwoEnds()
@@ -279,6 +456,8 @@ def test_frames_that_only_free_memory_wait_for_others_and_go_first():
         ends.sender.send_lazily(frame(3))
         await until_async(lambda: len(ends.received) == 3)
         ends.sender.send_lazily(frame(4))
+        await until_async(lambda: len(ends.received) == 4)
+        ends.sender.send_lazily(frame(5))
         ends.close()
 
     asyncio.run(check())

@@ -89,6 +89,14 @@ async def test_a_failing_sink_does_not_affect_other_responses(pair: Pair, caplog
     assert "cannot pass on a response of 'm'" in caplog.text
 
 
+async def test_a_request_whose_sink_fails_is_cancelled_and_forgotten(pair: Pair) -> None:
+    pair.sink(1, lambda: 1 // 0)
+    pair.session.sink_of(1).send(InferResponse("m", 1), False)
+    await pair.settle(lambda: pair.engine.submitted[0].acts == ["cancel", "drop_responses"])
+    assert pair.held.requests == 0
+    assert pair.opened[1].is_ended
+
+
 @pytest.mark.parametrize("is_cancelled", [False, True])
 async def test_a_sink_that_does_not_take_the_end_of_its_responses_gets_an_error(
     pair: Pair, is_cancelled: bool, caplog: pytest.LogCaptureFixture

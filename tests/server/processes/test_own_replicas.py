@@ -9,12 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.clock import Clock, turns
 from server.processes.pair import request
 from support.waiting import until_async
 
+from naiad.config.model import model_config_pb2 as pb
 from naiad.core.errors import NotReadyError
+from naiad.engine.lifecycle.restart import RestartPolicy
 from naiad.engine.open_request import OpenRequest
-from naiad.engine.serving.replicas import ReplicaCounts
+from naiad.engine.serving.replicas import ReplicaCounts, ReplicaOrder, ReplicaReport
 from naiad.engine.statistics.counters import Statistics
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.server.processes import own_replicas
@@ -23,12 +26,17 @@ from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
 from naiad.server.processes.request_session import GoneError
 
 LOAD = 7
+ENSEMBLE = 8
 
 
 class Version:
-    """What a replica needs of a loaded version; a test says what it can take."""
+    """What a replica needs of a loaded version, which was made of *given*; a test says what it can take."""
 
-    def __init__(self) -> None:
+    on_change: Callable[[], None]
+
+    def __init__(self, given: tuple[Any, ...] = ()) -> None:
+        self.given = given
+        self.log = Log()
         self.number = LOAD
         self.serving_count = 2
         self.reason = ""
@@ -41,6 +49,9 @@ class Version:
         self.typical = 5
         self.stopped: list[float] = []
         self.maintained = 0
+
+    async def start(self) -> None:
+        pass
 
     def observe_load(self, note: Callable[[int], None]) -> None:
         self.note = note
@@ -74,6 +85,13 @@ class Version:
         self.stopped.append(timeout)
 
 
+class Log:
+    """Stands in for `VersionLog`: keeps what logs in its place."""
+
+    def pass_on(self, *passed_on: Callable[..., None]) -> None:
+        self.passed_on = passed_on
+
+
 class Tables:
     """The table as three processes see it; the replica is in process 1."""
 
@@ -100,6 +118,7 @@ def replica_of(tables: Tables) -> tuple[OwnReplica, Any]:
 
 def test_other_processes_see_a_replica_while_it_takes_requests(tables: Tables) -> None:
     replica, version = replica_of(tables)
+    assert replica.better_process() == 0, "it is not open"
     assert tables.of[0].serving_processes(tables.row) == []
     replica.open()
     assert replica.is_open
@@ -187,6 +206,7 @@ class Replicas:
         self.own = OwnReplicas(self)  # type: ignore[arg-type]
         self.own.use_table(os.dup(tables.of[0].descriptor), 3, 1)
         self.replica, self.version = replica_of(tables)
+        self._tables = tables
 
     def notify(self, *sent: Any) -> None:
         self.sent.append(sent)
@@ -194,6 +214,13 @@ class Replicas:
     def add(self) -> None:
         self.own._replicas[LOAD] = self.replica
         self.replica.open()
+
+    def add_ensemble(self) -> Any:
+        """Have it execute an ensemble; what stands in for that."""
+        execution: Any = Version()
+        ensemble = self.own._replicas[ENSEMBLE] = OwnReplica(execution, None, self._tables.row, self._tables.of[1])
+        ensemble.open()
+        return execution
 
     async def order(self, method: str, *arguments: Any) -> Any:
         return await self.own.services[method](*arguments)
@@ -219,6 +246,101 @@ def test_orders_about_replicas_that_have_ended_change_nothing(tables: Tables) ->
         assert await replicas.order("stop_replica", LOAD, 1.0) is None
 
     run(tables, test)
+
+
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_a_model_is_asked_whether_it_is_ready(tables: Tables, monkeypatch: pytest.MonkeyPatch, is_ready: bool) -> None:
+    asked: list[Any] = []
+
+    async def are_ready(versions: list[Any]) -> bool:
+        asked.extend(versions)
+        return is_ready
+
+    monkeypatch.setattr(own_replicas, "are_ready", are_ready)
+
+    async def test(replicas: Replicas) -> None:
+        replicas.add()
+        replicas.add_ensemble()
+        assert await replicas.order("check", LOAD) is is_ready
+        assert await replicas.order("check", ENSEMBLE) is True
+        assert asked == [replicas.version]
+
+    run(tables, test)
+
+
+def test_a_replica_that_starts_logs_where_the_coordinator_does_and_is_reported_when_it_changes(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    monkeypatch.setattr(own_replicas, "ModelVersion", lambda *given, **_: made.append(Version(given)) or made[-1])
+    config = pb.ModelConfig(name="m").SerializeToString()
+    order = ReplicaOrder(LOAD, 1, "", config, (), RestartPolicy(), (), tables.row)
+
+    async def test(replicas: Replicas) -> None:
+        measured: list[Any] = []
+        replicas.own._measure = lambda *given: measured.append(given)  # type: ignore[method-assign]
+        report = await replicas.order("start", order)
+        (version,) = made
+        assert version.given[0].name == "m"
+        assert version.given[4] is replicas.own._relay
+        assert measured == [(version.totals, order, version.given[0])]
+        assert report.statuses == ["status"]
+        assert replicas.opened == [LOAD]
+        assert not replicas.own._starts
+        assert tables.of[0].serving_processes(tables.row) == [1]
+        record, write_line = version.log.passed_on
+        record("a record")
+        write_line("a line")
+        assert replicas.sent == [("log_record", LOAD, "a record"), ("log_output", "a line")]
+        version.serving_count = 0
+        version.on_change()
+        assert tables.of[0].serving_processes(tables.row) == []
+        assert len(replicas.notices("reports")) == 1
+        for shared in list(replicas.memory.inputs.values()):
+            shared.close()
+
+    run(tables, test)
+
+
+def test_a_process_ends_its_ensembles_and_then_in_the_time_that_is_left_its_models(tables: Tables) -> None:
+    clock = Clock()
+
+    async def check(*, taken: float, left: float) -> None:
+        replicas = Replicas(tables)
+        options: Any = None
+        replicas.own.begin(options)
+        replicas.add()
+        execution = replicas.add_ensemble()
+
+        async def stop(timeout: float) -> None:
+            execution.stopped.append(timeout)
+            clock.advance(taken)
+
+        replicas.own._replicas[ENSEMBLE].stop = stop
+        await replicas.own.stop(0.5)
+        assert (execution.stopped, replicas.version.stopped) == ([0.5], [left])
+        await turns()
+        assert not replicas.own._stops
+        sent = len(replicas.sent)
+        await asyncio.sleep(5 * own_replicas._REPORT_SECONDS)
+        assert len(replicas.sent) == sent, "nothing is reported any more"
+
+    clock.run(check(taken=0.125, left=0.375))
+    clock.run(check(taken=2.0, left=0.0))
+
+
+def test_a_process_reports_what_its_guests_wait_for_once_what_was_sent_before_has_arrived(tables: Tables) -> None:
+    async def check() -> None:
+        reported: list[bool] = []
+        replicas = Replicas(tables)
+        replicas.own._relay.report_waits = lambda: reported.append(True)  # type: ignore[method-assign]
+        reporting = asyncio.ensure_future(replicas.order("report_waits"))
+        await turns()
+        assert reported == []
+        await reporting
+        assert reported == [True]
+
+    Clock().run(check())
 
 
 def test_a_replica_ends_once_and_the_coordinator_gets_its_last_counts(tables: Tables) -> None:
@@ -270,7 +392,7 @@ def test_an_ensemble_ends_with_its_last_counts(tables: Tables) -> None:
         execution.in_flight = 0
         execution.note(0)
         assert tables.of[0].requests_elsewhere(tables.row) == 0
-        assert ensemble.report().counts.statistics is execution.totals
+        assert ensemble.report() == ReplicaReport(ReplicaCounts(execution.totals), (), is_asked=False, typical=0)
         await replicas.own._stop(LOAD, 3.0)
         assert execution.stopped == [3.0]
         assert ensemble.better_process() == 0
@@ -293,7 +415,7 @@ def test_counts_are_reported_every_now_and_then_if_they_have_changed(
         replicas.add()
         await until_async(lambda: len(replicas.notices("reports")) == 2)
         ((counts,),) = [replicas.notices("reports")[1]]
-        assert list(counts.replicas) == [LOAD]
+        assert (list(counts.replicas), counts.received) == ([LOAD], 0)
         await asyncio.sleep(0.02)
         assert len(replicas.notices("reports")) == 2
         replicas.version.in_flight += 1
@@ -307,10 +429,10 @@ def test_counts_are_reported_every_now_and_then_if_they_have_changed(
 def test_a_server_that_exits_has_its_replicas_take_no_requests(tables: Tables) -> None:
     async def test(replicas: Replicas) -> None:
         replicas.add()
-        execution: Any = Version()
-        ensemble = replicas.own._replicas[8] = OwnReplica(execution, None, tables.row, tables.of[1])
-        ensemble.open()
+        replicas.add_ensemble()
+        ensemble = replicas.own._replicas[ENSEMBLE]
         assert replicas.own.find_target("m", -1, LOAD) is replicas.version
+        assert not replicas.own.is_exiting
         replicas.own.services["exiting"]()
         assert replicas.own.is_exiting
         assert not replicas.replica.is_open
@@ -345,10 +467,12 @@ def test_a_version_elsewhere_gets_requests_where_it_has_least_to_do(tables: Tabl
         own.note_sent(tables.row, 2)
         assert own.process_of(tables.row) == 0
         replicas.add()
-        replicas.version.in_flight = 4
+        assert tables.of[0].serving_processes(tables.row) == [1, 2]
+        replicas.version.in_flight, replicas.version.serving_count = 4, 0
         own.maintain()
         assert replicas.version.maintained == 1
         assert tables.of[2].requests_elsewhere(tables.row) == 4
+        assert tables.of[0].serving_processes(tables.row) == [2]
 
     run(tables, test)
 

@@ -150,7 +150,7 @@ def test_a_request_is_answered_by_the_version_that_was_meant() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("elements", [64, 4_096, 1 << 21])
+@pytest.mark.parametrize("elements", [64, 256, 320, 4_096, 1 << 21])
 def test_long_inputs_are_in_shared_memory_from_the_second_template_on(elements: int) -> None:
     async def test(ends: Ends) -> None:
         sent = numbered(elements)
@@ -181,6 +181,7 @@ def test_a_traced_request_has_its_context_there_and_its_times_come_back_before_t
         await until_async(lambda: sink.responses and untraced.responses)
         found, other = (each.trace for each in ends.models.requests)
         assert isinstance(found, RemoteTrace)
+        assert found.start_child(ends.models.requests[0], sink) is sink, "the coordinator has the trace"
         assert (found.context, found.number, other) == (context, opened.key, None)
         assert trace.computed == [(TIMES, 0)]
 
@@ -209,6 +210,18 @@ def test_a_request_to_a_version_that_is_gone_goes_elsewhere() -> None:
         assert ends.elsewhere == [opened]
         assert (opened.request.request_id, opened.sink, sink.responses) == ("id", sink, [])
         assert ends.here.requests.count_of(LOAD) == 0
+
+    run(test)
+
+
+def test_a_request_whose_responses_are_dropped_ends_where_its_version_is_gone() -> None:
+    async def test(ends: Ends) -> None:
+        ends.models.is_gone = True
+        sink = Sink()
+        opened = ends.send(numbered(64), sink)
+        opened.drop_responses()
+        await until_async(lambda: sink.responses)
+        assert (sink.responses, sink.ends, opened.is_ended, ends.elsewhere) == ([None], 1, True, [])
 
     run(test)
 
@@ -272,6 +285,9 @@ def test_a_call_is_taken_by_an_idle_instance_or_comes_back() -> None:
         assert (taken.waits(), taken.is_waiting) == ((), False)
         await until_async(lambda: taken.instance)
         assert taken.waits() == ((guest,),)
+        find_guest, ends.here.requests.find_guest = ends.here.requests.find_guest, None
+        assert taken.waits() == (), "deadlocks are looked for elsewhere"
+        ends.here.requests.find_guest = find_guest
         ends.models.sinks[0].send(None, True)
         await until_async(lambda: sink.responses)
         assert taken.waits() == ()
@@ -298,6 +314,7 @@ def test_the_responses_to_a_cancelled_call_come_until_they_are_dropped(elements:
         opened.confirm_sent(0)
         opened.cancel(drops_responses=False)
         await until_async(lambda: len(ends.models.submitted) == 2 and ends.models.submitted[1].is_cancelled)
+        assert ends.models.submitted[1].acts == ["cancel"]
         ends.models.sinks[1].send(InferResponse("m", 1, "still"), False)
         await until_async(lambda: sink.responses)
         opened.drop_responses()
@@ -328,3 +345,18 @@ async def test_memory_knows_the_processes_that_share_it_until_they_exit(pair: Pa
     pair.process.close()
     pair.process.close()
     assert pair.memory.users == []
+
+
+async def test_a_process_takes_the_place_of_one_that_has_exited_and_is_gone_once_it_has(pair: Pair) -> None:
+    pairs = [socket.socketpair() for _ in range(2)]
+    peers = []
+    for own, _ in pairs:
+        pair.remote.services["peer"](own.detach(), 2)
+        peers.append(pair.remote.peers[2])
+    assert [each.link.is_open for each in peers] == [False, True]
+    pair.remote._on_peer_end(2, peers[0])
+    assert pair.remote.peers == {2: peers[1]}
+    pairs[1][1].close()
+    await pair.settle(lambda: not pair.remote.peers)
+    assert not peers[1].link.is_open
+    pairs[0][1].close()

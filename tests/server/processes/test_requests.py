@@ -16,15 +16,18 @@ from server.processes.pair import SILENT, Pair, Sink, request
 from naiad.core.errors import NaiadError, UnknownModelError
 from naiad.engine.open_request import ForwardedRequest
 from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
+from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import InferRequest, InferResponse, InputTensor, OutputTensor, StringScan
 from naiad.server.processes import request_link
-from naiad.server.processes.messages import SHORT_REQUEST, FrameKind, FullRequest, pack
+from naiad.server.processes.messages import MAX_SHORT_TEXT, SHORT_REQUEST, FrameKind, FullRequest, pack
 
 TRACE = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=1,b=é"}
 BYTES = b"\x01\x00\x00\x00a"
 STRING = InputTensor("S", Datatype.BYTES, (1,), BYTES, StringScan(1, 5))
 LONG = 1 << 20
+LARGE = 5_000
+"""Elements of FP32 that do not travel in messages."""
 
 
 def kinds_of(pair: Pair) -> list[int]:
@@ -56,8 +59,10 @@ CASES = {
     "an id": ({"request_id": "é \udc80"}, FrameKind.SHORT_REQUEST),
     "a trace": ({"propagated": TRACE}, FrameKind.SHORT_REQUEST),
     "an id and a trace": ({"request_id": "7", "propagated": TRACE}, FrameKind.SHORT_REQUEST),
-    "a long id": ({"request_id": "7" * 70_000}, FrameKind.REQUEST),
-    "a long trace": ({"propagated": {"tracestate": "x" * 70_000}}, FrameKind.REQUEST),
+    "the longest id": ({"request_id": "7" * MAX_SHORT_TEXT}, FrameKind.SHORT_REQUEST),
+    "a longer id": ({"request_id": "7" * (MAX_SHORT_TEXT + 1)}, FrameKind.REQUEST),
+    "the longest trace": ({"propagated": {"t": "x" * (MAX_SHORT_TEXT - 8)}}, FrameKind.SHORT_REQUEST),
+    "a longer trace": ({"propagated": {"t": "x" * (MAX_SHORT_TEXT - 7)}}, FrameKind.REQUEST),
     "parameters": ({"parameters": {"p": 1}, "propagated": TRACE}, FrameKind.REQUEST),
     "a sequence": ({"correlation_id": 5, "flags": 3}, FrameKind.REQUEST),
     "a named sequence": ({"correlation_id": "five"}, FrameKind.REQUEST),
@@ -66,6 +71,14 @@ CASES = {
     "a timeout": ({"timeout_us": 100}, FrameKind.REQUEST),
     "counted strings": ({"inputs": [STRING]}, FrameKind.REQUEST),
     "strings": ({"inputs": [replace(STRING, strings=None)]}, FrameKind.SHORT_REQUEST),
+    "counted strings beside others": (
+        {"inputs": [replace(STRING, name="T", strings=None), STRING]},
+        FrameKind.REQUEST,
+    ),
+    "counted strings beside numbers": (
+        {"inputs": [InputTensor("A", Datatype.UINT8, (1,), b"a"), STRING]},
+        FrameKind.REQUEST,
+    ),
     "long inputs": (
         {"inputs": [InputTensor("A", Datatype.UINT8, (LONG,), bytes(range(256)) * (LONG >> 8))]},
         FrameKind.SHORT_REQUEST,
@@ -98,6 +111,27 @@ async def test_a_request_arrives_as_it_was_sent(pair: Pair, case: str, is_known:
     for _ in range(3):
         assert comparable(await arrived(pair, sent)) == comparable(sent)
     assert kinds_of(pair) == [kind] * 3
+    assert len(pair.session._templates) == 1
+    assert pair.held.templates == 1 + is_known
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_key"),
+    [
+        ({}, True),
+        ({"parameters": {"p": 1}}, True),
+        ({"parameters": {"p": 1}, "request_id": "7" * 1023}, True),
+        ({"parameters": {"p": 1}, "request_id": "7" * 1024}, False),
+        ({"correlation_id": 5}, True),
+        ({"correlation_id": "five"}, False),
+    ],
+)
+async def test_a_request_is_checked_once_for_all_of_its_template_unless_its_own_fields_matter(
+    pair: Pair, fields: dict[str, Any], has_key: bool
+) -> None:
+    pair.know_route("m")
+    found = await arrived(pair, replace(request("m"), **fields))
+    assert (found.layout_key is not None) is has_key
 
 
 async def test_a_request_of_a_known_form_may_have_what_the_others_did_not(pair: Pair) -> None:
@@ -110,18 +144,26 @@ async def test_a_request_of_a_known_form_may_have_what_the_others_did_not(pair: 
 
 
 class Forwarding:
-    """Takes every request, answers it with its inputs, and keeps it."""
+    """Takes every request, and keeps it.
 
-    def __init__(self) -> None:
+    Attributes:
+        asked: How often it was asked for a layout.
+        knows_layout: Whether it knows one.
+    """
+
+    def __init__(self, *, knows_layout: bool = True) -> None:
         self.forwarded: list[ForwardedRequest] = []
+        self.submitted = Submitted()
+        self.asked = 0
+        self.knows_layout = knows_layout
 
     def known_layout(self, key: object, size: int) -> Any:
-        return object()
+        self.asked += 1
+        return object() if self.knows_layout else None
 
     def forward(self, forwarded: ForwardedRequest, layout: object) -> Submitted:
         self.forwarded.append(forwarded)
-        forwarded.source.sink_of(forwarded.number).send(InferResponse("m", 1), True)
-        return Submitted()
+        return self.submitted
 
 
 async def test_a_traced_request_is_forwarded_with_its_context(pair: Pair) -> None:
@@ -129,15 +171,82 @@ async def test_a_traced_request_is_forwarded_with_its_context(pair: Pair) -> Non
     pair.know_route("m")
     sink = Sink()
     sent = replace(request("m"), request_id="7", propagated=TRACE)
-    pair.remote.submit(sent, sink)
-    await pair.settle(lambda: sink.responses)
+    opened = pair.remote.submit(sent, sink)
+    await pair.settle(lambda: forwarding.forwarded)
     (forwarded,) = forwarding.forwarded
     assert (forwarded.request_id, forwarded.inputs) == (b"7", bytes(4))
     assert comparable(forwarded.source.request_of(forwarded)) == comparable(sent)
+    assert pair.session.request_count == 1
+    opened.cancel(drops_responses=False)
+    await pair.settle(lambda: forwarding.submitted.acts)
+    assert forwarding.submitted.acts == [("cancel", False)]
+    layout = TensorLayout([("Y", Datatype.UINT8, (2,), 0, 2)], 2)
+    forwarded.source.respond(forwarded.number, ("m", 1), layout, b"ab")
+    assert pair.session.request_count == 0
+    await pair.settle(lambda: sink.responses)
+    (response,) = sink.responses
+    assert response is not None
+    assert [bytes(each.data) for each in response.outputs] == [b"ab"]
 
 
-LARGE = 5_000
-"""Elements of FP32 that do not travel in messages."""
+async def test_a_request_is_forwarded_to_the_version_that_serves_when_it_arrives(pair: Pair) -> None:
+    first, second = Forwarding(), Forwarding()
+    pair.engine.version.forwarding = first
+    pair.know_route("m")
+    pair.remote.submit(request("m"), Sink())
+    await pair.settle(lambda: first.forwarded)
+    pair.remote.submit(request("m"), Sink())
+    pair.engine.version.forwarding = second
+    pair.session.on_routes_changed()
+    await pair.settle(lambda: second.forwarded)
+    assert len(first.forwarded) == 1
+
+
+@pytest.mark.parametrize("is_decoupled", [False, True])
+async def test_a_layout_is_looked_for_a_few_times(pair: Pair, is_decoupled: bool) -> None:
+    forwarding = pair.engine.version.forwarding = Forwarding(knows_layout=False)
+    pair.engine.version.config.decoupled = is_decoupled
+    pair.know_route("m")
+    for _ in range(5):
+        await arrived(pair, request("m"))
+    assert forwarding.asked == (0 if is_decoupled else 3)
+
+
+@pytest.mark.parametrize("is_exiting", [False, True])
+async def test_a_request_is_not_forwarded_if_its_inputs_are_in_shared_memory_or_the_server_exits(
+    pair: Pair, is_exiting: bool
+) -> None:
+    forwarding = pair.engine.version.forwarding = Forwarding()
+    if is_exiting:
+        pair.engine.is_exiting = True
+    else:
+        pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+    pair.know_route("m")
+    sent = request("m") if is_exiting else request("m", LARGE)
+    found = await arrived(pair, sent)
+    assert bytes(found.inputs[0].data) == sent.inputs[0].data
+    assert forwarding.forwarded == []
+
+
+async def test_inputs_in_shared_memory_are_found_in_the_part_of_their_process(pair: Pair) -> None:
+    shared = pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+    assert shared.take_part() == 0, "another process has it"
+    pair.know_route("m")
+    starts = []
+    for number in (1, 2):
+        sent = request("m", LARGE)
+        sent.inputs = [replace(sent.inputs[0], data=bytes([number]) * 4 * LARGE)]
+        found = await arrived(pair, sent)
+        assert found.place is not None
+        start = found.place.start
+        assert found.place.segment == shared.number
+        assert bytes(shared.view[start : start + 4 * LARGE]) == bytes(found.inputs[0].data) == sent.inputs[0].data
+        starts.append(start)
+    assert shared.part_size <= starts[0] < starts[1]
+    pair.process.close()
+    pair.engine.requests.clear()
+    del found
+    await pair.settle(lambda: sorted(shared._free) == [1, 2, 3])
 
 
 def place_and_unload(pair: Pair, sink: Any) -> None:

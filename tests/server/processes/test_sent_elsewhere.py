@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from server.processes.pair import SILENT, Pair, Sink, request
 
 from naiad.engine.open_request import OpenRequest
+from naiad.protocol.device_bytes import DeviceUse
+from naiad.server.processes.messages import TracedArrival
 
 ROW = 4
 ROUTE: Any = SimpleNamespace(number=1, row=ROW)
@@ -42,6 +46,36 @@ class Peer:
 def replicas(**values: Any) -> Any:
     """Those of this process, which has none of what is asked for."""
     return SimpleNamespace(find=lambda _: None, **values)
+
+
+@pytest.mark.parametrize(
+    ("process", "device", "arrival", "place"),
+    [
+        (None, None, None, "here"),
+        (2, None, None, "there"),
+        (3, None, None, "coordinator"),
+        (None, DeviceUse(keeps_outputs=True), None, "coordinator"),
+        (None, None, TracedArrival("HTTP", 5, {}), "coordinator"),
+    ],
+    ids=["here", "there", "a process that has exited", "GPU memory", "it may be traced"],
+)
+async def test_a_request_of_a_client_goes_to_a_replica_unless_it_needs_the_coordinator(
+    pair: Pair, process: int | None, device: DeviceUse | None, arrival: TracedArrival | None, place: str
+) -> None:
+    here: list[OpenRequest] = []
+    noted: list[tuple[int, int]] = []
+    peer, own = Peer(), replicas(received=5, note_sent=lambda *each: noted.append(each))
+    own.find = lambda _: SimpleNamespace(better_process=lambda: process, accept=here.append)
+    pair.remote.replicas = own
+    pair.remote.peers[2] = peer  # type: ignore[assignment]
+    pair.engine.version.row = ROW
+    pair.session._tracer = SimpleNamespace(start=lambda *_: None)  # type: ignore[assignment]
+    opened = pair.remote.submit(replace(request(SILENT), device=device), Sink(), arrival)
+    await pair.settle(lambda: place != "coordinator" or pair.engine.submitted)
+    found = {"here": here == [opened], "there": peer.opened == [opened], "coordinator": bool(pair.engine.submitted)}
+    assert [each for each, has_it in found.items() if has_it] == [place]
+    assert own.received == (5 if place == "coordinator" else 6), "the coordinator counts what comes to it"
+    assert noted == ([(ROW, 2)] if place == "there" else [])
 
 
 async def test_it_stays_the_same_request_and_its_client_gets_the_responses(pair: Pair) -> None:

@@ -7,11 +7,13 @@ from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import pytest
-from server.processes.pair import request
+from server.processes.pair import Pair, Sink, request
 
 from naiad.core.errors import NaiadError
 from naiad.frontends.regions import CUDA_HANDLE_BYTES, ClientRegions
+from naiad.protocol.datatypes import Datatype
 from naiad.protocol.device_bytes import DeviceUse, as_data, device_bytes
+from naiad.protocol.inference import InferResponse, OutputTensor
 from naiad.server.processes.region_use import join_regions, split_regions
 from naiad.server.processes.shared_regions import RemoteRegions, SharedRegions
 
@@ -63,6 +65,8 @@ async def test_a_region_is_registered_in_all_processes_before_its_client_is_told
     assert made.calls() == [("region", system), ("cuda_region", cuda)]
     assert [each.name for each in made.status()] == ["a"]
     assert [each.name for each in made.cuda_status()] == ["b"]
+    made.check("a")
+    made.check_allowed()
 
 
 async def test_a_region_that_cannot_be_registered_is_announced_to_nobody() -> None:
@@ -111,7 +115,7 @@ class Engine:
     def __init__(self) -> None:
         self.called: list[tuple[Any, ...]] = []
         self.announced: list[tuple[Any, ...]] = []
-        self.waited = 0
+        self.waited = self.received = 0
         self.regions: Any = None
 
     async def call(self, *arguments: Any, **more: Any) -> None:
@@ -119,6 +123,7 @@ class Engine:
 
     def receive(self, *, wait: bool = False) -> None:
         self.waited += wait
+        self.received += not wait
         if wait:
             name, *arguments = self.announced.pop(0)
             self.regions.services[name](*arguments)
@@ -164,6 +169,7 @@ def test_a_process_takes_out_regions_that_it_does_not_use_and_puts_them_back_if_
     assert [each.name for each in regions.status()] == ["b", "c"]
     assert engine.waited == 1, "the end of the unregistration was waited for"
     assert [each.name for each in regions.cuda_status()] == ["d"]
+    assert [each.uuid for each in regions.cuda_status()] == [bytes(16)]
     with pytest.raises(NaiadError, match="Unable to find system shared memory region: 'a'"):
         regions.status("a")
     part.release()
@@ -176,6 +182,11 @@ def test_a_request_waits_for_the_end_of_an_unregistration_of_its_region_alone(ke
     regions.services["take_regions"](["a"])
     regions.check("b")
     assert engine.waited == 0
+    assert len(regions.part("b", 0, 8)) == 8
+    assert regions.status("b")[0].name == "b"
+    with pytest.raises(NaiadError, match="registered as system shared memory"):
+        regions.cuda_status("b")
+    assert engine.received == 4, "each use takes in what was announced"
     engine.announced = [("return_regions", ["a"], ["a"])]
     regions.check("a")
     assert engine.waited == 1
@@ -209,3 +220,49 @@ def test_tensors_in_gpu_memory_go_by_the_names_of_their_regions() -> None:
     assert (device.offset, len(device)) == (64, 8)
     assert (joined.places["Y"].offset, len(joined.places["Y"])) == (128, 16)
     assert bytes(inputs[1].data) == bytes(8)
+
+
+async def test_a_request_with_tensors_in_gpu_memory_has_those_of_the_coordinator(pair: Pair) -> None:
+    regions = ClientRegions(is_allowed=True, find_gpu=lambda _: bytes(16))
+    regions.add_cuda("out", HANDLE, 0, 1024)
+    pair.session._find_part = regions.part
+    pair.engine.version.shared_inputs = pair.memory.add_inputs("m")
+    pair.know_route("m")
+    sent, sink = request("m", 5_000), Sink()
+    sent.device = DeviceUse(places={"Y": regions.part("out", 128, 16).device_bytes()})
+    pair.engine.is_answering = False
+    pair.remote.submit(sent, sink)
+    await pair.settle(lambda: pair.engine.requests)
+    (found,) = pair.engine.requests
+    assert found.device is not None
+    place = found.device.places["Y"]
+    assert (place.offset, len(place)) == (128, 16)
+    assert found.place is None, "it is not laid out as its template says"
+    assert bytes(found.inputs[0].data) == bytes(20_000)
+    outputs = [
+        OutputTensor("Y", Datatype.UINT8, (16,), as_data(place)),
+        OutputTensor("Z", Datatype.UINT8, (2,), b"ab"),
+    ]
+    pair.engine.sinks[0].send(InferResponse("m", 1, outputs=outputs, layout="known", is_on_device=True), True)
+    await pair.settle(lambda: sink.responses)
+    (response,) = sink.responses
+    assert response is not None
+    assert [(each.name, each.shape, bytes(each.data)) for each in response.outputs] == [
+        ("Y", (16,), b""),
+        ("Z", (2,), b"ab"),
+    ]
+
+
+async def test_a_request_whose_region_was_unregistered_meanwhile_is_rejected(pair: Pair) -> None:
+    regions = ClientRegions(is_allowed=True, find_gpu=lambda _: bytes(16))
+    regions.add_cuda("out", HANDLE, 0, 1024)
+    pair.session._find_part = ClientRegions(is_allowed=True).part
+    sent, sink = request("m"), Sink()
+    sent.device = DeviceUse(places={"Y": regions.part("out", 128, 16).device_bytes()})
+    pair.remote.submit(sent, sink)
+    await pair.settle(lambda: sink.responses)
+    (response,) = sink.responses
+    assert response is not None
+    assert response.error is not None
+    assert "'out'" in response.error.message
+    assert not pair.session.request_count

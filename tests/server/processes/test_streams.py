@@ -10,9 +10,10 @@ from server.processes.pair import Pair
 
 from naiad.core.errors import Code, NaiadError
 from naiad.core.turns import SHARE_SECONDS
-from naiad.guests.memory.instance import InstanceMemory
+from naiad.guests.memory.instance import COPY_LIMIT, InstanceMemory
+from naiad.guests.tensors import TensorLayout
 from naiad.protocol.datatypes import Datatype
-from naiad.protocol.inference import InferResponse, OutputTensor
+from naiad.protocol.inference import Buffer, InferResponse, OutputTensor
 
 
 def responses_of(pair: Pair, number: int, count: int, *, is_ended: bool = True) -> None:
@@ -31,7 +32,77 @@ async def test_responses_that_are_on_their_way_to_a_client_that_has_left_are_dro
     pair.opened[1].cancel()
     await pair.settle(lambda: len(other.responses) == 21)
     assert left.responses == [None], "the end alone"
+    assert (left.ends, other.ends) == (1, 1)
+    assert all(opened.is_ended for opened in pair.opened.values())
     assert pair.held.abandoned == 0
+
+
+@pytest.mark.parametrize("kind", ["joined", "forwarded", "the end alone"])
+async def test_a_dropped_response_that_lends_nothing_releases_nothing(pair: Pair, kind: str) -> None:
+    released: list[int] = []
+    pair.remote.requests._release = released.append  # type: ignore[method-assign]
+    sink = pair.sink(1)
+    pair.opened[1].drop_responses()
+    if kind == "forwarded":
+        layout = TensorLayout([("X", Datatype.UINT8, (4,), 0, 4)], 4)
+        pair.session.respond_forwarded(1, ("m", 1), layout, b"abcd")
+    else:
+        responses_of(pair, 1, kind == "joined")
+    await pair.settle(lambda: sink.ends)
+    assert (sink.responses, released) == ([None], [])
+
+
+async def test_a_response_without_outputs_lends_nothing(pair: Pair) -> None:
+    sink = pair.sink(1)
+    pair.session.sink_of(1).send(InferResponse("m", 1, layout="a layout"), True)
+    assert not pair.session._lent
+    await pair.settle(lambda: sink.responses)
+    (response,) = sink.responses
+    assert response is not None
+    assert (response.model_name, list(response.outputs)) == ("m", [])
+
+
+@pytest.mark.parametrize("size", [4, COPY_LIMIT // 2, COPY_LIMIT // 2 + 1])
+@pytest.mark.parametrize("layout", ["a layout", None])
+@pytest.mark.parametrize("places", ["PP", "PMP", "MPP", "MM"])
+async def test_outputs_come_from_messages_and_from_memory_which_is_lent_until_all_of_them_are_dropped(
+    pair: Pair, size: int, layout: str | None, places: str
+) -> None:
+    guest = InstanceMemory("guest", capacity=1 << 24, shared=pair.memory)
+    guest.outputs[: 4 * size] = bytes(range(1, 5)) * size
+    outputs, start = [], 0
+    for number, place in enumerate(places):
+        data: Buffer = guest.borrow(start, start, start + size) if place == "P" else bytes([number]) * 3
+        outputs.append(OutputTensor(f"Y{number}", Datatype.UINT8, (len(data),), data))
+        start += size * (place == "P")
+    expected = [bytes(each.data) for each in outputs]
+    sink = pair.sink(1)
+    parameters = {} if layout else {"p": 7}
+    response = InferResponse("m", 1, "id 1", outputs, parameters, layout=layout)
+    pair.session.sink_of(1).send(response, True)
+    del outputs, data, response
+    await pair.settle(lambda: sink.responses)
+    (found,) = sink.responses
+    assert found is not None
+    assert found.parameters == parameters
+    assert [(each.name, each.shape) for each in found.outputs] == [
+        (f"Y{number}", (len(data),)) for number, data in enumerate(expected)
+    ]
+    assert [bytes(each.data) for each in found.outputs] == expected
+    if "P" in places and 2 * size > COPY_LIMIT:
+        released: list[int] = []
+        release = pair.remote.requests._release
+        pair.remote.requests._release = released.append  # type: ignore[method-assign]
+        kept = [each for each, place in zip(found.outputs, places, strict=True) if place == "P"]
+        del found
+        sink.responses.clear()
+        kept.pop()
+        assert released == [], "the other one is still referred to"
+        kept.clear()
+        assert released == [1]
+        release(1)
+    await pair.settle(lambda: not (guest.borrowed_count or pair.session._lent))
+    guest.close()
 
 
 async def test_an_error_that_ends_a_request_whose_client_has_left_is_passed_on(pair: Pair) -> None:

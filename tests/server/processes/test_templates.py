@@ -9,6 +9,7 @@ import pytest
 from server.processes.pair import Pair, Sink, request
 
 from naiad.protocol.inference import SEQUENCE_START
+from naiad.server.processes import request_link
 
 CHANGES = 20
 
@@ -65,3 +66,26 @@ async def test_requests_of_one_layout_may_differ_in_all_that_is_not_part_of_a_la
         fields,
         {name: getattr(plain, name) for name in fields},
     ]
+
+
+@pytest.mark.parametrize("limit", ["_MAX_TEMPLATES", "_MAX_TEMPLATE_BYTES"])
+async def test_templates_are_forgotten_by_both_sides_before_they_are_too_many(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    sink, requests = Sink(), pair.remote.requests
+    pair.know_route("m")
+    held = []
+    for elements in range(1, 7):
+        pair.remote.submit(request("m", elements), sink)
+        held.append(pair.held.templates)
+        if elements == 1:
+            assert requests._template_bytes == len("X"), "the name of its input"
+            monkeypatch.setattr(request_link, limit, 2 * requests._template_bytes if "BYTES" in limit else 4)
+    assert held == [2, 4, 2, 4, 2, 4]
+    await pair.settle(lambda: len(sink.responses) == 6)
+    assert len(pair.session._templates) == 2
+    requests.trim()
+    assert pair.held.templates == (0 if "BYTES" in limit else 4)
+    pair.remote.submit(request("m", 1), sink)
+    await pair.settle(lambda: len(sink.responses) == 7)
+    assert all(each is not None and each.error is None for each in sink.responses)

@@ -10,7 +10,7 @@ from server.processes.pair import SILENT, Pair, Sink, request
 from naiad.core.errors import InvalidRequestError, NaiadError
 from naiad.protocol.inference import InferResponse
 from naiad.server.processes.messages import TracedArrival
-from naiad.server.processes.shared_services import RemoteLog, RemoteTracer, SharedLog
+from naiad.server.processes.shared_services import RemoteLog, RemoteMetrics, RemoteState, RemoteTracer, SharedLog
 from naiad.server.processes.traces import TracedSink
 
 ARRIVAL = TracedArrival("HTTP", 5, {"traceparent": "t"})
@@ -28,6 +28,9 @@ class Recorder:
 
     def record_response(self, response: InferResponse) -> None:
         self.events.append("response")
+
+    def on_rejected(self) -> None:
+        self.events.append("rejected")
 
     def end_request(self, error: NaiadError | None) -> None:
         self.events.append(("end", None if error is None else error.message))
@@ -86,11 +89,13 @@ def test_a_rejected_request_has_not_failed() -> None:
 
 @pytest.mark.parametrize("is_rejected", [False, True])
 def test_a_trace_ends_with_the_last_response_if_nobody_will_report_that_it_was_sent(is_rejected: bool) -> None:
-    traced = Traced(Sink())
-    traced.sink.send(InferResponse("m", 1), False)
-    traced.take()
-    traced.sink.on_process_end()
-    assert traced.take() == [], "its model still executes it"
+    for is_begun in (False, True):
+        traced = Traced(Sink())
+        if is_begun:
+            traced.sink.send(InferResponse("m", 1), False)
+            traced.take()
+        traced.sink.on_process_end()
+        assert traced.take() == [], "its model still executes it"
     if is_rejected:
         traced.sink.reject(InvalidRequestError("no"))
         assert traced.take() == [*END, "close"]
@@ -112,7 +117,8 @@ class Tracer:
         if not self._is_on:
             return None
         self.recorders.append(Recorder())
-        return self.recorders[-1]
+        request.trace = self.recorders[-1]
+        return request.trace
 
 
 def use(pair: Pair, **options: bool) -> Tracer:
@@ -132,6 +138,41 @@ async def test_the_process_reports_when_it_has_sent_the_responses_to_a_traced_re
     assert pair.session.received_count == 1
 
 
+async def test_the_sending_of_each_response_is_reported_and_the_last_one_ends_the_trace(pair: Pair) -> None:
+    tracer, sink = use(pair), Sink()
+    pair.remote.submit(request(SILENT), sink, ARRIVAL)
+    await pair.settle(lambda: pair.engine.sinks)
+    for response in (InferResponse("m", 1), None):
+        pair.engine.sinks[0].send(response, response is None)
+        await pair.settle(lambda: SENDING[-1] in tracer.recorders[0].events)
+    await pair.settle(lambda: "close" in tracer.recorders[0].events)
+    assert tracer.recorders[0].events == [*ANSWER, *SENDING, "INFER_RESPONSE_COMPLETE", *END, *SENDING, "close"]
+    assert (sink.ends, len(sink.responses)) == (1, 2)
+    assert not pair.session._traces
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_traced_request_that_is_rejected_has_a_short_trace_or_none(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise InvalidRequestError("no")
+
+    tracer, sink = use(pair), Sink()
+    if not is_late:
+        monkeypatch.setattr(pair.engine.version, "accept", refuse)
+    pair.remote.submit(request(SILENT), sink, ARRIVAL)
+    if is_late:
+        await pair.settle(lambda: pair.engine.sinks)
+        pair.engine.sinks[0].reject(InvalidRequestError("no"))
+        await pair.settle(lambda: "close" in tracer.recorders[0].events)
+    await pair.settle(lambda: sink.responses)
+    assert [each and each.error and each.error.message for each in sink.responses] == ["no"]
+    assert tracer.recorders[0].events == ([*END, *SENDING, "close"] if is_late else ["rejected"])
+    assert not pair.session._traces
+    assert not pair.session.request_count
+
+
 async def test_a_request_whose_turn_has_not_come_is_not_traced(pair: Pair) -> None:
     tracer, sink = use(pair, is_on=False), Sink()
     pair.remote.submit(request("m"), sink, ARRIVAL)
@@ -149,6 +190,8 @@ async def test_the_trace_of_a_request_ends_if_its_process_exits(pair: Pair) -> N
     assert tracer.recorders[0].events == []
     (traced,) = [each for each in pair.engine.submitted if each.is_cancelled]
     assert traced is pair.engine.submitted[-1]
+    pair.engine.sinks[0].send(None, True)
+    assert tracer.recorders[0].events[-1] == "close"
 
 
 async def test_a_tracer_of_a_process_asks_the_coordinator(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +211,8 @@ async def test_a_tracer_of_a_process_asks_the_coordinator(pair: Pair, monkeypatc
     assert tracer.is_on
     assert tracer.settings("m") == {"trace_rate": "1"}
     assert asked == ["m"]
+    pair.remote.services["tracing"](False)
+    assert not tracer.is_on
     await tracer.change("m", {})
     await tracer.change("m", {"trace_rate": "2"})
     assert changed == [("m", {"trace_rate": "2"})]
@@ -223,3 +268,15 @@ async def test_settings_of_the_log_hold_in_all_processes(pair: Pair) -> None:
     assert remote.is_verbose
     pair.remote.services["reopen_log"]()
     assert log.reopened == 1
+    pair.remote.services["log_settings"]("quiet")
+    assert not remote.is_verbose
+
+
+async def test_metrics_of_models_and_documents_of_the_page_are_those_of_the_coordinator(pair: Pair) -> None:
+    pair.process.calls.services |= {
+        "model_metrics": lambda: ["a family"],
+        "console_document": lambda *given: given,
+    }
+    families: list[Any] = list(RemoteMetrics(pair.remote))
+    assert families == ["a family"]
+    assert await RemoteState(pair.remote).document("log", "a filter") == ("log", "a filter")

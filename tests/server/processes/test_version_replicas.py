@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.clock import Clock
 from fakes.guests import launch_spec
 from support.waiting import until_async
 
@@ -31,7 +33,9 @@ LOAD = 9
 ORDER = ReplicaOrder(LOAD, 1, "", b"before", (), RestartPolicy(), ())
 
 
-def report(successes: int = 0, *names: str) -> ReplicaReport:
+def report(
+    successes: int = 0, *names: str, state: str = "ready", restarts: dict[str, int] | None = None
+) -> ReplicaReport:
     counted = Statistics()
     for _ in range(successes):
         counted.on_success(1, 0, 0, 0, 0, 0)
@@ -42,8 +46,8 @@ def report(successes: int = 0, *names: str) -> ReplicaReport:
             version="1",
             name=name,
             pid=5,
-            state="ready",
-            restarts={},
+            state=state,
+            restarts=restarts or {},
             input_byte_size=0,
             borrowed_outputs=0,
         )
@@ -112,15 +116,56 @@ def test_the_next_process_starts_the_replica_of_one_that_has_exited(monkeypatch:
     monkeypatch.setattr(replicas_module, "_FIRST_PAUSE", 0.0)
 
     async def test(processes: Processes, replicas: VersionReplicas) -> None:
+        assert (replicas.typical, replicas.is_decoupled) == (0, False)
         replicas.on_process_end(1)
-        assert [status.state for status in replicas.statuses()] == ["restarting"]
+        assert replicas.statuses() == [
+            InstanceStatus(
+                model="m",
+                namespace="",
+                version="1",
+                name="m_1",
+                pid=0,
+                state="restarting",
+                restarts={},
+                input_byte_size=0,
+                borrowed_outputs=0,
+            )
+        ]
         assert not replicas.are_all_serving()
+        replicas.on_process_end(3)
+        replicas.on_process(3)  # which runs none of it
         processes.answers[1, "start"] = ModelError("no luck at first")
         replicas.on_process(1)
         await until_async(lambda: len(replicas.statuses()) == 0)
         assert processes.take() == [(1, "start", "m_1")] * 2
 
     run(test)
+
+
+def test_a_replica_that_cannot_be_started_is_tried_later_and_later() -> None:
+    clock = Clock()
+
+    async def test() -> None:
+        processes = Processes()
+        replicas = await started(processes)
+        times: list[float] = []
+
+        async def order(*_: object) -> ReplicaReport:
+            times.append(clock.monotonic())
+            if len(times) < 8:
+                raise ModelError("no luck")
+            return report()
+
+        processes.order = order  # type: ignore[method-assign]
+        replicas.on_process_end(1)
+        replicas.on_process(1)
+        starting = replicas._replicas[1].starting
+        assert starting is not None
+        await starting
+        assert [after - before for before, after in itertools.pairwise(times)] == [1, 2, 4, 8, 16, 30, 30]
+        processes.table.close()
+
+    clock.run(test())
 
 
 def test_a_process_that_exits_again_is_followed_by_one_more() -> None:
@@ -145,6 +190,11 @@ def test_processes_are_asked_in_turn_for_an_idle_instance() -> None:
         for number in (1, 3):
             tables[number - 1].note_instances(replicas.row, 2)
         assert [replicas.process_to_ask() for _ in range(3)] == [1, 3, 1]
+        assert (replicas.least_loaded(0, 0), replicas.idle_process()) == (1, 1)
+        for number, count in ((1, 2), (2, 0)):
+            requests = SimpleNamespace(count_of=lambda load, count=count: count if load == LOAD else 99)
+            processes.running[number] = SimpleNamespace(peer=SimpleNamespace(requests=requests))
+        assert (replicas.least_loaded(0, 0), replicas.idle_process()) == (3, 3), "two are on their way to the first"
         tables[2].note_instances(replicas.row, 0)
         assert [replicas.process_to_ask() for _ in range(2)] == [1, 1]
         for table in tables:
@@ -161,17 +211,19 @@ def successes(replicas: VersionReplicas) -> int:
 def test_what_a_replica_has_counted_stays_when_its_process_exits() -> None:
     async def test(processes: Processes, replicas: VersionReplicas) -> None:
         replicas.on_report(1, report(5, "m_1"))
-        replicas.on_report(2, report(7, "m_2"))
+        replicas.on_report(2, report(7, "m_2", restarts={"crash": 4}))
         replicas.on_process_end(2)
         assert successes(replicas) == 12
         replicas.on_process(2)
         await until_async(lambda: (2, "start", "m_2") in processes.told)
-        replicas.on_report(2, report(1, "m_2"))
+        replicas.on_report(2, report(1, "m_2", restarts={"crash": 1}))
         assert successes(replicas) == 13
+        (status,) = (each for each in replicas.statuses() if each.name == "m_2")
+        assert status.restarts == {"process exit": 1, "crash": 5}
         replicas.on_process_end(2)
         assert successes(replicas) == 13
         (status,) = (each for each in replicas.statuses() if each.name == "m_2")
-        assert status.restarts == {"process exit": 2}
+        assert status.restarts == {"process exit": 2, "crash": 5}
 
     run(test)
 
@@ -202,6 +254,9 @@ def test_models_are_asked_whether_they_are_ready_where_they_say_so_themselves() 
             (query,) = replicas.queries()
             assert await query is is_not_ready
         assert processes.take() == [(1, "check")] * 3
+        replicas.on_process_end(2)
+        (query,) = replicas.queries()
+        assert await query is False
 
     run(test)
 
@@ -213,9 +268,13 @@ def test_a_version_serves_elsewhere_while_an_instance_there_is_ready() -> None:
         replicas.on_report(2, report(0, "m_2")._replace(typical=5))
         replicas.on_report(3, report())  # of a process without instances of it
         assert replicas.is_serving()
+        assert replicas.are_all_serving()
         assert replicas.typical == 7
         assert set(replicas.processes) == {1, 2}
         assert [status.name for status in replicas.statuses()] == ["m_1", "m_2"]
+        replicas.on_report(2, report(0, "m_2", state="starting"))
+        assert replicas.is_serving()
+        assert not replicas.are_all_serving()
 
     run(test)
 
@@ -300,10 +359,16 @@ def test_the_guests_of_replicas_are_known_unless_one_of_them_is_being_started() 
 def test_loads_are_noted_while_the_version_serves_and_its_row_is_its_own() -> None:
     async def test(processes: Processes, replicas: VersionReplicas) -> None:
         other = LoadTable(os.dup(processes.table.descriptor), 4, 1)
+        late = VersionReplicas(processes, ORDER, "m", {})  # type: ignore[arg-type]
+        late.note_load(9)
+        assert other.requests_elsewhere(replicas.row) == 0, "it is not loaded yet"
         replicas.note_load(3)
         replicas.note_instances(2)
         assert other.requests_elsewhere(replicas.row) == 3
         assert other.serving_processes(replicas.row) == [0]
+        other.note_instances(replicas.row, 2)
+        replicas.on_process_end(1)
+        assert processes.table.serving_processes(replicas.row) == [], "what that process had to do ends with it"
         await replicas.stop(0)
         assert other.serving_processes(replicas.row) == []
         replicas.note_load(5)
@@ -356,6 +421,8 @@ def run_processes(test: Callable[[ReplicaProcesses, FakePeer], Awaitable[None]])
             await asyncio.wait_for(test(processes, peer), 30)
         finally:
             processes.close()
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(processes.table.descriptor)
 
     asyncio.run(with_processes())
 
@@ -410,9 +477,33 @@ def test_what_processes_have_counted_is_gathered_and_added_once(caplog: pytest.L
         peer.services["log_record"](99, "of a version that is gone")
         assert recorded == [("one", 2)]
         assert processes.has_version(LOAD)
-        processes.forget(LOAD, version.row)
+        other = LoadTable(os.dup(processes.table.descriptor), 3, 2)
+        other.note_requests(version.row, 6)
+        other.close()
+        assert version.in_flight == 6
         processes.forget(LOAD, version.row)
         assert not processes.has_version(LOAD)
+        assert version.in_flight == 0
+        rows = [processes.make(ORDER._replace(number=number), "m", {2: []}).row for number in (1, 2)]
+        assert rows == [version.row, version.row + 1]
+        processes.forget(LOAD, version.row)
+        assert processes.make(ORDER, "m", {2: []}).row == version.row + 2, "each row is of one version"
+
+    run_processes(test)
+
+
+def test_what_a_process_reports_too_late_or_not_at_all_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicas_module, "_GATHER_SECONDS", 0.001)
+
+    async def test(processes: ReplicaProcesses, peer: FakePeer) -> None:
+        processes.make(ORDER, "m", {2: specs("m_2")})
+        for _ in range(2):
+            await processes.gather()
+        assert peer.sent == [("report",)], "it is asked once at a time"
+        peer.open[-1].set_exception(ProcessExitedError("it has exited"))
+        await processes.gather()
+        assert len(peer.sent) == 2
+        assert peer.session.received_count == 0
 
     run_processes(test)
 
@@ -429,8 +520,13 @@ def test_guests_that_wait_are_asked_again_before_something_is_a_deadlock() -> No
         await until_async(lambda: peer.sent)
         assert peer.sent[-1] == ("report_waits",)
         assert len(done) == 1
+        assert len(processes._tasks) == 1
         peer.answer()
-        await until_async(lambda: len(done) == 2)
+        await until_async(lambda: len(done) == 2 and not processes._tasks)
+        processes.gather_waits(lambda: done.append("it has exited"))
+        await until_async(lambda: len(peer.open) == 2)
+        peer.open[-1].set_exception(ProcessExitedError("it has exited"))
+        await until_async(lambda: len(done) == 3)
         processes.close_replicas()
         assert peer.sent[-1] == ("exiting",)
 
