@@ -214,14 +214,15 @@ def test_a_request_to_a_version_that_is_gone_goes_elsewhere() -> None:
     run(test)
 
 
-def test_a_request_whose_responses_are_dropped_ends_where_its_version_is_gone() -> None:
+def test_a_request_whose_responses_are_dropped_is_rejected_where_its_version_is_gone() -> None:
     async def test(ends: Ends) -> None:
         ends.models.is_gone = True
         sink = Sink()
         opened = ends.send(numbered(64), sink)
         opened.drop_responses()
         await until_async(lambda: sink.responses)
-        assert (sink.responses, sink.ends, opened.is_ended, ends.elsewhere) == ([None], 1, True, [])
+        assert [each and each.error and each.error.message for each in sink.responses] == ["Request was cancelled"]
+        assert (sink.ends, opened.is_ended, ends.elsewhere) == (1, True, [])
 
     run(test)
 
