@@ -164,7 +164,8 @@ def test_a_long_frame_is_sent_for_a_share_of_each_turn(monkeypatch):
     asyncio.run(check())
 
 
-def test_a_frame_of_which_a_full_socket_takes_nothing_arrives_whole():
+@pytest.mark.parametrize("has_descriptor", [False, True])
+def test_a_frame_of_which_a_full_socket_takes_nothing_arrives_whole(has_descriptor):
     async def check() -> None:
         ends = Ends()
         sock = ends.link._socket
@@ -173,8 +174,11 @@ def test_a_frame_of_which_a_full_socket_takes_nothing_arrives_whole():
         with suppress(BlockingIOError):
             while True:
                 before += sock.send(bytes(1 << 12))
-        ends.link.send(frame(5))
-        ends.link.flush()
+        if has_descriptor:
+            ends.link.send_descriptor(frame(5), ends.other.fileno())
+        else:
+            ends.link.send(frame(5))
+            ends.link.flush()
         assert ends.link.has_backlog
         ends.other.setblocking(False)
 

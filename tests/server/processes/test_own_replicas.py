@@ -189,8 +189,9 @@ def test_a_replica_reports_its_counts_and_whether_its_model_says_when_it_is_read
     version.instances = [
         SimpleNamespace(worker=None),
         SimpleNamespace(worker=SimpleNamespace(readiness=None)),
-        SimpleNamespace(worker=SimpleNamespace(readiness="asked")),
     ]
+    assert not replica.report().is_asked
+    version.instances.append(SimpleNamespace(worker=SimpleNamespace(readiness="asked")))
     assert replica.report().is_asked
 
 

@@ -385,8 +385,8 @@ class RequestLink:
         self._free_copied(waiting)
 
     def _free_copied(self, waiting: _CopiedRequest) -> None:
-        """Free the inputs of a request that was not sent with them, if their part is still there."""
-        if waiting.part is not None and waiting.part in self._parts.values():
+        """Free the inputs of a request that was not sent with them."""
+        if waiting.part is not None:
             waiting.part.free(waiting.place)
 
     def _has(self, opened: OpenRequest) -> bool:
