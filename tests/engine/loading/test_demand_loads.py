@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -157,89 +157,83 @@ def clock(monkeypatch):
     return made
 
 
-def run(clock: Clock, monkeypatch: pytest.MonkeyPatch, check: Callable[[World], Any], **settings: Any) -> World:
-    """Run *check* with a world of these settings, and stop it."""
+@pytest.fixture
+def world(clock: Clock, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(clock, **settings)
+    monkeypatch.setattr(demand, "memory_of", made.memory_of)
+    return made
 
-    async def run_it() -> World:
-        world = World(clock, **settings)
-        monkeypatch.setattr(demand, "memory_of", world.memory_of)
+
+@pytest.fixture
+def run_coroutine(clock: Clock, world: World) -> Callable[[Coroutine[Any, Any, None]], object]:
+    async def run_and_stop(test: Coroutine[Any, Any, None]) -> None:
         try:
-            await check(world)
+            await test
         finally:
             await world.demand.stop()
         assert world.released == 1
-        return world
 
-    return clock.run(run_it())
+    return lambda test: clock.run(run_and_stop(test))
 
 
 # -- loading
 
 
-def test_a_request_loads_its_model_and_is_answered_by_it(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("m", size=5)
-        assert world.demand.states() == {"m": "dormant"}
-        answers = world.ask("m")
-        others = world.ask("m")
-        assert world.demand.states() == {"m": "loading"}
-        await turns(10)
-        assert answers.is_ended
-        assert others.is_ended
-        await turns(10)
-        assert world.demand.states() == {"m": "loaded"}
-        status = world.demand.status()
-        assert (status.states, status.sizes, status.limit) == ({"m": "loaded"}, {"m": 5}, 0)
-        assert (status.loads, status.failures, status.evictions) == ({"m": 1}, {}, {})
-
-    with caplog.at_level(logging.INFO):
-        world = run(clock, monkeypatch, check)
+async def test_a_request_loads_its_model_and_is_answered_by_it(world, caplog):
+    caplog.set_level(logging.INFO)
+    world.add("m", size=5)
+    assert world.demand.states() == {"m": "dormant"}
+    answers = world.ask("m")
+    others = world.ask("m")
+    assert world.demand.states() == {"m": "loading"}
+    await turns(10)
+    assert answers.is_ended
+    assert others.is_ended
+    await turns(10)
+    assert world.demand.states() == {"m": "loaded"}
+    status = world.demand.status()
+    assert (status.states, status.sizes, status.limit) == ({"m": "loaded"}, {"m": 5}, 0)
+    assert (status.loads, status.failures, status.evictions) == ({"m": 1}, {}, {})
     assert world.woken == ["m"]
     assert [each.getMessage() for each in caplog.records] == ["'m' was loaded on demand in 0.00 s"]
 
 
-def test_there_is_no_status_without_models_on_demand(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.pin("m", 7)
-        assert world.demand.status() is None
-        world.add("other")
-        assert world.demand.status().sizes == {"m": 0}
-
-    run(clock, monkeypatch, check)
+async def test_there_is_no_status_without_models_on_demand(world):
+    world.pin("m", 7)
+    assert world.demand.status() is None
+    world.add("other")
+    assert world.demand.status().sizes == {"m": 0}
 
 
-def test_a_load_that_fails_answers_its_requests_and_is_tried_again_later_each_time(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("m")
-        world.failures["m"] = [ModelError("no luck"), ModelError("no luck"), ValueError("odd")]
-        for seconds in (1, 2):
-            answers = world.ask("m")
-            await turns(10)
-            assert isinstance(answers.error, NotReadyError)
-            assert answers.error.message == "no luck"
-            assert world.demand.states() == {"m": "failed"}
-            clock.advance(seconds - 0.001)
-            with pytest.raises(NotReadyError, match="no luck"):
-                world.ask("m")
-            clock.advance(0.001)
+async def test_a_load_that_fails_answers_its_requests_and_is_tried_again_later_each_time(world, clock, caplog):
+    world.add("m")
+    world.failures["m"] = [ModelError("no luck"), ModelError("no luck"), ValueError("odd")]
+    for seconds in (1, 2):
         answers = world.ask("m")
         await turns(10)
-        assert answers.error.message == "cannot load 'm': odd"
-        clock.advance(4)
-        assert world.demand.states() == {"m": "dormant"}
-        world.ask("m")
-        await turns(10)
-        # It counts anew after a load that succeeded.
-        world.put_to_sleep("m")
-        world.failures["m"] = [ModelError("no luck")]
-        world.ask("m")
-        await turns(10)
-        clock.advance(1)
-        world.ask("m")
-        await turns(10)
-        assert (world.demand.loads["m"], world.demand.failures["m"]) == (2, 4)
-
-    run(clock, monkeypatch, check)
+        assert isinstance(answers.error, NotReadyError)
+        assert answers.error.message == "no luck"
+        assert world.demand.states() == {"m": "failed"}
+        clock.advance(seconds - 0.001)
+        with pytest.raises(NotReadyError, match="no luck"):
+            world.ask("m")
+        clock.advance(0.001)
+    answers = world.ask("m")
+    await turns(10)
+    assert answers.error.message == "cannot load 'm': odd"
+    clock.advance(4)
+    assert world.demand.states() == {"m": "dormant"}
+    world.ask("m")
+    await turns(10)
+    # It counts anew after a load that succeeded.
+    world.put_to_sleep("m")
+    world.failures["m"] = [ModelError("no luck")]
+    world.ask("m")
+    await turns(10)
+    clock.advance(1)
+    world.ask("m")
+    await turns(10)
+    assert (world.demand.loads["m"], world.demand.failures["m"]) == (2, 4)
     assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == [
         "'m' could not be loaded on demand; requests try again after 1 s",
         "'m' could not be loaded on demand; requests try again after 2 s",
@@ -249,392 +243,344 @@ def test_a_load_that_fails_answers_its_requests_and_is_tried_again_later_each_ti
     ]
 
 
-def test_a_model_of_which_one_version_failed_counts_as_failed(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("m")
-        versions = world.registry.record("m").versions
-        versions[2] = VersionRecord(ModelState.READY, loaded=world._dormant("m"))
-        assert world.demand.states() == {"m": "dormant"}
-        versions[2].loaded.fail_waiting(NotReadyError("no"), 1.0)
-        assert world.demand.states() == {"m": "failed"}
-
-    run(clock, monkeypatch, check)
+async def test_a_model_of_which_one_version_failed_counts_as_failed(world):
+    world.add("m")
+    versions = world.registry.record("m").versions
+    versions[2] = VersionRecord(ModelState.READY, loaded=world._dormant("m"))
+    assert world.demand.states() == {"m": "dormant"}
+    versions[2].loaded.fail_waiting(NotReadyError("no"), 1.0)
+    assert world.demand.states() == {"m": "failed"}
 
 
-def test_only_so_many_models_load_at_once_except_those_that_a_model_waits_for(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("a", "b", "c", "d")
-        world.gates = {"a": asyncio.Event()}
-        world.ask("a")
-        world.ask("b")
-        await turns(10)
-        assert world.woken == []
-        urgent = world.ask("c", is_urgent=True)
-        await turns(10)
-        assert world.woken == ["c"]
-        assert urgent.is_ended
-        assert world.ask("b", is_urgent=True)
-        await turns(10)
-        assert world.woken == ["c", "b"]
-        await asyncio.gather(*world.put_to_sleep("c"))
-        for key in "dc":  # no model waits for it this time
-            world.ask(key)
-        await turns(10)
-        assert world.woken == ["c", "b"]
-        world.gates["a"].set()
-        await turns(30)
-        assert world.woken == ["c", "b", "a", "d", "c"]
-
-    run(clock, monkeypatch, check, threads=1)
+@pytest.mark.settings(threads=1)
+async def test_only_so_many_models_load_at_once_except_those_that_a_model_waits_for(world):
+    world.add("a", "b", "c", "d")
+    world.gates = {"a": asyncio.Event()}
+    world.ask("a")
+    world.ask("b")
+    await turns(10)
+    assert world.woken == []
+    urgent = world.ask("c", is_urgent=True)
+    await turns(10)
+    assert world.woken == ["c"]
+    assert urgent.is_ended
+    assert world.ask("b", is_urgent=True)
+    await turns(10)
+    assert world.woken == ["c", "b"]
+    await asyncio.gather(*world.put_to_sleep("c"))
+    for key in "dc":  # no model waits for it this time
+        world.ask(key)
+    await turns(10)
+    assert world.woken == ["c", "b"]
+    world.gates["a"].set()
+    await turns(30)
+    assert world.woken == ["c", "b", "a", "d", "c"]
 
 
-def test_a_slot_is_free_again_after_each_load(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("a", "b", "c")
-        world.failures["a"] = [ModelError("no")]
-        for key in "abc":
-            world.ask(key)
-        await turns(30)
-        assert sorted(world.woken) == ["a", "b", "c"]
-
-    run(clock, monkeypatch, check, threads=1)
+@pytest.mark.settings(threads=1)
+async def test_a_slot_is_free_again_after_each_load(world):
+    world.add("a", "b", "c")
+    world.failures["a"] = [ModelError("no")]
+    for key in "abc":
+        world.ask(key)
+    await turns(30)
+    assert sorted(world.woken) == ["a", "b", "c"]
 
 
-def test_nothing_is_loaded_after_the_stop_and_loads_in_progress_are_cancelled(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("a", "b")
-        world.gates = {"a": asyncio.Event()}
-        world.ask("a")
-        await turns(10)
-        await world.demand.stop()
-        assert len(asyncio.all_tasks()) == 1
-        world.released = 0
-        world.gates["a"].set()
-        world.ask("b")
-        await turns(10)
-        assert world.woken == []
-        assert len(asyncio.all_tasks()) == 1
-
-    run(clock, monkeypatch, check)
+async def test_nothing_is_loaded_after_the_stop_and_loads_in_progress_are_cancelled(world):
+    world.add("a", "b")
+    world.gates = {"a": asyncio.Event()}
+    world.ask("a")
+    await turns(10)
+    await world.demand.stop()
+    assert len(asyncio.all_tasks()) == 1
+    world.released = 0
+    world.gates["a"].set()
+    world.ask("b")
+    await turns(10)
+    assert world.woken == []
+    assert len(asyncio.all_tasks()) == 1
 
 
 # -- idle models
 
 
-def test_models_become_dormant_after_their_idle_time(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("m", "busy", "changing", "short")
-        world.pin("pinned", 1)
-        for key in ("m", "busy", "changing", "short"):
-            world.ask(key)
-        await turns(10)
-        world.load("short", idle_seconds=3.0)
-        world.version("busy").is_idle = False
-        world.changing.add("changing")
-        await asyncio.sleep(4.5)
-        assert world.slept == ["short"]
-        await asyncio.sleep(5)
-        assert world.slept == ["short"]
-        await asyncio.sleep(1.6)
-        assert world.slept == ["short", "m"]
-        assert world.demand.evictions == {("short", "idle"): 1, ("m", "idle"): 1}
-        # Both others count as in use until now.
-        world.version("busy").is_idle = True
-        world.changing.clear()
-        await asyncio.sleep(9)
-        assert world.slept == ["short", "m"]
-        await asyncio.sleep(2)
-        assert sorted(world.slept[2:]) == ["busy", "changing"]
-
-    with caplog.at_level(logging.INFO):
-        run(clock, monkeypatch, check, idle=10.0)
+@pytest.mark.settings(idle=10.0)
+async def test_models_become_dormant_after_their_idle_time(world, caplog):
+    caplog.set_level(logging.INFO)
+    world.add("m", "busy", "changing", "short")
+    world.pin("pinned", 1)
+    for key in ("m", "busy", "changing", "short"):
+        world.ask(key)
+    await turns(10)
+    world.load("short", idle_seconds=3.0)
+    world.version("busy").is_idle = False
+    world.changing.add("changing")
+    await asyncio.sleep(4.5)
+    assert world.slept == ["short"]
+    await asyncio.sleep(5)
+    assert world.slept == ["short"]
+    await asyncio.sleep(1.6)
+    assert world.slept == ["short", "m"]
+    assert world.demand.evictions == {("short", "idle"): 1, ("m", "idle"): 1}
+    # Both others count as in use until now.
+    world.version("busy").is_idle = True
+    world.changing.clear()
+    await asyncio.sleep(9)
+    assert world.slept == ["short", "m"]
+    await asyncio.sleep(2)
+    assert sorted(world.slept[2:]) == ["busy", "changing"]
     assert "'short' is unloaded, since it was idle; its next request loads it again" in [
         each.getMessage() for each in caplog.records
     ]
 
 
-def test_a_model_whose_first_request_has_not_ended_counts_as_used_when_it_was_loaded(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("m")
-        world.ask("m")
-        await turns(10)
-        world.version("m").totals.last = 0
-        await asyncio.sleep(9.5)
-        assert world.slept == []
-        await asyncio.sleep(2)
-        assert world.slept == ["m"]
-
-    run(clock, monkeypatch, check, idle=10.0)
+@pytest.mark.settings(idle=10.0)
+async def test_a_model_whose_first_request_has_not_ended_counts_as_used_when_it_was_loaded(world):
+    world.add("m")
+    world.ask("m")
+    await turns(10)
+    world.version("m").totals.last = 0
+    await asyncio.sleep(9.5)
+    assert world.slept == []
+    await asyncio.sleep(2)
+    assert world.slept == ["m"]
 
 
-def test_a_model_whose_sequences_are_handed_over_is_in_use(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("m")
-        world.ask("m")
-        await turns(10)
-        world.registry.record("m").versions[1].handover = object()
-        world.registry.record("m").versions[2] = VersionRecord(ModelState.UNAVAILABLE)
-        await asyncio.sleep(20)
-        assert world.slept == []
-
-    run(clock, monkeypatch, check, idle=5.0)
+@pytest.mark.settings(idle=5.0)
+async def test_a_model_whose_sequences_are_handed_over_is_in_use(world):
+    world.add("m")
+    world.ask("m")
+    await turns(10)
+    world.registry.record("m").versions[1].handover = object()
+    world.registry.record("m").versions[2] = VersionRecord(ModelState.UNAVAILABLE)
+    await asyncio.sleep(20)
+    assert world.slept == []
 
 
-def test_a_model_of_which_one_version_is_in_use_stays(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("m")
-        world.ask("m")
-        await turns(10)
-        second = Loaded(clock, 101)
-        world.registry.record("m").versions[2] = VersionRecord(ModelState.READY, loaded=second)
-        world.sizes["second"] = 0
-        second.is_idle = False
-        await asyncio.sleep(20)
-        assert world.slept == []
-        second.is_idle = True
-        await asyncio.sleep(8)
-        assert world.slept[:1] == ["m"]
-
-    run(clock, monkeypatch, check, idle=5.0)
+@pytest.mark.settings(idle=5.0)
+async def test_a_model_of_which_one_version_is_in_use_stays(world, clock):
+    world.add("m")
+    world.ask("m")
+    await turns(10)
+    second = Loaded(clock, 101)
+    world.registry.record("m").versions[2] = VersionRecord(ModelState.READY, loaded=second)
+    world.sizes["second"] = 0
+    second.is_idle = False
+    await asyncio.sleep(20)
+    assert world.slept == []
+    second.is_idle = True
+    await asyncio.sleep(8)
+    assert world.slept[:1] == ["m"]
 
 
-def test_a_look_at_idle_models_that_fails_is_not_the_last_one(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("m")
-        world.ask("m")
-        await turns(10)
-        with monkeypatch.context() as patched:
-            patched.setattr(demand, "memory_of", lambda _: 1 / 0)
-            await asyncio.sleep(1.5)
-        await asyncio.sleep(20)
-        assert world.slept == ["m"]
-
-    run(clock, monkeypatch, check, idle=5.0)
+@pytest.mark.settings(idle=5.0)
+async def test_a_look_at_idle_models_that_fails_is_not_the_last_one(world, monkeypatch, caplog):
+    world.add("m")
+    world.ask("m")
+    await turns(10)
+    with monkeypatch.context() as patched:
+        patched.setattr(demand, "memory_of", lambda _: 1 / 0)
+        await asyncio.sleep(1.5)
+    await asyncio.sleep(20)
+    assert world.slept == ["m"]
     assert "cannot look for idle models" in [each.getMessage() for each in caplog.records]
 
 
 # -- memory
 
 
-def test_the_model_that_was_used_last_stays_if_another_one_needs_memory(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("a", "b", "c", size=40 * MB)
-        for key in ("a", "b"):
-            world.ask(key)
-            await asyncio.sleep(0.1)
-        world.version("a").totals.last = clock.monotonic_ns()
-        clock.advance(0.1)
-        answers = world.ask("c")
+@pytest.mark.settings(memory=100 * MB)
+async def test_the_model_that_was_used_last_stays_if_another_one_needs_memory(world, clock, caplog):
+    caplog.set_level(logging.INFO)
+    world.add("a", "b", "c", size=40 * MB)
+    for key in ("a", "b"):
+        world.ask(key)
         await asyncio.sleep(0.1)
-        assert world.slept == ["b"]
-        assert answers.is_ended
-        assert world.demand.evictions == {("b", "memory"): 1}
-        assert world.overlaps == []  # memory is free only when the guests have ended
-
-    with caplog.at_level(logging.INFO):
-        run(clock, monkeypatch, check, memory=100 * MB)
+    world.version("a").totals.last = clock.monotonic_ns()
+    clock.advance(0.1)
+    answers = world.ask("c")
+    await asyncio.sleep(0.1)
+    assert world.slept == ["b"]
+    assert answers.is_ended
+    assert world.demand.evictions == {("b", "memory"): 1}
+    assert world.overlaps == []  # memory is free only when the guests have ended
     assert "'b' is unloaded, since another model needs its memory; its next request loads it again" in [
         each.getMessage() for each in caplog.records
     ]
 
 
-def test_a_guest_that_cannot_be_stopped_does_not_keep_others_from_its_place(clock, monkeypatch):
-    async def check(world: World) -> None:
-        async def fail() -> None:
-            raise OSError("no such process")
+@pytest.mark.settings(memory=100 * MB)
+async def test_a_guest_that_cannot_be_stopped_does_not_keep_others_from_its_place(world, monkeypatch):
+    async def fail() -> None:
+        raise OSError("no such process")
 
-        world.add("a", "b", size=60 * MB)
-        world.ask("a")
-        await asyncio.sleep(0.1)
-        asleep = world.put_to_sleep
-        monkeypatch.setattr(world, "put_to_sleep", lambda key: [*asleep(key), asyncio.ensure_future(fail())])
-        answers = world.ask("b")
-        await asyncio.sleep(0.1)
-        assert (world.slept, world.woken) == (["a"], ["a", "b"])
-        assert answers.is_ended
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+    world.add("a", "b", size=60 * MB)
+    world.ask("a")
+    await asyncio.sleep(0.1)
+    asleep = world.put_to_sleep
+    monkeypatch.setattr(world, "put_to_sleep", lambda key: [*asleep(key), asyncio.ensure_future(fail())])
+    answers = world.ask("b")
+    await asyncio.sleep(0.1)
+    assert (world.slept, world.woken) == (["a"], ["a", "b"])
+    assert answers.is_ended
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_room_for_the_next_loads_is_kept_where_models_are_small(clock, monkeypatch, grows):
-    async def check(world: World) -> None:
-        world.add("a", "b", size=10 * MB)
-        for key in "ab":  # so that their sizes are known
-            world.ask(key)
-            await asyncio.sleep(0.1)
-            world.put_to_sleep(key)
-        world.slept.clear()
-        world.pin("pinned", (800 if grows else 900) * MB)
-        for key in "ab":
-            assert world.slept == []
-            world.ask(key)
-            await asyncio.sleep(0.1)
-        if grows:
-            assert world.slept == []
-            world.sizes["pinned"] = 900 * MB
-            await asyncio.sleep(1)
-        assert world.slept == ["a"]
-
-    run(clock, monkeypatch, check, memory=1000 * MB)
+@pytest.mark.settings(memory=1000 * MB)
+async def test_room_for_the_next_loads_is_kept_where_models_are_small(world, grows):
+    world.add("a", "b", size=10 * MB)
+    for key in "ab":  # so that their sizes are known
+        world.ask(key)
+        await asyncio.sleep(0.1)
+        world.put_to_sleep(key)
+    world.slept.clear()
+    world.pin("pinned", (800 if grows else 900) * MB)
+    for key in "ab":
+        assert world.slept == []
+        world.ask(key)
+        await asyncio.sleep(0.1)
+    if grows:
+        assert world.slept == []
+        world.sizes["pinned"] = 900 * MB
+        await asyncio.sleep(1)
+    assert world.slept == ["a"]
 
 
 @pytest.mark.parametrize("is_urgent", [False, True])
-def test_a_load_within_the_limit_is_none_beyond_it(clock, monkeypatch, caplog, is_urgent):
-    async def check(world: World) -> None:
-        world.add("a", "b", size=40 * MB)
-        world.ask("a")
-        await asyncio.sleep(0.1)
-        world.version("a").is_idle = False
-        assert world.ask("b", is_urgent=is_urgent).is_ended is False
-        await asyncio.sleep(0.1)
-        assert world.woken == ["a", "b"]
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+@pytest.mark.settings(memory=100 * MB)
+async def test_a_load_within_the_limit_is_none_beyond_it(world, caplog, is_urgent):
+    world.add("a", "b", size=40 * MB)
+    world.ask("a")
+    await asyncio.sleep(0.1)
+    world.version("a").is_idle = False
+    assert world.ask("b", is_urgent=is_urgent).is_ended is False
+    await asyncio.sleep(0.1)
+    assert world.woken == ["a", "b"]
     assert [each for each in caplog.records if "beyond" in each.getMessage()] == []
 
 
-def test_a_load_waits_until_a_model_in_use_is_idle(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("a", "b", size=60 * MB)
-        world.ask("a")
-        await asyncio.sleep(0.1)
-        world.version("a").is_idle = False
-        answers = world.ask("b")
-        await asyncio.sleep(0.5)
-        assert world.woken == ["a"]
-        assert not answers.is_ended
-        hindrance = world.version("b").hindrance
-        assert hindrance == ("the models in use need the 100 MB of --models-memory, and none of them became idle")
-        world.version("a").is_idle = True
-        await asyncio.sleep(0.5)
-        assert world.slept == ["a"]
-        assert answers.is_ended
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+@pytest.mark.settings(memory=100 * MB)
+async def test_a_load_waits_until_a_model_in_use_is_idle(world, caplog):
+    world.add("a", "b", size=60 * MB)
+    world.ask("a")
+    await asyncio.sleep(0.1)
+    world.version("a").is_idle = False
+    answers = world.ask("b")
+    await asyncio.sleep(0.5)
+    assert world.woken == ["a"]
+    assert not answers.is_ended
+    hindrance = world.version("b").hindrance
+    assert hindrance == ("the models in use need the 100 MB of --models-memory, and none of them became idle")
+    world.version("a").is_idle = True
+    await asyncio.sleep(0.5)
+    assert world.slept == ["a"]
+    assert answers.is_ended
     assert [each for each in caplog.records if "beyond" in each.getMessage()] == []
 
 
-def test_a_load_that_no_request_waits_for_any_more_is_given_up(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("a", "b", size=60 * MB)
-        world.ask("a")
-        await asyncio.sleep(0.1)
-        world.version("a").is_idle = False
-        opened = submit(world.version("b"), request(), Answers())
-        await asyncio.sleep(0.2)
-        opened.cancel()
-        await asyncio.sleep(0.2)
-        assert world.demand.states() == {"a": "loaded", "b": "dormant"}
-        assert (world.woken, world.demand.loads) == (["a"], {"a": 1})
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+@pytest.mark.settings(memory=100 * MB)
+async def test_a_load_that_no_request_waits_for_any_more_is_given_up(world):
+    world.add("a", "b", size=60 * MB)
+    world.ask("a")
+    await asyncio.sleep(0.1)
+    world.version("a").is_idle = False
+    opened = submit(world.version("b"), request(), Answers())
+    await asyncio.sleep(0.2)
+    opened.cancel()
+    await asyncio.sleep(0.2)
+    assert world.demand.states() == {"a": "loaded", "b": "dormant"}
+    assert (world.woken, world.demand.loads) == (["a"], {"a": 1})
 
 
-def test_a_model_that_another_one_waits_for_is_loaded_beyond_the_limit(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("a", "b", size=60 * MB)
-        world.ask("a")
-        await asyncio.sleep(0.1)
-        world.version("a").is_idle = False
-        answers = world.ask("b", is_urgent=True)
-        await asyncio.sleep(0.1)
-        assert answers.is_ended
-        assert world.slept == ["b"]  # the limit holds again as soon as it can
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+@pytest.mark.settings(memory=100 * MB)
+async def test_a_model_that_another_one_waits_for_is_loaded_beyond_the_limit(world, caplog):
+    world.add("a", "b", size=60 * MB)
+    world.ask("a")
+    await asyncio.sleep(0.1)
+    world.version("a").is_idle = False
+    answers = world.ask("b", is_urgent=True)
+    await asyncio.sleep(0.1)
+    assert answers.is_ended
+    assert world.slept == ["b"]  # the limit holds again as soon as it can
     assert "'b' is loaded beyond --models-memory: a model in use waits for it, and no other model is idle" in [
         each.getMessage() for each in caplog.records
     ]
 
 
-def test_a_model_that_can_never_fit_is_refused(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.pin("pinned", 60 * MB)
-        world.add("m", size=50 * MB)
-        world.ask("m")
-        await asyncio.sleep(0.5)
-        assert world.slept == ["m"]  # its size was not known
-        answers = world.ask("m")
-        await asyncio.sleep(0.5)
-        assert answers.error.message == (
-            "cannot load 'm': it used 50 MB when it was loaded last, and --models-memory=100 MB leaves 35 MB beside "
-            "models that stay; raise the limit, or pin fewer models"
-        )
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+@pytest.mark.settings(memory=100 * MB)
+async def test_a_model_that_can_never_fit_is_refused(world):
+    world.pin("pinned", 60 * MB)
+    world.add("m", size=50 * MB)
+    world.ask("m")
+    await asyncio.sleep(0.5)
+    assert world.slept == ["m"]  # its size was not known
+    answers = world.ask("m")
+    await asyncio.sleep(0.5)
+    assert answers.error.message == (
+        "cannot load 'm': it used 50 MB when it was loaded last, and --models-memory=100 MB leaves 35 MB beside "
+        "models that stay; raise the limit, or pin fewer models"
+    )
 
 
-def test_a_model_of_unknown_size_is_tried_beside_large_ones_that_stay(clock, monkeypatch):
+@pytest.mark.settings(memory=100 * MB)
+async def test_a_model_of_unknown_size_is_tried_beside_large_ones_that_stay(world):
     """It may be small: the sizes of others are a guess alone."""
-
-    async def check(world: World) -> None:
-        world.pin("pinned", 60 * MB)
-        world.add("m", size=5 * MB)
-        answers = world.ask("m")
-        await asyncio.sleep(0.5)
-        assert answers.is_ended
-        assert world.demand.states() == {"m": "loaded"}
-        assert world.slept == []
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+    world.pin("pinned", 60 * MB)
+    world.add("m", size=5 * MB)
+    answers = world.ask("m")
+    await asyncio.sleep(0.5)
+    assert answers.is_ended
+    assert world.demand.states() == {"m": "loaded"}
+    assert world.slept == []
 
 
-def test_two_loads_do_not_take_the_same_room(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("a", "b", size=60 * MB)
-        for key in "ab":  # so that their sizes are known
-            world.ask(key)
-            await asyncio.sleep(0.1)
-            world.put_to_sleep(key)
-        world.woken.clear()
-        world.gates = {"a": asyncio.Event()}
-        world.ask("a")
-        world.ask("b")
-        await asyncio.sleep(0.2)
-        assert world.woken == []
-        world.gates["a"].set()
-        await asyncio.sleep(0.2)
-        assert world.woken == ["a", "b"]
-
-    run(clock, monkeypatch, check, memory=100 * MB)
-
-
-def test_models_beyond_the_limit_are_reported_once_until_it_holds_again(clock, monkeypatch, caplog):
-    async def check(world: World) -> None:
-        world.add("m", size=10 * MB)
-        world.pin("pinned", 50 * MB)
-        world.ask("m")
+@pytest.mark.settings(memory=100 * MB)
+async def test_two_loads_do_not_take_the_same_room(world):
+    world.add("a", "b", size=60 * MB)
+    for key in "ab":  # so that their sizes are known
+        world.ask(key)
         await asyncio.sleep(0.1)
-        for size in (200, 50, 200):
-            world.sizes["pinned"] = size * MB
-            await asyncio.sleep(3)
-        assert world.slept == ["m"]
+        world.put_to_sleep(key)
+    world.woken.clear()
+    world.gates = {"a": asyncio.Event()}
+    world.ask("a")
+    world.ask("b")
+    await asyncio.sleep(0.2)
+    assert world.woken == []
+    world.gates["a"].set()
+    await asyncio.sleep(0.2)
+    assert world.woken == ["a", "b"]
 
-    run(clock, monkeypatch, check, memory=100 * MB)
+
+@pytest.mark.settings(memory=100 * MB)
+async def test_models_beyond_the_limit_are_reported_once_until_it_holds_again(world, caplog):
+    world.add("m", size=10 * MB)
+    world.pin("pinned", 50 * MB)
+    world.ask("m")
+    await asyncio.sleep(0.1)
+    for size in (200, 50, 200):
+        world.sizes["pinned"] = size * MB
+        await asyncio.sleep(3)
+    assert world.slept == ["m"]
     text = "models in use or pinned need more than --models-memory=100 MB"
     assert [each.getMessage() for each in caplog.records].count(text) == 2
 
 
-def test_a_size_that_cannot_be_measured_any_more_is_that_of_the_last_time(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.add("m", size=5)
-        world.ask("m")
-        await turns(10)
-        world.sizes["m"] = 0
-        await asyncio.sleep(3)
-        assert world.demand.status().sizes == {"m": 5}
-
-    run(clock, monkeypatch, check)
+async def test_a_size_that_cannot_be_measured_any_more_is_that_of_the_last_time(world):
+    world.add("m", size=5)
+    world.ask("m")
+    await turns(10)
+    world.sizes["m"] = 0
+    await asyncio.sleep(3)
+    assert world.demand.status().sizes == {"m": 5}
 
 
-def test_models_that_were_loaded_otherwise_are_measured_before_room_is_made(clock, monkeypatch):
-    async def check(world: World) -> None:
-        world.pin("pinned", 90 * MB)
-        world.add("a", "b", size=20 * MB)
-        world.load("a")
-        world.ask("b")
-        await asyncio.sleep(0.2)
-        assert world.slept[0] == "a"
-
-    run(clock, monkeypatch, check, memory=100 * MB)
+@pytest.mark.settings(memory=100 * MB)
+async def test_models_that_were_loaded_otherwise_are_measured_before_room_is_made(world):
+    world.pin("pinned", 90 * MB)
+    world.add("a", "b", size=20 * MB)
+    world.load("a")
+    world.ask("b")
+    await asyncio.sleep(0.2)
+    assert world.slept[0] == "a"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -185,14 +185,15 @@ def world(tmp_path):
     return World(tmp_path)
 
 
-def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run(coroutine)
+@pytest.fixture
+def run_coroutine() -> Callable[[Coroutine[Any, Any, Any]], object]:
+    return asyncio.run
 
 
 # -- loading
 
 
-def test_at_the_start_members_and_named_models_come_before_those_that_need_them(world):
+async def test_at_the_start_members_and_named_models_come_before_those_that_need_them(world):
     sources = [
         world.add("e", ensemble("a", "late")),
         world.add("late", after("x, b")),
@@ -200,7 +201,7 @@ def test_at_the_start_members_and_named_models_come_before_those_that_need_them(
     ]
     for name in ("a", "b", "x"):
         world.add(name, 'backend: "python"')
-    outcomes = run(world.order.load_all({each.files.key: each for each in sources}, world.models))
+    outcomes = await world.order.load_all({each.files.key: each for each in sources}, world.models)
     assert outcomes == {"e": None, "late": None, "plain": None}
     done = world.changes()
     assert set(done) == {"+e", "+late", "+plain", "+a", "+b", "+x"}
@@ -212,95 +213,95 @@ def test_at_the_start_members_and_named_models_come_before_those_that_need_them(
     assert world.nested == set()
 
 
-def test_members_of_members_are_loaded_and_those_that_serve_are_not(world):
+async def test_members_of_members_are_loaded_and_those_that_serve_are_not(world):
     source = world.add("outer", ensemble("inner", "there"))
     world.add("inner", ensemble("a"))
     world.add("a")
     world.add("there")
     world.serve("there")
-    run(world.order.load([source], is_nested=True))
+    await world.order.load([source], is_nested=True)
     assert world.changes() == ["+a", "+inner", "+outer"]
     assert world.nested == {"a", "inner", "outer"}
     assert world.scans == 1
 
 
-def test_members_that_no_repository_has_are_left_to_the_load_of_the_ensemble(world):
+async def test_members_that_no_repository_has_are_left_to_the_load_of_the_ensemble(world):
     world.failures["e"] = NaiadError("contains models that are not available")
     source = world.add("e", ensemble("nowhere"))
     with pytest.raises(NaiadError, match="contains models that are not available"):
-        run(world.order.load([source]))
+        await world.order.load([source])
     assert world.changes() == ["+e"]
 
 
-def test_models_that_name_each_other_do_not_wait_for_each_other(world):
+async def test_models_that_name_each_other_do_not_wait_for_each_other(world):
     sources = {name: world.add(name, after(other)) for name, other in ("ab", "bc", "ca")}
     sources["d"] = world.add("d", after("a"))
-    outcomes = run(world.order.load_all(sources, world.models))
+    outcomes = await world.order.load_all(sources, world.models)
     assert outcomes == dict.fromkeys("abcd")
     done = world.changes()
     assert sorted(done) == ["+a", "+b", "+c", "+d"]
     assert done.index("+d") > done.index("+a")
 
 
-def test_an_unchanged_model_is_left_as_it_is(world):
+async def test_an_unchanged_model_is_left_as_it_is(world):
     source = world.add("m")
     world.serve("m")
     world.unchanged.add("m")
-    assert not run(world.order.load([source]))
+    assert not await world.order.load([source])
     assert world.changes() == []
 
 
-def test_an_unchanged_model_is_loaded_if_one_that_it_needs_does_not_serve(world):
+async def test_an_unchanged_model_is_loaded_if_one_that_it_needs_does_not_serve(world):
     source = world.add("m", after("a"))
     world.add("a")
-    run(world.order.load([source]))
+    await world.order.load([source])
     assert world.changes() == ["+a", "+m"]
     world.unchanged.add("m")
-    run(world.order.load([source]))
+    await world.order.load([source])
     assert world.changes() == []
     world.registry.record("a").versions[1].loaded = None
-    run(world.order.load([source]))
+    await world.order.load([source])
     assert world.changes() == ["+a", "+m"]
 
 
-def test_a_load_says_whether_replaced_instances_are_still_ending(world):
+async def test_a_load_says_whether_replaced_instances_are_still_ending(world):
     sources = [world.add("a"), world.add("b"), world.add("c")]
     world.replaced.add("b")
     world.unchanged.add("c")
-    assert run(world.order.load(sources))
+    assert await world.order.load(sources)
     assert [each for each in world.done if "waited" in each] == ["waited for a", "waited for b"]
-    assert not run(world.order.load(sources[:1]))
+    assert not await world.order.load(sources[:1])
 
 
-def test_the_errors_of_several_models_are_joined(world):
+async def test_the_errors_of_several_models_are_joined(world):
     sources = [world.add("a"), world.add("b"), world.add("c")]
     world.failures = {"a": NaiadError("first. "), "c": NaiadError("second.")}
     with pytest.raises(InvalidRequestError) as caught:
-        run(world.order.load(sources))
+        await world.order.load(sources)
     assert caught.value.message == "first. second."
     world.failures["a"] = ValueError("odd")
     with pytest.raises(ValueError, match="odd"):
-        run(world.order.load(sources))
+        await world.order.load(sources)
     world.failures = {"c": NaiadError("alone", code=Code.UNAVAILABLE)}
     with pytest.raises(NaiadError) as caught:
-        run(world.order.load(sources))
+        await world.order.load(sources)
     assert caught.value.code is Code.UNAVAILABLE
 
 
-def test_the_name_of_a_model_means_the_one_of_its_own_namespace_or_the_only_one(tmp_path):
+async def test_the_name_of_a_model_means_the_one_of_its_own_namespace_or_the_only_one(tmp_path):
     world = World(tmp_path, is_namespaced=True)
     source = world.add("e", ensemble("a", "b"), namespace="one")
     for name, namespace in (("a", "one"), ("a", "two"), ("b", "two")):
         world.add(name, namespace=namespace)
-    run(world.order.load([source]))
+    await world.order.load([source])
     assert world.needs == {"one::e": frozenset({"one::a", "two::b"})}
     assert set(world.changes()) == {"+one::a", "+two::b", "+one::e"}
 
 
-def test_a_model_that_names_others_no_more_is_not_loaded_after_them(world):
+async def test_a_model_that_names_others_no_more_is_not_loaded_after_them(world):
     world.add("a")
     for text in (after("a"), ensemble("a"), ""):
-        run(world.order.load([world.add("m", text or 'backend: "python"')]))
+        await world.order.load([world.add("m", text or 'backend: "python"')])
         assert (world.after.get("m"), world.needs.get("m")) == (
             frozenset("a") if text == after("a") else None,
             frozenset("a") if text == ensemble("a") else None,
@@ -310,171 +311,171 @@ def test_a_model_that_names_others_no_more_is_not_loaded_after_them(world):
 # -- ensembles of loaded models
 
 
-def test_ensembles_that_depend_on_a_loaded_model_are_loaded_again(world):
+async def test_ensembles_that_depend_on_a_loaded_model_are_loaded_again(world):
     sources = {
         name: world.add(name, ensemble(*members)) for name, members in {"inner": "a", "outer": ("inner",)}.items()
     }
     a = world.add("a")
-    run(world.order.load([sources["outer"]]))
+    await world.order.load([sources["outer"]])
     world.changes()
-    outcomes = run(world.order.update({"a": a}, ()))
+    outcomes = await world.order.update({"a": a}, ())
     assert outcomes == {"a": None, "inner": None, "outer": None}
     assert world.changes() == ["+a", "+inner", "+outer"]
     # One that serves no longer, because it was unloaded, stays so.
     world.registry.record("outer").versions[1].loaded = None
-    run(world.order.load([a]))
+    await world.order.load([a])
     assert world.changes() == ["+a", "+inner"]
 
 
-def test_an_ensemble_that_does_not_fit_its_new_member_is_suspended_until_that_changes(world):
+async def test_an_ensemble_that_does_not_fit_its_new_member_is_suspended_until_that_changes(world):
     source, a = world.add("e", ensemble("a")), world.add("a")
-    run(world.order.load([source]))
+    await world.order.load([source])
     world.changes()
     world.failures["e"] = NaiadError("dims differ")
-    outcomes = run(world.order.update({"a": a}, ()))
+    outcomes = await world.order.update({"a": a}, ())
     assert outcomes["a"] is None
     assert outcomes["e"].message == "dims differ"
     assert world.done == ["+a", "+e", "-e", "e ended"]
     assert "e" not in world.serving()
     world.changes()
     del world.failures["e"]
-    run(world.order.load([a], is_nested=True))
+    await world.order.load([a], is_nested=True)
     assert world.changes() == ["+a", "+e"]
     assert world.nested == {"a", "e"}
     assert "e" in world.serving()
     # It is suspended no longer: one that does not serve is left alone now.
     world.registry.record("e").versions[1].loaded = None
-    run(world.order.load([a]))
+    await world.order.load([a])
     assert world.changes() == ["+a"]
 
 
-def test_an_ensemble_that_could_not_be_loaded_is_tried_again_when_a_member_is_loaded(world):
+async def test_an_ensemble_that_could_not_be_loaded_is_tried_again_when_a_member_is_loaded(world):
     source, a = world.add("e", ensemble("a")), world.add("a")
     world.failures["e"] = NaiadError("dims differ")
     with pytest.raises(NaiadError):
-        run(world.order.load([source]))
+        await world.order.load([source])
     world.changes()
     del world.failures["e"]
-    run(world.order.load([a]))
+    await world.order.load([a])
     assert world.changes() == ["+a", "+e"]
 
 
-def test_a_model_that_could_not_be_loaded_does_not_have_ensembles_loaded_again(world):
+async def test_a_model_that_could_not_be_loaded_does_not_have_ensembles_loaded_again(world):
     source, a = world.add("e", ensemble("a")), world.add("a")
-    run(world.order.load([source]))
+    await world.order.load([source])
     world.changes()
     world.failures["a"] = NaiadError("no")
     with pytest.raises(NaiadError):
-        run(world.order.load([a]))
+        await world.order.load([a])
     assert world.changes() == ["+a"]
 
 
-def test_a_model_of_a_second_namespace_has_ensembles_with_its_name_checked_again(tmp_path):
+async def test_a_model_of_a_second_namespace_has_ensembles_with_its_name_checked_again(tmp_path):
     world = World(tmp_path, is_namespaced=True)
     source = world.add("e", ensemble("a", "c"), namespace="one")
     world.add("a", namespace="two")
     world.add("c", namespace="one")
-    run(world.order.load([source]))
+    await world.order.load([source])
     assert sorted(world.changes()) == ["+one::c", "+one::e", "+two::a"]
-    outcomes = run(world.order.update({"three::a": world.add("a", namespace="three")}, ()))
+    outcomes = await world.order.update({"three::a": world.add("a", namespace="three")}, ())
     assert world.changes() == ["+three::a", "+one::e"]
     assert outcomes == {"three::a": None, "one::e": None}
-    run(world.order.load([world.add("b", namespace="three")]))
+    await world.order.load([world.add("b", namespace="three")])
     assert world.changes() == ["+three::b"]
 
 
 # -- unloading
 
 
-def test_unloading_a_model_suspends_ensembles_and_loading_it_loads_them_again(world):
+async def test_unloading_a_model_suspends_ensembles_and_loading_it_loads_them_again(world):
     source, a = world.add("e", ensemble("a")), world.add("a")
-    run(world.order.load([source, a]))
+    await world.order.load([source, a])
     world.changes()
-    run(world.order.unload("a", with_members=False))
+    await world.order.unload("a", with_members=False)
     assert world.done[:3] == ["-e", "e ended", "-a"]
     assert world.serving() == set()
     world.changes()
-    run(world.order.load([a]))
+    await world.order.load([a])
     assert world.changes() == ["+a", "+e"]
     # Nothing is kept of one that is unloaded itself while it is suspended: clients choose the names.
     for name in "ae":
-        run(world.order.unload(name, with_members=False))
+        await world.order.unload(name, with_members=False)
     assert world.order._suspended == set()
 
 
-def test_members_stay_unless_the_client_asks_for_them(world):
+async def test_members_stay_unless_the_client_asks_for_them(world):
     source = world.add("e", ensemble("a"))
     world.add("a")
-    run(world.order.load([source]))
+    await world.order.load([source])
     world.changes()
-    run(world.order.unload("e", with_members=False))
+    await world.order.unload("e", with_members=False)
     assert world.changes() == ["-e"]
     assert world.serving() == {"a"}
-    run(world.order.load([world.add("a")]))
+    await world.order.load([world.add("a")])
     assert world.changes() == ["+a"]  # the ensemble was unloaded, not suspended
 
 
-def test_members_leave_with_their_ensemble_where_nothing_else_needs_them(world):
+async def test_members_leave_with_their_ensemble_where_nothing_else_needs_them(world):
     outer = world.add("outer", ensemble("inner", "shared", "asked"))
     world.add("inner", ensemble("a"))
     other = world.add("other", ensemble("shared"))
     asked = world.add("asked")
     for name in ("a", "shared"):
         world.add(name)
-    run(world.order.load([outer, other, asked]))
+    await world.order.load([outer, other, asked])
     world.changes()
-    run(world.order.unload("outer", with_members=True))
+    await world.order.unload("outer", with_members=True)
     assert world.done[:4] == ["-outer", "outer ended", "-inner", "inner ended"]
     assert world.changes() == ["-outer", "-inner", "-a"]
     assert world.serving() == {"other", "shared", "asked"}
     # What was unloaded counts as requested no more.
-    run(world.order.unload("other", with_members=True))
+    await world.order.unload("other", with_members=True)
     assert world.changes() == ["-other", "-shared"]
 
 
-def test_a_model_that_a_client_has_unloaded_counts_as_requested_no_more(world):
+async def test_a_model_that_a_client_has_unloaded_counts_as_requested_no_more(world):
     a, source = world.add("a"), world.add("e", ensemble("a"))
-    run(world.order.load([a]))
-    run(world.order.unload("a", with_members=False))
-    run(world.order.load([source]))
+    await world.order.load([a])
+    await world.order.unload("a", with_members=False)
+    await world.order.load([source])
     assert world.serving() == {"a", "e"}
-    run(world.order.unload("e", with_members=True))
+    await world.order.unload("e", with_members=True)
     assert world.serving() == set()
     assert world.ensembles == world.needs == {}
 
 
-def test_a_plain_model_has_no_members(world):
+async def test_a_plain_model_has_no_members(world):
     world.serve("a", "b")
-    run(world.order.unload("a", with_members=True))
+    await world.order.unload("a", with_members=True)
     assert world.changes() == ["-a"]
 
 
-def test_a_model_that_was_loaded_with_an_ensemble_and_later_by_a_client_stays(world):
+async def test_a_model_that_was_loaded_with_an_ensemble_and_later_by_a_client_stays(world):
     outer, a = world.add("e", ensemble("a")), world.add("a")
-    run(world.order.load([outer]))
+    await world.order.load([outer])
     world.unchanged.add("a")
-    run(world.order.load([a]))
-    run(world.order.unload("e", with_members=True))
+    await world.order.load([a])
+    await world.order.unload("e", with_members=True)
     assert world.serving() == {"a"}
 
 
-def test_models_that_were_loaded_at_the_start_or_by_polling_stay(world):
+async def test_models_that_were_loaded_at_the_start_or_by_polling_stay(world):
     outer, a, b = world.add("e", ensemble("a", "b")), world.add("a"), world.add("b")
-    run(world.order.load_all({"e": outer, "a": a}, world.models))
-    run(world.order.update({"b": b}, ()))
-    run(world.order.unload("e", with_members=True))
+    await world.order.load_all({"e": outer, "a": a}, world.models)
+    await world.order.update({"b": b}, ())
+    await world.order.unload("e", with_members=True)
     assert world.serving() == {"a", "b"}
 
 
-def test_removed_models_are_unloaded_after_changed_ones_are_loaded(world):
+async def test_removed_models_are_unloaded_after_changed_ones_are_loaded(world):
     source = world.add("e", ensemble("a"))
     world.add("a")
-    run(world.order.load([source]))
+    await world.order.load([source])
     world.changes()
     world.registry.record("gone").reason = "invalid"
     source = world.add("e", ensemble("b"))
     world.add("b")
-    run(world.order.update({"e": source}, ["a", "gone"]))
+    await world.order.update({"e": source}, ["a", "gone"])
     # The models of an update at the start of polling are all known; this one's new member is not.
     assert world.changes() == ["+e", "-a", "-gone"]
     assert world.registry.record("gone").reason == ""
@@ -542,9 +543,9 @@ async def test_changes_in_progress_end_with_the_server_and_no_other_begins(world
     assert caplog.records == []
 
 
-def test_waking_and_scaling_count_as_changes(world):
-    run(world.order.wake("m"))
-    run(world.order.scale("m", "version", 3))
+async def test_waking_and_scaling_count_as_changes(world):
+    await world.order.wake("m")
+    await world.order.scale("m", "version", 3)
     assert world.done == ["woke m", "scaled m to 3 with version"]
     assert not world.order.is_changing("m")
 
@@ -552,12 +553,12 @@ def test_waking_and_scaling_count_as_changes(world):
 # -- what is forgotten
 
 
-def test_models_that_no_repository_has_are_forgotten_unless_they_serve(world):
+async def test_models_that_no_repository_has_are_forgotten_unless_they_serve(world):
     for name in ("stored", "serving", "gone"):
         world.add(name, after("x"))
-        run(world.order.load([ModelSource(files=world.models[name])]))
+        await world.order.load([ModelSource(files=world.models[name])])
     for name in ("stored", "gone"):
-        run(world.order.unload(name, with_members=False))
+        await world.order.unload(name, with_members=False)
     world.order.forget_removed({"stored"})
     assert [model.key for model in world.registry] == ["stored", "serving"]
     assert set(world.after) == {"stored", "serving"}
@@ -608,44 +609,22 @@ def test_the_time_to_stop_does_not_become_negative(world):
     assert clock.run(stop()) == 0
 
 
-def lock_count() -> int:
-    return sum(isinstance(each, asyncio.Lock) for each in gc.get_objects())
-
-
-def test_unloads_of_models_that_do_not_exist_leave_nothing_behind():
+async def test_unloads_of_models_that_do_not_exist_leave_nothing_behind(world):
     """Any client may send them, with any name."""
-    loads = SimpleNamespace(needs={}, ensembles={}, unload=lambda _: [], end_blocked_load=lambda _: None)
-    order = LoadOrder(loads, Registry())
 
-    async def unload(count):
-        for number in range(count):
-            await order.unload(f"none-{number}", with_members=True)
+    def lock_count() -> int:
+        return sum(isinstance(each, asyncio.Lock) for each in gc.get_objects())
 
     before = lock_count()
-    asyncio.run(unload(100))
+    for number in range(100):
+        await world.order.unload(f"none-{number}", with_members=True)
     assert lock_count() <= before
 
 
-def test_an_unload_waits_for_the_one_before():
-    done = []
-    loads = SimpleNamespace(
-        needs={"model": frozenset()},
-        ensembles={},
-        unload=lambda _: [asyncio.ensure_future(asyncio.sleep(0))],
-        end_blocked_load=lambda _: None,
-    )
-    order = LoadOrder(loads, Registry())
-
-    async def unload_twice():
-        async def unload(number):
-            await order.unload("model", with_members=True)
-            done.append(number)
-
-        first = asyncio.ensure_future(unload(1))
-        await turns(2)
-        assert order.is_changing("model")
-        await unload(2)
-        assert first.done()
-
-    asyncio.run(unload_twice())
-    assert done == [1, 2]
+async def test_an_unload_waits_for_the_one_before(world):
+    world.needs["model"] = frozenset()
+    first = asyncio.ensure_future(world.order.unload("model", with_members=True))
+    await turns(2)
+    assert world.order.is_changing("model")
+    await world.order.unload("model", with_members=True)
+    assert first.done()

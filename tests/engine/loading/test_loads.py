@@ -64,17 +64,13 @@ async def is_cancelled(work: Coroutine[Any, Any, object], steps: int) -> bool:
     [("", CODE), (TWO, COMPLETING), (TWO + parameter("PREWARM", "json"), COMPLETING)],
     ids=["plain", "completed", "prewarmed"],
 )
-def test_a_load_that_is_cancelled_at_any_step_leaves_nothing(host, more, code):
+async def test_a_load_that_is_cancelled_at_any_step_leaves_nothing(host, more, code):
     host.add("m", more=more, code=code)
     seen = []
-
-    async def check() -> None:
-        while not host.is_serving():
-            await is_cancelled(host.load(), len(seen))
-            host.assert_nothing_is_left(*["m"] * host.is_serving())
-            seen.append(host.index())
-
-    host.run(check)
+    while not host.is_serving():
+        await is_cancelled(host.load(), len(seen))
+        host.assert_nothing_is_left(*["m"] * host.is_serving())
+        seen.append(host.index())
     assert [each for number, each in enumerate(seen) if each not in seen[:number]] == [
         [],
         ["m  : "],
@@ -85,23 +81,19 @@ def test_a_load_that_is_cancelled_at_any_step_leaves_nothing(host, more, code):
 
 
 @pytest.mark.parametrize("more", [instances(3), TWO + parameter("x", "y")], ids=["instances", "another configuration"])
-def test_a_model_serves_as_before_when_loading_it_again_is_cancelled_at_any_step(host, more):
+async def test_a_model_serves_as_before_when_loading_it_again_is_cancelled_at_any_step(host, more):
     host.add("m", more=TWO)
-
-    async def check() -> None:
-        await host.load()
-        before = host.version().config
-        host.add("m", more=more)
-        steps = 0
-        while host.version().config is before:
-            await is_cancelled(host.load(), steps)
-            await asyncio.sleep(1)  # for what was replaced to end
-            host.assert_nothing_is_left("m")
-            assert host.index() == ["m 1 READY: "]
-            steps += 1
-        assert steps > 5
-
-    host.run(check)
+    await host.load()
+    before = host.version().config
+    host.add("m", more=more)
+    steps = 0
+    while host.version().config is before:
+        await is_cancelled(host.load(), steps)
+        await asyncio.sleep(1)  # for what was replaced to end
+        host.assert_nothing_is_left("m")
+        assert host.index() == ["m 1 READY: "]
+        steps += 1
+    assert steps > 5
 
 
 @pytest.mark.parametrize("more", ["", parameter("PREWARM", "json")])
@@ -191,7 +183,7 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_a_load_that_fails_says_why_and_leaves_nothing(host, kind, caplog):
+async def test_a_load_that_fails_says_why_and_leaves_nothing(host, kind, caplog):
     change, facts, reason = FAILURES[kind]
     has_weights = change.pop("weights", False)
     folder = host.add("m", **change)
@@ -202,35 +194,27 @@ def test_a_load_that_fails_says_why_and_leaves_nothing(host, kind, caplog):
     reason = reason.format(host.folder)
     number = change.get("versions", (1,))[-1]
     is_early = not reason.startswith(("Internal: ", "Invalid argument: "))
-
-    async def check() -> None:
-        error = await host.fail()
-        host.assert_nothing_is_left()
-        assert host.index() == [f"m {'' if is_early else number} UNAVAILABLE: {reason}"]
-        if is_early:
-            assert (type(error), error.message) == (ConfigError, f"failed to load 'm': {reason}")
-        else:
-            text = f"load failed for model 'm': version {number} is at UNAVAILABLE state: {reason};\n"
-            assert (type(error), error.message) == (InvalidRequestError, text)
-
-    host.run(check)
+    error = await host.fail()
+    host.assert_nothing_is_left()
+    assert host.index() == [f"m {'' if is_early else number} UNAVAILABLE: {reason}"]
+    if is_early:
+        assert (type(error), error.message) == (ConfigError, f"failed to load 'm': {reason}")
+    else:
+        text = f"load failed for model 'm': version {number} is at UNAVAILABLE state: {reason};\n"
+        assert (type(error), error.message) == (InvalidRequestError, text)
     what = f"failed to load 'm': {reason}" if is_early else f"failed to load 'm' version {number}: {reason}"
     assert what in [each.getMessage() for each in caplog.records]
 
 
-def test_an_unexpected_error_is_passed_on_and_recorded(host):
+async def test_an_unexpected_error_is_passed_on_and_recorded(host):
     host.add("m")
     host.failures = [ValueError("odd")]
-
-    async def check() -> None:
-        with pytest.raises(ValueError, match="odd"):
-            await host.load()
-        host.assert_nothing_is_left()
-        assert host.index() == ["m 1 UNAVAILABLE: Internal: ValueError('odd')"]
+    with pytest.raises(ValueError, match="odd"):
         await host.load()
-        assert host.index() == ["m 1 READY: "]
-
-    host.run(check)
+    host.assert_nothing_is_left()
+    assert host.index() == ["m 1 UNAVAILABLE: Internal: ValueError('odd')"]
+    await host.load()
+    assert host.index() == ["m 1 READY: "]
 
 
 def test_a_load_is_tried_again_as_often_as_the_server_says(host, caplog):
@@ -247,7 +231,7 @@ def test_a_load_is_tried_again_as_often_as_the_server_says(host, caplog):
 
 
 @pytest.mark.parametrize("steps", range(6))
-def test_a_load_can_be_ended_between_its_steps_and_before_each_version(host, monkeypatch, steps):
+async def test_a_load_can_be_ended_between_its_steps_and_before_each_version(host, monkeypatch, steps):
     """Three steps, and a version each; what it has prepared is started."""
     host.add("m", more="version_policy { all {} }", versions=(1, 2))
     left = [None] * steps
@@ -258,22 +242,18 @@ def test_a_load_can_be_ended_between_its_steps_and_before_each_version(host, mon
         left.pop()
 
     monkeypatch.setattr(blocking, "check_cancelled", check_cancelled)
-
-    async def check() -> None:
-        if steps == 5:
-            await host.load()
-        else:
-            assert "it was ended" in (await host.fail()).message
-        prepared = max(0, steps - 3)
-        assert len(host.prepared) == len(host.guests) == prepared
-        assert [each.split(":")[0] for each in host.index() if "READY" in each] == [
-            f"m {number} READY" for number in range(1, prepared + 1)
-        ]
-
-    host.run(check)
+    if steps == 5:
+        await host.load()
+    else:
+        assert "it was ended" in (await host.fail()).message
+    prepared = max(0, steps - 3)
+    assert len(host.prepared) == len(host.guests) == prepared
+    assert [each.split(":")[0] for each in host.index() if "READY" in each] == [
+        f"m {number} READY" for number in range(1, prepared + 1)
+    ]
 
 
-def test_an_unload_ends_the_load_in_progress_if_that_waits_for_something(host, monkeypatch):
+async def test_an_unload_ends_the_load_in_progress_if_that_waits_for_something(host, monkeypatch):
     ended: list[blocking.LendableSlot] = []
 
     def end_when_lent(slot: blocking.LendableSlot) -> None:
@@ -281,17 +261,13 @@ def test_an_unload_ends_the_load_in_progress_if_that_waits_for_something(host, m
 
     monkeypatch.setattr(blocking.LendableSlot, "end_when_lent", end_when_lent)
     host.add("m")
-
-    async def check() -> None:
-        loading = asyncio.ensure_future(host.load())
-        await turns(3)
-        await host.engine.unload("other")
-        assert ended == []
-        await host.engine.unload("m")
-        assert len(ended) == 1
-        await loading
-
-    host.run(check)
+    loading = asyncio.ensure_future(host.load())
+    await turns(3)
+    await host.engine.unload("other")
+    assert ended == []
+    await host.engine.unload("m")
+    assert len(ended) == 1
+    await loading
 
 
 # -- how guests are started
@@ -322,7 +298,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("more", [TWO, instances(3) + parameter("PREWARM", "json")])
-def test_a_configuration_is_rendered_once(host, monkeypatch, more):
+async def test_a_configuration_is_rendered_once(host, monkeypatch, more):
     seen = []
 
     def rendered(message: pb.ModelConfig) -> dict[str, Any]:
@@ -331,12 +307,8 @@ def test_a_configuration_is_rendered_once(host, monkeypatch, more):
 
     monkeypatch.setattr(model_config, "to_json", rendered)
     host.add("m", more=more)
-
-    async def check() -> None:
-        await host.load()
-        assert host.version().config.json["name"] == "m"
-
-    host.run(check)
+    await host.load()
+    assert host.version().config.json["name"] == "m"
     assert seen == ["m"]
 
 
@@ -514,19 +486,15 @@ def test_a_model_under_the_servers_own_interpreter_says_so(host):
     assert found["code.imports_from_cwd"] is loader.imports_from_working_directory()
 
 
-def test_a_notice_about_a_file_of_several_models_is_logged_once(host, monkeypatch, caplog):
+async def test_a_notice_about_a_file_of_several_models_is_logged_once(host, monkeypatch, caplog):
     found = loader.resolve
     monkeypatch.setattr(
         loader, "resolve", lambda *given, **more: dataclasses.replace(found(*given, **more), notices=("an odd file",))
     )
-
-    async def check() -> None:
-        for name in ("m", "n"):
-            host.add(name)
-            await host.load(name)
-
-    with caplog.at_level(logging.INFO):
-        host.run(check)
+    caplog.set_level(logging.INFO)
+    for name in ("m", "n"):
+        host.add(name)
+        await host.load(name)
     assert [each.getMessage() for each in caplog.records].count("an odd file") == 1
 
 
@@ -565,7 +533,7 @@ def refusal(host: Host, name: str) -> str:
     return ""
 
 
-def test_each_step_of_a_load_is_in_the_index_and_in_the_refusal_of_a_request(host, monkeypatch):
+async def test_each_step_of_a_load_is_in_the_index_and_in_the_refusal_of_a_request(host, monkeypatch):
     host.add("n", more=TWO, code=COMPLETING)
     seen: list[str] = []
     refused: list[str] = []
@@ -580,14 +548,10 @@ def test_each_step_of_a_load_is_in_the_index_and_in_the_refusal_of_a_request(hos
         look()
 
     monkeypatch.setattr(blocking, "report", report_and_look)
-
-    async def check() -> None:
-        loading = asyncio.ensure_future(host.load("n"))
-        while not loading.done():
-            await asyncio.sleep(0)
-            look()
-
-    host.run(check)
+    loading = asyncio.ensure_future(host.load("n"))
+    while not loading.done():
+        await asyncio.sleep(0)
+        look()
     first = ["waiting for other loads", "fetching its files", "reading its configuration", "preparing its environment"]
     steps = ["preparing its environment", "completing its configuration", "starting its processes"]
     loading = [*(f"n  LOADING: {step}" for step in first), *(f"n 1 LOADING: {step}" for step in steps)]
@@ -600,7 +564,7 @@ def test_each_step_of_a_load_is_in_the_index_and_in_the_refusal_of_a_request(hos
     ]
 
 
-def test_the_reason_of_a_failed_load_is_shown_until_a_version_is_loaded_again(host, monkeypatch):
+async def test_the_reason_of_a_failed_load_is_shown_until_a_version_is_loaded_again(host, monkeypatch):
     host.add("m", "max_batch_size: x")
     seen: list[list[str]] = []
     report = blocking.report
@@ -609,32 +573,25 @@ def test_the_reason_of_a_failed_load_is_shown_until_a_version_is_loaded_again(ho
         report(*arguments)
         seen.append(host.index())
 
-    async def check() -> None:
-        await host.fail()
-        failed = host.index()
-        host.add("m")
-        monkeypatch.setattr(blocking, "report", report_and_look)
-        await host.load()
-        *before, begun = seen
-        assert before == [failed] * 3, "a step each"
-        assert begun == ["m 1 LOADING: building"]
-
-    host.run(check)
+    await host.fail()
+    failed = host.index()
+    host.add("m")
+    monkeypatch.setattr(blocking, "report", report_and_look)
+    await host.load()
+    *before, begun = seen
+    assert before == [failed] * 3, "a step each"
+    assert begun == ["m 1 LOADING: building"]
 
 
-def test_a_load_that_builds_says_what_is_built_and_one_that_failed_nothing_more(host):
+async def test_a_load_that_builds_says_what_is_built_and_one_that_failed_nothing_more(host):
     host.add("m")
     host.environment = ExecutionEnvironmentError("cannot build")
-
-    async def check() -> None:
-        loading = asyncio.ensure_future(host.fail())
-        while not refusal(host, "m").endswith("'m' has no available versions: it is loading (building)"):
-            await asyncio.sleep(0)
-        await loading
-        assert refusal(host, "m") == "Not found: Request for unknown model: 'm' has no available versions"
-        assert host.index() == ["m 1 UNAVAILABLE: Internal: cannot build"]
-
-    host.run(check)
+    loading = asyncio.ensure_future(host.fail())
+    while not refusal(host, "m").endswith("'m' has no available versions: it is loading (building)"):
+        await asyncio.sleep(0)
+    await loading
+    assert refusal(host, "m") == "Not found: Request for unknown model: 'm' has no available versions"
+    assert host.index() == ["m 1 UNAVAILABLE: Internal: cannot build"]
 
 
 def test_no_name_is_unknown_before_the_repositories_were_read_at_the_start(host):

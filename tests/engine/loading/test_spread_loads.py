@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -100,48 +100,45 @@ def processes() -> Processes:
     return Processes()
 
 
-def test_the_instances_of_a_model_are_spread_over_the_processes(host, processes, caplog):
+@pytest.fixture
+def run_coroutine(host: Host, processes: Processes) -> Callable[[Coroutine[Any, Any, None]], None]:
+    return lambda test: host.run(lambda: test, replicas=processes)
+
+
+async def test_the_instances_of_a_model_are_spread_over_the_processes(host, processes, caplog):
     host.add("m", more=instances(4))
-
-    async def check() -> None:
-        with caplog.at_level(logging.INFO):
-            await host.load()
-        (replicas,) = processes.made
-        assert replicas.places == {"m_0_1": 1, "m_0_2": 2}
-        assert [guest.spec.name for guest in host.guests] == ["m_0_0", "m_0_3"]
-        served = host.version()
-        order = replicas.order
-        assert (order.number, order.version, order.namespace) == (served.number, 1, "")
-        assert (order.specs, order.steps, order.config) == ((), (), served.config.message.SerializeToString())
-        assert [each.getMessage() for each in caplog.records][1].endswith("because its instances share nothing")
-        assert len(host.leases) == 1
-        assert served.replicas is replicas
-        assert served.log.advise("ModuleNotFoundError: No module named 'nosuch'")
-        host.add("m", more=instances(3))
+    with caplog.at_level(logging.INFO):
         await host.load()
-        await asyncio.sleep(1)
-        assert host.version() is not served, "it is loaded again"
-        assert replicas.told == ["start", ("stop", 30)]
-        again = processes.made[1]
-        assert again.places == {"m_0_1": 1, "m_0_2": 2}
-        await host.engine.unload("m")
-        await asyncio.sleep(1)
-        assert again.told == ["start", ("stop", 30)]
+    (replicas,) = processes.made
+    assert replicas.places == {"m_0_1": 1, "m_0_2": 2}
+    assert [guest.spec.name for guest in host.guests] == ["m_0_0", "m_0_3"]
+    served = host.version()
+    order = replicas.order
+    assert (order.number, order.version, order.namespace) == (served.number, 1, "")
+    assert (order.specs, order.steps, order.config) == ((), (), served.config.message.SerializeToString())
+    assert [each.getMessage() for each in caplog.records][1].endswith("because its instances share nothing")
+    assert len(host.leases) == 1
+    assert served.replicas is replicas
+    assert served.log.advise("ModuleNotFoundError: No module named 'nosuch'")
+    host.add("m", more=instances(3))
+    await host.load()
+    await asyncio.sleep(1)
+    assert host.version() is not served, "it is loaded again"
+    assert replicas.told == ["start", ("stop", 30)]
+    again = processes.made[1]
+    assert again.places == {"m_0_1": 1, "m_0_2": 2}
+    await host.engine.unload("m")
+    await asyncio.sleep(1)
+    assert again.told == ["start", ("stop", 30)]
 
-    host.run(check, replicas=processes)
 
-
-def test_nothing_is_left_in_any_process_if_one_cannot_start(host, processes):
+async def test_nothing_is_left_in_any_process_if_one_cannot_start(host, processes):
     host.add("m", more=instances(3))
     processes.failures = [ModelError("no luck")]
-
-    async def check() -> None:
-        assert "no luck" in (await host.fail()).message
-        assert [each.told for each in processes.made] == [["start", ("stop", 0)]]
-        processes.made.clear()
-        host.assert_nothing_is_left()
-
-    host.run(check, replicas=processes)
+    assert "no luck" in (await host.fail()).message
+    assert [each.told for each in processes.made] == [["start", ("stop", 0)]]
+    processes.made.clear()
+    host.assert_nothing_is_left()
 
 
 STEP = 'step { model_name: "m" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } }'
@@ -149,29 +146,25 @@ ENSEMBLE = UNNAMED.replace('backend: "python"', 'platform: "ensemble"') + f"ense
 
 
 @pytest.mark.parametrize(("count", "elsewhere"), [(3, [1, 2]), (1, [])])
-def test_an_ensemble_runs_where_all_its_models_are(host, processes, count, elsewhere, caplog):
+async def test_an_ensemble_runs_where_all_its_models_are(host, processes, count, elsewhere, caplog):
     host.add("e", ENSEMBLE)
     host.add("m", more=instances(count))
-
-    async def check() -> None:
-        with caplog.at_level(logging.INFO):
-            await host.load("e")
-        made = [each for each in processes.made if each.order.steps]
-        assert [each.processes for each in made] == ([elsewhere] if elsewhere else [])
-        assert any(each.getMessage().startswith("'e': its requests are executed in") for each in caplog.records)
-        for each in made:
-            order, served = each.order, host.version("e")
-            assert (order.number, order.version, order.namespace, order.specs) == (served.number, 1, "", ())
-            assert order.config == served.config.message.SerializeToString()
-            assert each.told == ["start"]
-        if made:
-            processes.failures = [ModelError("no luck")]
-            assert "no luck" in (await host.fail("e")).message
-            assert processes.made[-1].told == ["start", ("stop", 0)]
-        if count == 1:
-            assert host.guests[0].spec.name == "m_0_0"
-
-    host.run(check, replicas=processes)
+    with caplog.at_level(logging.INFO):
+        await host.load("e")
+    made = [each for each in processes.made if each.order.steps]
+    assert [each.processes for each in made] == ([elsewhere] if elsewhere else [])
+    assert any(each.getMessage().startswith("'e': its requests are executed in") for each in caplog.records)
+    for each in made:
+        order, served = each.order, host.version("e")
+        assert (order.number, order.version, order.namespace, order.specs) == (served.number, 1, "", ())
+        assert order.config == served.config.message.SerializeToString()
+        assert each.told == ["start"]
+    if made:
+        processes.failures = [ModelError("no luck")]
+        assert "no luck" in (await host.fail("e")).message
+        assert processes.made[-1].told == ["start", ("stop", 0)]
+    if count == 1:
+        assert host.guests[0].spec.name == "m_0_0"
 
 
 @pytest.mark.parametrize(
