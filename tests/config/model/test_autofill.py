@@ -30,15 +30,7 @@ def filled(text="", *, name="m", listing=None):
         ({"model.xml": False}, ("openvino", "", "model.xml")),
         ({"model.pt": False}, ("pytorch", "pytorch_libtorch", "model.pt")),
         ({"model.pt2": False}, ("pytorch", "torch_aoti", "model.pt2")),
-    ],
-)
-def test_the_files_of_a_model_determine_its_backend(listing, expected):
-    assert filled(listing=listing) == ("m", *expected)
-
-
-@pytest.mark.parametrize(
-    ("listing", "expected"),
-    [
+        # Saved models, of backends that the reference lacks.
         ({"xgboost.json": False}, ("fil", "", "")),
         ({"model.skops": False}, ("sklearn", "", "")),
         ({"MLmodel": False, "model.skops": False, "requirements.txt": False}, ("mlflow", "", "")),
@@ -47,7 +39,7 @@ def test_the_files_of_a_model_determine_its_backend(listing, expected):
         ({"MLmodel": False, "model.onnx": False}, ("onnxruntime", "onnxruntime_onnx", "model.onnx")),
     ],
 )
-def test_the_files_of_saved_models_determine_a_backend_that_the_reference_lacks(listing, expected):
+def test_the_files_of_a_model_determine_its_backend(listing, expected):
     assert filled(listing=listing) == ("m", *expected)
 
 

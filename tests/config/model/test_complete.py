@@ -45,19 +45,17 @@ def test_configured_tensors_are_replaced_and_not_extended():
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "expected"),
+    ("name", "scheduler"),
     [
-        ({"dynamic_batching": {}}, "dynamic_batching"),
-        ({"sequence_batching": {"iterative_sequence": True}}, "sequence_batching"),
-        ({"ensemble_scheduling": {"step": []}}, "ensemble_scheduling"),
+        ("dynamic_batching", {}),
+        ("sequence_batching", {"iterative_sequence": True}),
+        ("ensemble_scheduling", {"step": []}),
     ],
 )
-def test_a_scheduler_is_taken_where_none_was_configured(scheduler, expected):
-    assert merged(**scheduler).WhichOneof("scheduling_choice") == expected
-
-
-def test_a_taken_scheduler_is_normalised():
-    assert list(merged(max_batch_size=4, dynamic_batching={}).dynamic_batching.preferred_batch_size) == [4]
+def test_a_scheduler_is_taken_where_none_was_configured_and_normalised(name, scheduler):
+    taken = merged(max_batch_size=4, **{name: scheduler})
+    assert taken.WhichOneof("scheduling_choice") == name
+    assert list(taken.dynamic_batching.preferred_batch_size) == [4] * (name == "dynamic_batching")
 
 
 def test_settings_of_a_configured_scheduler_stay():
@@ -93,7 +91,7 @@ def test_a_configured_scheduler_cannot_be_exchanged(text, changes, problem):
     assert caught.value.code is Code.INTERNAL
 
 
-def test_other_fields_of_the_answer_are_ignored():
+def test_other_fields_of_the_answer_are_ignored_and_the_configuration_that_was_given_is_left_alone():
     result = merged(
         backend="other",
         parameters={"k": {"string_value": "v"}},
@@ -102,8 +100,10 @@ def test_other_fields_of_the_answer_are_ignored():
         optimization={},
         response_cache={"enable": True},
     )
-
     assert result == configured()
+    message = configured()
+    merge_auto_completed(message, {"max_batch_size": 4})
+    assert message == configured()
 
 
 def test_a_configured_decoupled_policy_stays_where_the_answer_has_none():
@@ -120,11 +120,3 @@ def test_an_answer_that_is_not_a_configuration_is_refused_with_the_field():
         "auto-completed configuration of model 'm': input[0]: ModelInput has no field 'dtype'; did you mean "
         "'data_type'?"
     )
-
-
-def test_the_configuration_that_was_given_is_left_alone():
-    message = configured()
-
-    merge_auto_completed(message, {"max_batch_size": 4})
-
-    assert message == configured()

@@ -42,6 +42,8 @@ def check(message, *models):
 
 
 CHAIN = ("m IN=X > OUT=A", "n IN=A > OUT=Y")
+INCONSISTENT = "in ensemble e, ensemble tensor {} is inferred from model {} while {} is inferred from model {}"
+DECOUPLED = "in ensemble e, step of model 'e' receives inputs originated from different decoupled models"
 
 
 def test_an_ensemble_is_decoupled_if_one_of_its_models_is():
@@ -55,10 +57,7 @@ def test_an_ensemble_is_decoupled_if_one_of_its_models_is():
         (
             ensemble("m IN=X > OUT=Y", batch=8),
             [model("m", batch=4)],
-            (
-                "ensemble e allows maximum batch size 8, but it contains model m which only allows maximum batch size to "
-                "be 4"
-            ),
+            "ensemble e allows maximum batch size 8, but it contains model m which only allows maximum batch size to be 4",
         ),
         (
             ensemble("m NOPE=X > OUT=Y"),
@@ -78,36 +77,27 @@ def test_an_ensemble_is_decoupled_if_one_of_its_models_is():
         (
             ensemble("m IN=X > OUT=Y"),
             [model("m", "IN INT32 -1")],
-            (
-                "in ensemble e, ensemble tensor X: inconsistent data type: TYPE_FP32 is inferred from model e while "
-                "TYPE_INT32 is inferred from model m"
-            ),
+            INCONSISTENT.format("X: inconsistent data type: TYPE_FP32", "e", "TYPE_INT32", "m"),
         ),
         (
             ensemble(*CHAIN),
             [model("m", outputs="OUT FP32 3"), model("n", "IN FP32 4")],
-            (
-                "in ensemble e, ensemble tensor A: inconsistent shape: [3] is inferred from model m while [4] is inferred "
-                "from model n"
-            ),
+            INCONSISTENT.format("A: inconsistent shape: [3]", "m", "[4]", "n"),
         ),
         (
             ensemble("m IN=X > OUT=Y", batch=2, inputs="X FP32 3", outputs="Y FP32 3"),
             [model("m", "IN FP32 3", "OUT FP32 4", batch=2)],
-            (
-                "in ensemble e, ensemble tensor Y: inconsistent shape: [-1,3] is inferred from model e while [-1,4] is "
-                "inferred from model m"
-            ),
+            INCONSISTENT.format("Y: inconsistent shape: [-1,3]", "e", "[-1,4]", "m"),
         ),
         (
             ensemble("m IN=X > OUT=A", "n IN=A, IN2=X > OUT=Y"),
             [model("m", decoupled=True), model("n", "IN FP32 -1,IN2 FP32 -1")],
-            "in ensemble e, step of model 'e' receives inputs originated from different decoupled models",
+            DECOUPLED,
         ),
         (
             ensemble("m IN=X > OUT=Y", "n IN=X > OUT=Z", outputs="Y FP32 -1,Z FP32 -1"),
             [model("m", decoupled=True), model("n")],
-            "in ensemble e, step of model 'e' receives inputs originated from different decoupled models",
+            DECOUPLED,
         ),
     ],
 )

@@ -144,46 +144,33 @@ def test_the_variable_of_cuda_chooses_gpus_as_for_cuda(variable, expected):
     assert [GPUS.index(gpu) for gpu in visible_gpus(GPUS, environ)] == expected
 
 
-def visible(variable: str | None, *, several: bool) -> list[str]:
+@pytest.mark.parametrize(
+    ("variable", "several", "single"),
+    [
+        (None, ["GPU-w", "MIG-a1", "MIG-b", "MIG-c"], ["MIG-a1"]),
+        ("0", ["GPU-w"], ["GPU-w"]),
+        ("2", ["MIG-b"], ["MIG-c"]),
+        ("2,0", ["MIG-b", "GPU-w"], None),
+        ("MIG-c,MIG-b", ["MIG-c", "MIG-b"], ["MIG-c"]),
+        ("MIG-a2,MIG-a1,MIG-b", ["MIG-a2", "MIG-b"], None),
+        ("MIG-b,MIG-none,MIG-c", ["MIG-b"], None),
+        ("MIG-b,GPU-w", ["MIG-b"], None),
+        ("MIG-a", [], None),
+        ("MIG-GPU-m1/1/1", ["MIG-a2"], None),
+        ("MIG-GPU-m1/1", [], None),
+        ("MIG-/1/1", [], None),
+        ("GPU-m1,GPU-w", ["MIG-a1", "GPU-w"], None),
+        ("GPU-w,GPU-m1", ["GPU-w", "MIG-a1"], ["MIG-a1"]),
+        ("GPU-w", ["GPU-w"], ["GPU-w"]),
+        ("GPU-m3", [], None),
+        ("", [], None),
+    ],
+)
+def test_mig_devices_are_chosen_as_for_cuda_of_which_a_process_with_an_older_driver_uses_one(variable, several, single):
     environ = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
-    return [gpu.uuid for gpu in visible_gpus(MIXED, environ, several_mig_devices=several)]
-
-
-@pytest.mark.parametrize(
-    ("variable", "expected"),
-    [
-        (None, ["GPU-w", "MIG-a1", "MIG-b", "MIG-c"]),
-        ("2,0", ["MIG-b", "GPU-w"]),
-        ("MIG-c,MIG-b", ["MIG-c", "MIG-b"]),
-        ("MIG-a2,MIG-a1,MIG-b", ["MIG-a2", "MIG-b"]),
-        ("MIG-b,MIG-none,MIG-c", ["MIG-b"]),
-        ("MIG-b,GPU-w", ["MIG-b"]),
-        ("MIG-a", []),
-        ("MIG-GPU-m1/1/1", ["MIG-a2"]),
-        ("MIG-GPU-m1/1", []),
-        ("MIG-/1/1", []),
-        ("GPU-m1,GPU-w", ["MIG-a1", "GPU-w"]),
-        ("GPU-m3", []),
-        ("", []),
-    ],
-)
-def test_mig_devices_are_chosen_as_for_cuda(variable, expected):
-    assert visible(variable, several=True) == expected
-
-
-@pytest.mark.parametrize(
-    ("variable", "expected"),
-    [
-        (None, ["MIG-a1"]),
-        ("0", ["GPU-w"]),
-        ("2", ["MIG-c"]),
-        ("MIG-c,MIG-b", ["MIG-c"]),
-        ("GPU-w,GPU-m1", ["MIG-a1"]),
-        ("GPU-w", ["GPU-w"]),
-    ],
-)
-def test_with_an_older_driver_one_mig_device_is_all_that_a_process_uses(variable, expected):
-    assert visible(variable, several=False) == expected
+    assert [gpu.uuid for gpu in visible_gpus(MIXED, environ, several_mig_devices=True)] == several
+    if single is not None:
+        assert [gpu.uuid for gpu in visible_gpus(MIXED, environ, several_mig_devices=False)] == single
 
 
 def test_the_mig_devices_of_a_gpu_are_listed_with_it():
@@ -200,27 +187,21 @@ def test_the_driver_says_whether_a_process_uses_several_mig_devices(version, exp
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "count", "expected"),
     [
-        ("", [("m_0", "GPU", 0), ("m_1", "GPU", 1)]),
-        ("instance_group { }", [("m_0_0", "GPU", 0), ("m_0_1", "GPU", 1)]),
-        ("instance_group { kind: KIND_GPU gpus: [ 1 ] }", [("m_0_0", "GPU", 1)]),
-        (
-            "instance_group { kind: KIND_GPU count: 2 }",
-            [("m_0_0", "GPU", 0), ("m_0_1", "GPU", 0), ("m_0_2", "GPU", 1), ("m_0_3", "GPU", 1)],
-        ),
-        ("instance_group { kind: KIND_CPU }", [("m_0_0", "CPU", 0)]),
-        ("instance_group { kind: KIND_MODEL count: 2 }", [("m_0_0", "MODEL", 0), ("m_0_1", "MODEL", 0)]),
-        ('backend: "native"', [("m_0", "CPU", 0)]),
-        ('backend: "native" instance_group { }', [("m_0_0", "GPU", 0), ("m_0_1", "GPU", 1)]),
+        ("", 2, "m_0 GPU 0, m_1 GPU 1"),
+        ("instance_group { }", 2, "m_0_0 GPU 0, m_0_1 GPU 1"),
+        ("instance_group { }", 0, "m_0_0 CPU 0"),
+        ("instance_group { kind: KIND_GPU gpus: [ 1 ] }", 2, "m_0_0 GPU 1"),
+        ("instance_group { kind: KIND_GPU count: 2 }", 2, "m_0_0 GPU 0, m_0_1 GPU 0, m_0_2 GPU 1, m_0_3 GPU 1"),
+        ("instance_group { kind: KIND_CPU }", 2, "m_0_0 CPU 0"),
+        ("instance_group { kind: KIND_MODEL count: 2 }", 2, "m_0_0 MODEL 0, m_0_1 MODEL 0"),
+        ('backend: "native"', 2, "m_0 CPU 0"),
+        ('backend: "native" instance_group { }', 2, "m_0_0 GPU 0, m_0_1 GPU 1"),
     ],
 )
-def test_instances_are_placed_on_gpus(text, expected):
-    assert placed(text) == expected
-
-
-def test_without_a_gpu_automatic_instances_are_on_the_cpu():
-    assert placed("instance_group { }", count=0) == [("m_0_0", "CPU", 0)]
+def test_instances_are_placed_on_gpus(text, count, expected):
+    assert ", ".join(f"{name} {kind} {device}" for name, kind, device in placed(text, count)) == expected
 
 
 @pytest.mark.parametrize("device", [2, -1])

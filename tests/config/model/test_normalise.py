@@ -15,12 +15,9 @@ def normalised(text):
     return message
 
 
-def test_the_latest_version_alone_is_served_by_default():
+def test_the_latest_version_alone_is_served_unless_there_is_a_policy():
     assert normalised("").version_policy.latest.num_versions == 1
-
-
-def test_a_version_policy_without_a_choice_stays_as_it_is():
-    assert normalised("version_policy { }").version_policy == pb.ModelVersionPolicy()
+    assert normalised("version_policy { }").version_policy == pb.ModelVersionPolicy(), "one without a choice"
 
 
 @pytest.mark.parametrize("batcher", ["dynamic_batching { %s }", "sequence_batching { oldest { %s } }"])

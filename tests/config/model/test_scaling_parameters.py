@@ -18,37 +18,34 @@ def config(group="instance_group { count: 2 }", **parameters):
 
 
 @pytest.mark.parametrize(
-    ("parameters", "least", "most"),
+    ("parameters", "policy"),
     [
-        ({"min_instances": "1", "max_instances": "4"}, 1, 4),
-        ({"max_instances": "4"}, 2, 4),
-        ({"max_instances": "1"}, 1, 1),
-        ({"min_instances": "3", "max_instances": "3"}, 3, 3),
+        ({}, None),
+        ({"min_instances": "1", "max_instances": "4"}, ScalingPolicy(least=1, most=4, wait=0.1, idle=60)),
+        ({"max_instances": "4"}, ScalingPolicy(least=2, most=4, wait=0.1, idle=60)),
+        ({"max_instances": "1"}, ScalingPolicy(least=1, most=1, wait=0.1, idle=60)),
+        ({"min_instances": "3", "max_instances": "3"}, ScalingPolicy(least=3, most=3, wait=0.1, idle=60)),
+        (
+            {"max_instances": "4", "scale_wait_ms": "20", "scale_idle_seconds": "1.5"},
+            ScalingPolicy(least=2, most=4, wait=0.02, idle=1.5),
+        ),
     ],
 )
-def test_the_count_of_the_group_is_the_least_number_unless_another_is_given(parameters, least, most):
-    assert config(**parameters).settings.scaling == ScalingPolicy(least=least, most=most, wait=0.1, idle=60)
+def test_the_count_of_the_group_is_the_least_number_unless_another_is_given(parameters, policy):
+    assert config(**parameters).settings.scaling == policy
 
 
-@pytest.mark.parametrize("text", ["4_0", "+4", "٤", "0", "4097", "nan"])
-def test_a_number_of_instances_is_in_ascii_digits(text):
-    with pytest.raises(ConfigError, match=r"give a number of instances from 1 to 4096$"):
-        config(max_instances=text)
-
-
-@pytest.mark.parametrize("text", ["1_0", "+1", "nan", "inf", "1e999", "0", "-1"])
-def test_a_number_of_seconds_is_in_ascii_digits(text):
-    with pytest.raises(ConfigError, match=r"give a number of seconds above 0$"):
-        config(max_instances="4", scale_idle_seconds=text)
-
-
-def test_a_model_without_a_range_is_not_scaled():
-    assert config().settings.scaling is None
-
-
-def test_target_and_idle_time_can_be_set():
-    found = config(max_instances="4", scale_wait_ms="20", scale_idle_seconds="1.5").settings.scaling
-    assert found == ScalingPolicy(least=2, most=4, wait=0.02, idle=1.5)
+@pytest.mark.parametrize(
+    ("texts", "name", "range_of"),
+    [
+        (("4_0", "+4", "٤", "0", "4097", "nan"), "max_instances", "instances from 1 to 4096"),
+        (("1_0", "+1", "nan", "inf", "1e999", "0", "-1"), "scale_idle_seconds", "seconds above 0"),
+    ],
+)
+def test_a_number_is_in_ascii_digits(texts, name, range_of):
+    for text in texts:
+        with pytest.raises(ConfigError, match=rf"give a number of {range_of}$"):
+            config(**{"max_instances": "4", name: text})
 
 
 def test_a_copy_gets_the_number_of_instances():

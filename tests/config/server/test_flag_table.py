@@ -110,14 +110,10 @@ def test_every_flag_of_the_reference_is_known_and_only_our_own_are_more():
     assert sorted(name for name, flag in known.items() if not flag.own) == sorted(REFERENCE_FLAGS)
 
 
-def test_a_flag_without_effect_says_why_and_a_refused_one_what_is_missing():
+def test_a_flag_without_effect_says_why_and_a_refused_one_what_is_missing_and_has_a_harmless_default():
     for flag in SERVER_FLAGS:
         if isinstance(flag.support, NoEffect | Unsupported):
             assert len(flag.support.reason.split()) > 3, flag.name
-
-
-def test_the_default_of_every_refused_flag_is_harmless():
-    for flag in SERVER_FLAGS:
         if isinstance(flag.support, Unsupported) and flag.default:
             assert flag.support.is_harmless(flag.default), flag.name
 

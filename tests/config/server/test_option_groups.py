@@ -40,11 +40,8 @@ def test_flags_keep_the_order_of_the_class_body_under_one_heading():
     assert FLAGS[0].low == 0
 
 
-def test_fields_have_the_defaults_of_their_flags():
+def test_fields_are_read_from_the_values_given_or_have_the_defaults_of_their_flags():
     assert read() == Group(port=80, names=(), span=(1, None))
-
-
-def test_fields_are_read_from_the_values_given():
     assert read(port="8080", name="a", last="9") == Group(port=8080, names=("a",), span=(1, 9))
 
 

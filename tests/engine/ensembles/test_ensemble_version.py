@@ -40,6 +40,7 @@ from naiad.protocol.metadata import Duration, ModelCondition
 
 FP32 = Datatype.FP32
 MS = 1_000_000
+IO = 'input { name: "IN" data_type: TYPE_FP32 dims: 2 } output { name: "OUT" data_type: TYPE_FP32 dims: 2 } '
 
 
 def config(text: str) -> ModelConfig:
@@ -170,10 +171,7 @@ class Ensemble:
         self.members = Members(*members)
         self.waits: list[Any] = []
         steps = steps or (step("a", {"IN": "IN"}, {"OUT": "MIDDLE"}), step("b", {"IN": "MIDDLE"}, {"OUT": "OUT"}))
-        text = text or (
-            'input { name: "IN" data_type: TYPE_FP32 dims: 2 } output { name: "OUT" data_type: TYPE_FP32 dims: 2 }'
-        )
-        message = f'name: "e" platform: "ensemble" {text} ensemble_scheduling {{ {more} }}'
+        message = f'name: "e" platform: "ensemble" {text or IO} ensemble_scheduling {{ {more} }}'
         graph = EnsembleGraph(name="e", steps=tuple(steps), inputs=("IN",), outputs=outputs)
         self.version = EnsembleVersion(config(message), 4, graph, self.members, self._on_waiting)
 
@@ -204,25 +202,18 @@ def ensemble(a, b):
     return Ensemble(a, b)
 
 
-def test_a_request_goes_through_the_steps_with_its_own_fields(ensemble, a, b):
-    _, replies = ensemble.ask(
-        request_id="7",
-        parameters={"p": 1},
-        correlation_id=5,
-        flags=SEQUENCE_START,
-        priority=3,
-        timeout_us=900,
-        propagated={"traceparent": "x"},
-        needs_idle=True,
-    )
+def test_a_request_goes_through_the_steps_with_its_own_fields(ensemble, a, b, caplog):
+    caplog.set_level(logging.DEBUG)
+    fields = {"request_id": "7", "parameters": {"p": 1}, "correlation_id": 5, "flags": SEQUENCE_START, "priority": 3}
+    fields |= {"timeout_us": 900, "propagated": {"traceparent": "x"}}
+    _, replies = ensemble.ask(**fields, needs_idle=True)
     asked, sink, needs_idle = a.submitted[0]
     assert needs_idle
     assert asked.trace is sink
     for member, data in ((a, bytes(8)), (b, b"12345678")):
         asked = member.last
-        assert (asked.model_name, asked.model_version, asked.request_id) == (member.name, -1, "7")
-        assert (asked.parameters, asked.correlation_id, asked.flags) == ({"p": 1}, 5, SEQUENCE_START)
-        assert (asked.priority, asked.timeout_us, asked.propagated) == (3, 900, {"traceparent": "x"})
+        assert (asked.model_name, asked.model_version) == (member.name, -1)
+        assert {name: getattr(asked, name) for name in fields} == fields
         assert asked.requested_outputs == ("OUT",)
         assert [(each.name, each.datatype, each.shape, each.data) for each in asked.inputs] == [
             ("IN", FP32, (2,), data)
@@ -235,6 +226,7 @@ def test_a_request_goes_through_the_steps_with_its_own_fields(ensemble, a, b):
     assert [(each.name, each.shape, each.data) for each in response.outputs] == [("OUT", (2,), b"12345678")]
     assert response.parameters == {"sequence_id": 5, "sequence_start": True, "sequence_end": False}
     assert not ensemble.version.is_finishing_requests()
+    assert caplog.records == []
 
 
 def test_requests_of_one_layout_have_one_key_until_a_member_is_loaded_again(ensemble, a):
@@ -282,10 +274,8 @@ def test_members_with_and_without_batches_work_together():
 
 
 def test_batches_keep_their_size_through_all_steps():
-    text = """max_batch_size: 8
-    input { name: "IN" data_type: TYPE_FP32 dims: 2 } output { name: "OUT" data_type: TYPE_FP32 dims: 2 }"""
     members = [Member(name, member_config(name, batch=8)) for name in "ab"]
-    ensemble = Ensemble(*members, text=text)
+    ensemble = Ensemble(*members, text=IO + "max_batch_size: 8")
     _, replies = ensemble.ask((3, 2))
     for member in members:
         assert member.last.inputs[0].shape == (3, 2)
@@ -411,8 +401,7 @@ def test_the_times_of_the_steps_add_up(ensemble, a, b, monkeypatch):
 
 
 def test_a_response_that_was_kept_is_sent_again_without_the_members(a, b):
-    text = 'input { name: "IN" data_type: TYPE_FP32 dims: 2 } output { name: "OUT" data_type: TYPE_FP32 dims: 2 }'
-    ensemble = Ensemble(a, b, text=text + "response_cache { enable: true }")
+    ensemble = Ensemble(a, b, text=IO + "response_cache { enable: true }")
     ensemble.version.keep_responses(ResponseCache(1 << 20))
     ensemble.ask()
     a.respond()
@@ -472,7 +461,8 @@ def test_each_response_of_a_decoupled_step_leaves_and_is_confirmed(stream, a):
     assert stream.version.statistics().success.count == 1
 
 
-def test_dropped_responses_are_consumed_and_only_the_end_arrives(stream, a):
+@pytest.mark.parametrize("ends_alone", [True, False])
+def test_dropped_responses_are_consumed_and_only_the_end_arrives(stream, a, ends_alone):
     opened, replies = stream.ask()
     a.respond(final=False)
     opened.drop_responses()
@@ -480,16 +470,13 @@ def test_dropped_responses_are_consumed_and_only_the_end_arrives(stream, a):
     a.respond(final=False)
     assert a.calls == [("confirm_sent", 1, 1)] * 2
     assert len(replies.responses) == 1
-    a.end()
-    assert replies.responses[1:] == [(None, True)]
-
-
-def test_a_final_response_arrives_though_others_are_dropped(stream, a):
-    opened, replies = stream.ask()
-    opened.drop_responses()
-    a.respond(final=False)
-    a.respond(b"last....", final=True)
-    assert [final for _, final in replies.responses] == [True]
+    if ends_alone:
+        a.end()
+        assert replies.responses[1:] == [(None, True)]
+    else:
+        a.respond(b"last....", final=True)
+        ((response, final),) = replies.responses[1:]
+        assert (response.outputs[0].data, final) == (b"last....", True)
 
 
 def test_the_first_response_is_timed_once(stream, a, monkeypatch):
@@ -520,8 +507,7 @@ def test_other_steps_of_a_request_that_has_failed_run_to_their_end(a, b):
         b,
         steps=[step("a", {"IN": "IN"}, {"OUT": "X"}), step("b", {"IN": "IN"}, {"OUT": "OUT"})],
         outputs=("OUT", "X"),
-        text="""input { name: "IN" data_type: TYPE_FP32 dims: 2 } output { name: "OUT" data_type: TYPE_FP32 dims: 2 }
-        output { name: "X" data_type: TYPE_FP32 dims: 2 }""",
+        text=IO + 'output { name: "X" data_type: TYPE_FP32 dims: 2 }',
     )
     _, replies = ensemble.ask()
     a.fail(ModelError("no luck"))
@@ -589,12 +575,9 @@ def test_the_sequence_of_a_response_is_that_of_the_next_step_and_of_the_client(e
     assert (b.last.correlation_id, b.last.flags) == (9, SEQUENCE_END)
     b.respond(parameters={"other": 1})
     assert sequences(replies.responses[0][0]) == (9, False, True)
-
-
-def test_a_response_without_an_id_has_that_of_the_request(ensemble, a, b):
     ensemble.ask(correlation_id=5)
     a.respond(parameters={"sequence_start": True})
-    assert (b.last.correlation_id, b.last.flags) == (5, SEQUENCE_START)
+    assert (b.last.correlation_id, b.last.flags) == (5, SEQUENCE_START), "without an id, that of the request"
 
 
 @pytest.mark.parametrize(("client", "model", "shown"), [(0, "x", 0), ("c", 7, ""), ("c", "x", "x"), (3, 7, 7)])
@@ -657,21 +640,22 @@ def test_inputs_of_different_sequences_are_logged_and_the_first_one_counts(a, b,
 # -- GPU memory
 
 
-def test_tensors_stay_in_gpu_memory_between_steps_that_both_use_it(ensemble, a, b):
-    a.device, b.device = DEVICE_OUTPUTS, DEVICE_INPUTS
+@pytest.mark.parametrize(
+    ("first", "second", "stays"),
+    [
+        (DEVICE_OUTPUTS, DEVICE_INPUTS, True),
+        (DEVICE_INPUTS, DEVICE_INPUTS, False),
+        (DEVICE_OUTPUTS, DEVICE_OUTPUTS, False),
+    ],
+)
+def test_tensors_stay_in_gpu_memory_between_steps_that_both_use_it(ensemble, a, b, first, second, stays):
+    a.device, b.device = first, second
     _, replies = ensemble.ask()
-    assert a.last.device.kept == {"OUT"}
+    assert a.last.device.kept == {"OUT"} if stays else a.last.device is None
     a.respond()
-    assert b.last.device is None  # these are bytes, and the client gets bytes
+    assert b.last.device is None, "these are bytes, and the client gets bytes"
     b.respond()
     assert not replies.responses[0][0].is_on_device
-
-
-@pytest.mark.parametrize(("first", "second"), [(DEVICE_INPUTS, DEVICE_INPUTS), (DEVICE_OUTPUTS, DEVICE_OUTPUTS)])
-def test_tensors_do_not_stay_in_gpu_memory_where_one_step_does_not_use_it(ensemble, a, b, first, second):
-    a.device, b.device = first, second
-    ensemble.ask()
-    assert a.last.device is None
 
 
 def test_outputs_stay_in_gpu_memory_if_the_client_takes_them_there(ensemble, a, b):
@@ -694,13 +678,7 @@ def test_an_ensemble_uses_gpu_memory_as_its_steps_do(ensemble, a, b):
     assert ensemble.version.device == DEVICE_OUTPUTS | DEVICE_INPUTS
     del ensemble.members.members["a"]
     assert ensemble.version.device == DEVICE_OUTPUTS
-    cached = Ensemble(
-        a,
-        b,
-        text="""response_cache { enable: true } input { name: "IN" data_type: TYPE_FP32 dims: 2 }
-        output { name: "OUT" data_type: TYPE_FP32 dims: 2 }""",
-    )
-    assert cached.version.device == 0
+    assert Ensemble(a, b, text=IO + "response_cache { enable: true }").version.device == 0
 
 
 # -- turns
@@ -805,11 +783,6 @@ def test_a_request_waits_if_one_of_its_steps_does(a, b):
     assert opened.waits() == [["guest of a"], ["guest of b"]]
 
 
-def test_the_configuration_is_shown_as_json(ensemble):
-    assert ensemble.version.config.json["name"] == "e"
-    assert ensemble.version.metadata.name == "e"
-
-
 # -- life
 
 
@@ -827,6 +800,7 @@ def test_an_ensemble_is_as_ready_as_its_members(ensemble, b, conditions, conditi
     assert found.condition is condition
     assert (ensemble.version.is_ready(), ensemble.version.are_all_ready()) == (conditions[0], conditions[1])
     assert (found.name, found.version) == ("e", "4")
+    assert ensemble.version.config.json["name"] == ensemble.version.metadata.name == "e"
 
 
 def test_an_ensemble_without_a_member_is_lost(ensemble, a, b):
@@ -842,17 +816,13 @@ def test_an_ensemble_without_a_member_is_lost(ensemble, a, b):
     assert not ensemble.version.are_all_ready()
     assert ensemble.version.instances == ["b_0"]
     assert ensemble.version.open_sequences == 2
+    twice = (step("a", {"IN": "IN"}, {"OUT": "MIDDLE"}), step("a", {"IN": "MIDDLE"}, {"OUT": "OUT"}))
+    once = Ensemble(a, steps=twice).version
+    assert (once.instances, once.open_sequences) == (["a_0"], 2), "a member of several steps counts once"
 
 
-def test_a_member_of_several_steps_counts_once(a):
-    ensemble = Ensemble(
-        a, steps=[step("a", {"IN": "IN"}, {"OUT": "MIDDLE"}), step("a", {"IN": "MIDDLE"}, {"OUT": "OUT"})]
-    )
-    assert ensemble.version.instances == ["a_0"]
-    assert ensemble.version.open_sequences == 2
-
-
-def test_requests_in_flight_finish_before_an_ensemble_stops(ensemble, a, b):
+@pytest.mark.parametrize("answers", [True, False], ids=["they finish", "the time ends"])
+def test_requests_in_flight_finish_before_an_ensemble_stops_or_fail(ensemble, a, b, answers):
     clock = Clock()
 
     async def stop() -> None:
@@ -862,29 +832,20 @@ def test_requests_in_flight_finish_before_an_ensemble_stops(ensemble, a, b):
         await asyncio.sleep(1)
         assert not stopping.done()
         assert ensemble.version.is_ready()
-        a.respond()
-        b.respond()
+        for member in (a, b) if answers else ():
+            member.respond()
         await stopping
-        assert clock.monotonic() - started < 2
-        assert replies.responses[0][0].error is None
+        if answers:
+            assert clock.monotonic() - started < 2
+            assert replies.responses[0][0].error is None
+        else:
+            assert 10 <= clock.monotonic() - started < 10.1
+            assert replies.error.message == "model 'e' is being unloaded"
+            assert a.calls == [("cancel", 1), ("drop_responses", 1)]
         assert ensemble.version.reason == "it is being unloaded"
         assert not ensemble.version.is_ready()
         with pytest.raises(NaiadError, match="it is being unloaded"):
             ensemble.ask()
-
-    clock.run(stop())
-
-
-def test_requests_that_do_not_finish_in_time_fail(ensemble, a):
-    clock = Clock()
-
-    async def stop() -> None:
-        _, replies = ensemble.ask()
-        started = clock.monotonic()
-        await ensemble.version.stop(10)
-        assert 10 <= clock.monotonic() - started < 10.1
-        assert replies.error.message == "model 'e' is being unloaded"
-        assert a.calls == [("cancel", 1), ("drop_responses", 1)]
 
     clock.run(stop())
 
@@ -897,11 +858,3 @@ def test_outputs_have_the_shape_that_the_configuration_declares(a, b):
     a.respond()
     b.respond()
     assert replies.responses[0][0].outputs[0].shape == (1, 2)
-
-
-def test_the_log_has_no_errors_of_plain_requests(ensemble, a, b, caplog):
-    with caplog.at_level(logging.DEBUG):
-        ensemble.ask()
-        a.respond()
-        b.respond()
-    assert caplog.records == []

@@ -110,29 +110,23 @@ TestScheduling = Scheduling.TestCase
 TestScheduling.settings = settings(max_examples=100, stateful_step_count=40)
 
 
-def test_requests_start_in_the_order_they_came():
+def instances(*names: str, depth: int = 1) -> FifoScheduler[str, int]:
+    """A scheduler with instances, each of which may hold *depth* requests."""
     scheduler: FifoScheduler[str, int] = FifoScheduler()
-    for item in range(5):
-        assert scheduler.enqueue(item) == []
-    assert scheduler.add_instance("a") == [("a", (0,))]
-    assert scheduler.add_instance("b") == [("b", (1,))]
-    assert scheduler.on_finished("b") == [("b", (2,))]
-    assert list(scheduler.waiting) == [3, 4]
+    for name in names:
+        scheduler.add_instance(name)
+        scheduler.set_depth(name, depth)
+    return scheduler
 
 
 def test_the_least_loaded_instance_is_first():
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    for name in ("a", "b"):
-        scheduler.add_instance(name)
-        scheduler.set_depth(name, 3)
-    assert [scheduler.enqueue(item)[0].instance for item in range(7) if item < 6] == ["a", "b"] * 3
+    scheduler = instances("a", "b", depth=3)
+    assert [scheduler.enqueue(item)[0].instance for item in range(6)] == ["a", "b"] * 3
     assert scheduler.enqueue(6) == []
 
 
 def test_a_request_that_has_just_arrived_gets_an_instance_at_once_unless_one_waits():
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    for name in ("a", "b"):
-        scheduler.add_instance(name)
+    scheduler = instances("a", "b")
     assert scheduler.instance_count == 2
     scheduler.set_depth("a", 2)
     for expected in (("a", 0), ("b", 0), ("a", 1)):
@@ -145,27 +139,13 @@ def test_a_request_that_has_just_arrived_gets_an_instance_at_once_unless_one_wai
 
 
 def test_an_undone_dispatch_waits_for_the_one_before_and_its_instance_holds_one_from_then_on():
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.add_instance("a")
-    scheduler.set_depth("a", 2)
+    scheduler = instances("a", depth=2)
     for item in range(3):
         scheduler.enqueue(item)
     scheduler.undo_dispatch("a", (1,))
     assert scheduler.wake() == []
     assert scheduler.on_finished("a") == [("a", (1,))]
     assert scheduler.on_finished("a") == [("a", (2,))]
-
-
-def test_requests_that_an_exited_instance_had_not_begun_precede_those_in_the_queue():
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.add_instance("a")
-    scheduler.set_depth("a", 3)
-    for item in range(5):
-        scheduler.enqueue(item)
-    scheduler.remove_instance("a")
-    assert scheduler.requeue((1, 2)) == []
-    assert scheduler.add_instance("b") == [("b", (1,))]
-    assert list(scheduler.waiting) == [2, 3, 4]
 
 
 def test_reports_about_an_instance_that_is_gone_change_nothing():
@@ -179,43 +159,20 @@ def test_reports_about_an_instance_that_is_gone_change_nothing():
 
 def test_a_request_that_comes_alone_waits_for_an_instance_that_holds_nothing():
     """A model that waits for the answer must not lie before it in the same instance."""
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    for name in ("a", "b"):
-        scheduler.add_instance(name)
-        scheduler.set_depth(name, 4)
+    scheduler = instances("a", "b", depth=4)
     assert scheduler.enqueue(0) == [("a", (0,))]
     assert scheduler.enqueue(1, needs_idle=True) == [("b", (1,))]
     assert scheduler.enqueue(2, needs_idle=True) == []
     assert scheduler.enqueue(3) == []
     assert scheduler.on_finished("b") == [("b", (2,)), ("a", (3,))]
-
-
-def test_a_request_that_came_alone_stays_so_when_it_is_put_back():
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    for name in ("a", "b"):
-        scheduler.add_instance(name)
-        scheduler.set_depth(name, 4)
-    scheduler.enqueue(0)
-    assert scheduler.enqueue(1, needs_idle=True) == [("b", (1,))]
+    scheduler.on_finished("a")
     scheduler.remove_instance("b")
-    assert scheduler.requeue((1,)) == []
-    assert scheduler.on_finished("a") == [("a", (1,))]
+    assert scheduler.requeue((2,)) == [], "it stays so when it is put back"
+    assert scheduler.on_finished("a") == [("a", (2,))]
 
 
-def test_a_request_that_came_alone_may_be_withdrawn():
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.add_instance("a")
-    scheduler.set_depth("a", 4)
-    scheduler.enqueue(0)
-    scheduler.enqueue(1, needs_idle=True)
-    assert scheduler.withdraw(1)
-    assert scheduler.enqueue(1) == [("a", (1,))]
-
-
-def test_a_withdrawn_request_that_needed_an_idle_instance_does_not_block_others():
-    scheduler: FifoScheduler[str, int] = FifoScheduler()
-    scheduler.add_instance("a")
-    scheduler.set_depth("a", 4)
+def test_a_withdrawn_request_that_needed_an_idle_instance_does_not_block_others_and_is_forgotten():
+    scheduler = instances("a", depth=4)
     scheduler.enqueue(0)
     assert scheduler.enqueue(1, needs_idle=True) == []
     assert scheduler.enqueue(2) == []
@@ -223,3 +180,4 @@ def test_a_withdrawn_request_that_needed_an_idle_instance_does_not_block_others(
     assert scheduler.withdraw(1)
     assert scheduler.wake() == [("a", (2,))]
     assert scheduler.next_wakeup() is None
+    assert scheduler.enqueue(1) == [("a", (1,))]

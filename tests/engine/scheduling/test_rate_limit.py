@@ -90,12 +90,13 @@ def test_turns_go_by_priority(first, second, share):
     assert abs(turns - share) <= 2
 
 
-def test_a_lost_instance_gives_back_what_it_used():
+def test_a_lost_instance_gives_back_what_it_used_and_reports_about_it_change_nothing():
     made = limiter(a={"resources": R1}, b={"resources": R1})
     made.stage("a", 1)
     made.stage("b", 2)
     assert made.unregister("a") == [("b", 2)]
-    assert made.unregister("a") == []
+    assert made.unregister("a") == made.on_finished("a") == []
+    assert made.withdraw("a", 1) is None
 
 
 def test_turns_of_the_others_stay_in_order_when_an_instance_is_lost():
@@ -113,23 +114,14 @@ def test_turns_of_the_others_stay_in_order_when_an_instance_is_lost():
         assert made.on_finished(before) == [(name, None)]
 
 
-def test_a_withdrawn_request_is_not_granted():
-    made = limiter(a={"resources": R1}, b={"resources": R1}, c={"resources": R1})
-    made.stage("a", 1)
-    made.stage("b", 2)
-    made.stage("c", 3)
-    assert made.withdraw("b", 2) == []
-    assert made.withdraw("b", 2) is None
-    assert made.withdraw("a", 1) is None
-    assert made.on_finished("a") == [("c", 3)]
-
-
-def test_a_withdrawn_request_does_not_block_others():
+def test_a_withdrawn_request_is_not_granted_and_does_not_block_others():
     made = limiter(a={"resources": R1}, b={"resources": [ResourceNeed("R", 2)]}, c={"resources": R1})
     made.stage("a", 1)
     made.stage("b", 2)
     assert made.stage("c", 3) == []
     assert made.withdraw("b", 2) == [("c", 3)]
+    assert made.withdraw("b", 2) is made.withdraw("a", 1) is None
+    assert made.on_finished("a") == []
 
 
 def test_it_is_known_which_instances_staged_work_waits_for():
@@ -180,13 +172,6 @@ def test_a_resource_is_either_global_or_of_a_device():
     )
     assert made.stage("a", 1) == [("a", 1)]
     made.register("c", R1)  # nothing is left of the one that was refused
-
-
-def test_reports_about_an_instance_that_is_gone_change_nothing():
-    made = limiter(a={"resources": R1})
-    made.unregister("a")
-    assert made.unregister("a") == made.on_finished("a") == []
-    assert made.withdraw("a", 1) is None
 
 
 class Limiting(RuleBasedStateMachine):

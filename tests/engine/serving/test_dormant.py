@@ -92,16 +92,13 @@ async def test_each_request_wakes_the_model_and_says_whether_another_model_waits
     assert served.is_finishing_requests() is True
 
 
-async def test_a_request_that_does_not_fit_the_model_wakes_nothing(clock):
+async def test_a_request_that_does_not_fit_the_model_wakes_nothing_unless_a_load_may_change_the_configuration(clock):
     wakes, answers = Wakes(), Answers()
     served = version(wakes=wakes)
     with pytest.raises(InvalidRequestError, match="unexpected shape"):
         submit(served, InferRequest("m", -1, [InputTensor("IN", Datatype.FP32, (3,), bytes(12))]), answers)
     assert (wakes.calls, answers.responses, served.pending_count) == ([], [], 0)
     assert served.statistics().refusals["invalid"] == 1
-
-
-async def test_a_request_is_not_checked_while_a_load_may_change_the_configuration(clock):
     served = version(is_known=False)
     submit(served, InferRequest("m", -1, []), Answers())
     assert served.pending_count == 1
@@ -117,17 +114,14 @@ async def test_what_is_known_of_a_model_without_loading_it(clock):
     assert (served.direct, served.instances, served.open_sequences) == (None, (), 0)
     assert served.statistics().condition is ModelCondition.READY
     assert not served.is_finishing_requests()
+    native = PLAIN.replace('"python"', '"b"')
     given = replace(served.metadata, platform="given")
     totals = Statistics()
-    other = version(metadata=given, totals=totals)
+    other = version(native, metadata=given, totals=totals)
+    assert other.device == device_use(config(native), is_native=True)
     assert other.metadata is given
     assert other.totals is totals
     assert other.number > served.number
-
-
-async def test_a_model_with_a_native_backend_may_take_tensors_in_gpu_memory(clock):
-    text = PLAIN.replace('"python"', '"b"')
-    assert version(text).device == device_use(config(text), is_native=True)
 
 
 async def test_a_request_whose_load_has_not_begun_is_told_why(clock):

@@ -362,83 +362,44 @@ async def test_a_request_that_has_ended_ignores_everything_and_keeps_neither_its
 # -- credit ---------------------------------------------------------------------------------------------------------
 
 
-class Stream:
-    """A request whose guest streams."""
-
-    def __init__(self) -> None:
-        self.pending = pending()
-        self.guest = FakeGuest()
-        self.pending.worker = self.guest
-
-    def send(self, count: int, size: int = 8) -> None:
-        """The guest sends responses."""
-        for _ in range(count):
-            response = InferResponse("m", 1, outputs=output(bytes(size)))
-            self.pending.on_response_queued(response)
+MB = 1 << 20
 
 
-@pytest.fixture
-def stream():
-    return Stream()
+def stream(responses: list[tuple[int, ...]]) -> tuple[OpenRequest, FakeGuest]:
+    """A request whose guest has sent responses, whose outputs have these sizes."""
+    opened, guest = pending(), FakeGuest()
+    opened.worker = guest
+    for sizes in responses:
+        opened.on_response_queued(
+            InferResponse("m", 1, outputs=[each for size in sizes for each in output(bytes(size))])
+        )
+    return opened, guest
 
 
-def test_a_guest_gets_credit_for_many_responses_at_once(stream):
-    stream.send(600)
-    for _ in range(255):
-        stream.pending.on_responses_sent(1)
-    assert stream.guest.credits == []
-    stream.pending.on_responses_sent(1)
-    assert stream.guest.credits == [(7, 256)]
-    stream.pending.on_responses_sent(255)
-    assert len(stream.guest.credits) == 1
-    stream.pending.on_responses_sent(45)
-    assert stream.guest.credits == [(7, 256), (7, 300)]
+@pytest.mark.parametrize(
+    ("responses", "confirmed"),
+    [
+        ([(8,)] * 600, [(255, []), (1, [256]), (255, [256]), (45, [256, 300])]),
+        ([(MB - 1,)] * 3 + [(2,)], [(2, []), (1, [3]), (1, [3])]),
+        ([(MB,)] * 2, [(1, []), (1, [2])]),
+        ([(MB, MB)], [(1, [1])]),
+        ([(8,)] * 256, [(1000, [256]), (1000, [256])]),
+        ([], [(300, [])]),
+    ],
+    ids=["many responses", "many bytes", "bytes at the limit", "all outputs", "no more than there were", "none"],
+)
+def test_a_guest_gets_credit_once_many_responses_or_many_bytes_were_sent(responses, confirmed):
+    opened, guest = stream(responses)
+    for count, expected in confirmed:
+        opened.on_responses_sent(count)
+        assert guest.credits == [(7, each) for each in expected]
 
 
-def test_a_guest_gets_credit_for_many_bytes(stream):
-    stream.send(3, size=(1 << 20) - 1)
-    stream.send(1, size=2)
-    stream.pending.on_responses_sent(2)
-    assert stream.guest.credits == []
-    stream.pending.on_responses_sent(1)
-    assert stream.guest.credits == [(7, 3)]
-    stream.pending.on_responses_sent(1)
-    assert len(stream.guest.credits) == 1
-
-
-def test_bytes_at_the_limit_are_worth_a_message(stream):
-    stream.send(2, size=1 << 20)
-    stream.pending.on_responses_sent(1)
-    assert stream.guest.credits == []
-    stream.pending.on_responses_sent(1)
-    assert stream.guest.credits == [(7, 2)]
-
-
-def test_all_outputs_of_a_response_count(stream):
-    response = InferResponse("m", 1, outputs=[*output(bytes(1 << 20)), *output(bytes(1 << 20))])
-    stream.pending.on_response_queued(response)
-    stream.pending.on_responses_sent(1)
-    assert stream.guest.credits == [(7, 1)]
-
-
-def test_no_more_responses_are_counted_as_sent_than_there_were(stream):
-    stream.send(256)
-    stream.pending.on_responses_sent(1000)
-    assert stream.guest.credits == [(7, 256)]
-    stream.pending.on_responses_sent(1000)
-    assert len(stream.guest.credits) == 1
-
-
-def test_dropped_responses_count_as_sent(stream):
-    stream.pending.on_dropped()
-    stream.send(300)
-    stream.pending.on_dropped()
-    assert stream.guest.credits == [(7, 300)]
-
-
-def test_there_is_no_credit_without_responses_or_without_a_guest(stream):
-    stream.pending.on_responses_sent(300)
-    stream.send(300)
-    stream.pending.worker = None
-    stream.pending.on_responses_sent(300)
-    assert stream.guest.credits == []
+def test_dropped_responses_count_as_sent_and_without_a_guest_there_is_no_credit():
+    opened, guest = stream([(8,)] * 300)
+    opened.on_dropped()
+    assert guest.credits == [(7, 300)]
+    opened, guest = stream([(8,)] * 300)
+    opened.worker = None
+    opened.on_responses_sent(300)
+    assert guest.credits == []

@@ -211,16 +211,12 @@ def test_the_time_that_a_request_waits_in_its_guest_behind_another_counts_as_tim
 
 def test_a_guest_with_lanes_holds_at_least_one_batch_for_each(scheduler):
     tracked = Tracked()
+    assert scheduler.depths == [], "without lanes it begins with the depth that the scheduler gives it"
     tracked.in_flight.lanes = 4
     tracked.in_flight.add_guest(tracked.guest)
     assert scheduler.depths == [4]
     execute(tracked, 900_000)
     assert scheduler.depths[-1] == 4
-
-
-def test_a_guest_without_lanes_begins_with_the_depth_that_the_scheduler_gives_it(scheduler):
-    Tracked()
-    assert scheduler.depths == []
 
 
 # -- from the client ------------------------------------------------------------------------------------------------
@@ -407,9 +403,10 @@ def test_a_guest_gets_credit_once_many_of_its_responses_were_sent(clock):
     assert not tracked.in_flight.is_held_back(tracked.guest), "the client has them all"
 
 
-def test_a_request_whose_responses_are_dropped_gets_their_end_alone(clock):
+def test_a_request_whose_responses_are_dropped_gets_their_end_or_an_error_alone(clock):
     tracked = Tracked(more=DECOUPLED)
     key, answers = tracked.ask()
+    other, of_other = tracked.ask()
     for _ in range(300):
         tracked.guest.respond(key, part(), final=False)
     tracked.opened[key].drop_responses()
@@ -421,14 +418,9 @@ def test_a_request_whose_responses_are_dropped_gets_their_end_alone(clock):
     assert tracked.guest.credits == [(key, 300), (key, 256)]
     tracked.guest.respond(key, part())
     assert answers.responses[300:] == [(None, True)]
-
-
-def test_an_error_is_passed_on_also_where_responses_are_dropped(clock):
-    tracked = Tracked(more=DECOUPLED)
-    key, answers = tracked.ask()
-    tracked.opened[key].drop_responses()
-    tracked.guest.respond(key, InferResponse("m", 1, error=NaiadError("it failed")))
-    assert answers.error.message == "it failed"
+    tracked.opened[other].drop_responses()
+    tracked.guest.respond(other, InferResponse("m", 1, error=NaiadError("it failed")))
+    assert of_other.error.message == "it failed"
 
 
 def test_the_end_of_a_decoupled_request_without_a_response_is_passed_on_alone(clock):
@@ -551,24 +543,24 @@ def test_samples_of_the_warm_up_are_not_counted_and_free_no_guest(clock, schedul
     assert scheduler.depths == []
 
 
-@pytest.mark.parametrize(("took", "is_urgent"), [(2_499_999, False), (2_500_000, True)])
-def test_a_guest_that_executed_long_gets_its_next_batch_first_if_any_request_waits(clock, took, is_urgent):
-    tracked = Tracked(guests=0)
+@pytest.mark.parametrize(
+    ("more", "took", "is_urgent"),
+    [("", 2_499_999, False), ("", 2_500_000, True), ("sequence_batching { direct {} }", SECOND, False)],
+)
+async def test_a_guest_that_executed_long_gets_its_next_batch_first_if_any_request_waits(clock, more, took, is_urgent):
+    """The next request of a sequence may depend on responses, so it is not urgent."""
+    tracked = Tracked(BATCHED, more, guests=0)
     assert not tracked.in_flight.is_refill_urgent(took)
-    tracked.ask()
-    assert tracked.in_flight.is_refill_urgent(took) is is_urgent
-
-
-async def test_the_next_request_of_a_sequence_may_depend_on_responses_so_it_is_not_urgent(clock):
-    tracked = Tracked(BATCHED, "sequence_batching { direct {} }", guests=0)
     tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-    assert not tracked.in_flight.is_refill_urgent(SECOND)
+    assert tracked.in_flight.is_refill_urgent(took) is is_urgent
 
 
 # -- sequences ------------------------------------------------------------------------------------------------------
 
 
 async def test_sequences_in_progress_are_known_by_their_ids_and_can_be_finished(clock):
+    without = Tracked().in_flight
+    assert (without.open_sequences, without.finish_sequences(), without.has_sequence(1)) == (0, 0, False)
     tracked = Tracked(BATCHED, "sequence_batching { direct {} }")
     tracked.ask(correlation_id=1, flags=SEQUENCE_START)
     assert tracked.in_flight.open_sequences == 1
@@ -582,12 +574,6 @@ async def test_sequences_in_progress_are_known_by_their_ids_and_can_be_finished(
     tracked.guest.answer()
     assert tracked.in_flight.finish_sequences() == 0
     assert not tracked.in_flight.is_in_use(tracked.guest)
-
-
-def test_a_model_without_sequences_has_none(clock):
-    tracked = Tracked()
-    assert (tracked.in_flight.open_sequences, tracked.in_flight.finish_sequences()) == (0, 0)
-    assert not tracked.in_flight.has_sequence(1)
 
 
 ITERATIVE = "sequence_batching { iterative_sequence: true direct {} }"
@@ -615,24 +601,26 @@ async def test_a_cancelled_request_is_not_rescheduled(clock):
     assert tracked.statistics().failures["CANCELED"] == 1
 
 
-async def test_a_request_cannot_be_rescheduled_after_execute_has_returned(clock, caplog):
-    tracked = Tracked(BATCHED, ITERATIVE)
+@pytest.mark.parametrize(
+    ("more", "has_returned", "text"),
+    [
+        (ITERATIVE, True, "model 'm' rescheduled a request, after its execute had returned, which is too late"),
+        *(
+            (more, False, "model 'm' rescheduled a request, which takes sequence_batching's iterative_sequence")
+            for more in ("sequence_batching { direct {} }", "")
+        ),
+    ],
+)
+async def test_only_iterative_sequences_may_reschedule_until_execute_has_returned(
+    clock, caplog, more, has_returned, text
+):
+    tracked = Tracked(BATCHED, more)
     key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-    tracked.guest.finish()
+    if has_returned:
+        tracked.guest.finish()
     tracked.guest.respond(key, final=False, reschedule=True)
-    text = "model 'm' rescheduled a request, after its execute had returned, which is too late"
     assert answers.error.message == text
     assert text in caplog.text
-
-
-async def test_only_iterative_sequences_may_reschedule(clock):
-    for more in ("sequence_batching { direct {} }", ""):
-        tracked = Tracked(BATCHED, more)
-        key, answers = tracked.ask(correlation_id=1, flags=SEQUENCE_START)
-        tracked.guest.respond(key, final=False, reschedule=True)
-        assert answers.error.message == (
-            "model 'm' rescheduled a request, which takes sequence_batching's iterative_sequence"
-        )
 
 
 # -- what a guest reports -------------------------------------------------------------------------------------------
@@ -662,33 +650,28 @@ def test_the_time_until_a_request_is_computed_counts_as_queued_and_no_clock_of_a
         assert found.laid_out == expected
 
 
-def test_a_native_backend_counts_its_requests_itself(clock):
-    tracked = Tracked()
-    tracked.in_flight.count_reports()
-    key, answers = tracked.ask()
-    report = ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)
-    tracked.in_flight.on_reports([report])
-    tracked.guest.answer(started=clock.now_ns, ended=clock.now_ns)
-    assert answers.is_ended
-    found = tracked.statistics()
-    assert (found.success.count, found.execution_count) == (1, 0), "neither response nor batch is counted again"
-
-
-def test_what_a_backend_reports_of_a_request_after_its_end_is_counted_too(clock):
+@pytest.mark.parametrize(
+    ("is_native", "is_late", "counted"),
+    [(True, False, 1), (True, True, 1), (False, False, 0)],
+    ids=["native", "after the end of the request", "in Python"],
+)
+def test_a_native_backend_counts_its_requests_itself(clock, is_native, is_late, counted):
     tracked = Tracked(BATCHED)
-    tracked.in_flight.count_reports()
-    key, _ = tracked.ask(size=3)
-    tracked.guest.answer()
-    assert tracked.statistics().success.count == 0
-    tracked.in_flight.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
-    assert (tracked.statistics().success.count, tracked.statistics().inference_count) == (1, 3)
-
-
-def test_what_the_guest_of_a_model_in_python_reports_is_ignored(clock):
-    tracked = Tracked()
-    key, _ = tracked.ask()
-    tracked.in_flight.on_reports([ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)])
-    assert tracked.statistics().success.count == 0
+    if is_native:
+        tracked.in_flight.count_reports()
+    assert (tracked.in_flight.forwarding_scheduler is None) is is_native
+    key, answers = tracked.ask(size=3)
+    report = ExecutionReport(wire.REPORT_SUCCESS, key, *[clock.now_ns] * 4)
+    if is_late:
+        tracked.guest.answer()
+        assert (answers.is_ended, tracked.statistics().success.count) == (True, 0)
+    tracked.in_flight.on_reports([report])
+    found = tracked.statistics()
+    assert (found.success.count, found.inference_count, found.execution_count) == (counted, 3 * counted, 0)
+    if is_native and not is_late:
+        tracked.guest.answer(started=clock.now_ns, ended=clock.now_ns)
+        assert answers.is_ended
+        assert tracked.statistics() == found, "neither response nor batch is counted again"
 
 
 # -- the end of a guest ---------------------------------------------------------------------------------------------
@@ -784,17 +767,12 @@ def test_a_request_that_ends_guest_after_guest_is_refused_also_while_it_waits(cl
     assert len(tracked.in_flight) == 1
 
 
-def test_an_exit_with_no_request_blames_nobody(clock):
+def test_an_exit_with_no_request_blames_nobody_and_the_guest_gets_no_further_request(clock):
     tracked = Tracked()
     assert tracked.in_flight.on_guest_exit(tracked.guest, exited(), 5.0) == frozenset()
     assert not tracked.in_flight.fatal
-
-
-def test_a_guest_that_exited_gets_no_further_request(clock):
-    tracked = Tracked()
-    gone = end(tracked, added=False)
     tracked.ask()
-    assert (gone.executed, tracked.in_flight.dispatcher.waiting_count) == ([], 1)
+    assert (tracked.guest.executed, tracked.in_flight.dispatcher.waiting_count) == ([], 1)
 
 
 def test_a_retired_guest_finishes_what_it_has_and_gets_nothing_more(clock):
@@ -868,12 +846,6 @@ def test_an_error_that_is_passed_on_keeps_no_frames_with_the_tensors_of_requests
 )
 async def test_a_model_whose_requests_are_batches_and_whose_responses_stay_as_they_are_is_plain(clock, more, is_plain):
     assert (Tracked(PLAIN, more).in_flight.forwarding_scheduler is not None) is is_plain
-
-
-def test_a_native_backend_is_not_plain(clock):
-    tracked = Tracked()
-    tracked.in_flight.count_reports()
-    assert tracked.in_flight.forwarding_scheduler is None
 
 
 async def test_responses_leave_in_the_order_of_their_requests_where_the_model_asks_for_that(clock):
@@ -954,7 +926,7 @@ def limited(limiter: SharedRateLimiter, text: str, more: str = "", *, guests: in
 
 
 async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_batch_or_its_guest_ends(clock):
-    limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+    limiter = one_resource()
     tracked = limited(limiter, PLAIN, guests=2)
     assert tracked.in_flight.forwarding_scheduler is None
     first, second = [tracked.ask()[0] for _ in range(2)]
@@ -971,9 +943,13 @@ async def test_a_resource_that_one_instance_holds_is_given_to_the_next_when_its_
     assert other.executed[-1] == [third]
 
 
-async def two_limited(limiter: SharedRateLimiter) -> tuple[Tracked, FakeGuest, FakeGuest]:
+def one_resource() -> SharedRateLimiter:
+    return SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+
+
+async def two_limited() -> tuple[Tracked, FakeGuest, FakeGuest]:
     """Two requests: one guest executes the first, the other waits for the resource with the second."""
-    tracked = limited(limiter, PLAIN, guests=2)
+    tracked = limited(one_resource(), PLAIN, guests=2)
     tracked.ask()
     tracked.ask()
     running, waiting = sorted(tracked.guests, key=lambda guest: not guest.open)
@@ -981,16 +957,13 @@ async def two_limited(limiter: SharedRateLimiter) -> tuple[Tracked, FakeGuest, F
     return tracked, running, waiting
 
 
-async def test_what_a_retired_guest_waits_with_goes_to_another_one(clock):
-    tracked, running, waiting = await two_limited(SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)]))
+async def test_what_a_retired_guest_waits_with_goes_to_another_one_and_it_holds_its_resources_until_it_has_ended(clock):
+    tracked, running, waiting = await two_limited()
     tracked.in_flight.retire_guest(waiting)
     running.answer()
     await turns()
     assert (running.executed, waiting.executed) == ([[1], [2]], [])
-
-
-async def test_a_retired_guest_holds_its_resources_until_it_has_ended(clock):
-    tracked, running, waiting = await two_limited(SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)]))
+    tracked, running, waiting = await two_limited()
     tracked.in_flight.retire_guest(running)
     await turns()
     assert waiting.executed == []
@@ -1000,7 +973,7 @@ async def test_a_retired_guest_holds_its_resources_until_it_has_ended(clock):
 
 
 async def test_a_guest_that_is_added_needs_what_its_group_says_then(clock):
-    tracked, _, waiting = await two_limited(SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)]))
+    tracked, _, waiting = await two_limited()
     tracked.in_flight.follow_groups(config(PLAIN, LIMITED.replace("count: 2", "count: 3")))
     tracked.in_flight.add_guest(added := FakeGuest(launch_spec("m_0_2"), tracked.in_flight))
     tracked.ask()
@@ -1010,7 +983,7 @@ async def test_a_guest_that_is_added_needs_what_its_group_says_then(clock):
 
 async def test_a_request_that_is_cancelled_while_its_batch_of_slots_waits_for_a_resource_disturbs_no_other(clock):
     """Its row stays in the batch: without it, the rows behind it would change slots."""
-    limiter = SharedRateLimiter([ResourceCapacity("R", 1, EVERY_DEVICE)])
+    limiter = one_resource()
     slots = "direct { max_queue_delay_microseconds: 1000 minimum_slot_utilization: 1 }"
     other, tracked = limited(limiter, PLAIN), limited(limiter, BATCHED, f"sequence_batching {{ {slots} }}")
     other.ask()
@@ -1070,16 +1043,10 @@ def test_a_request_does_not_stay_behind_one_that_lasts_unexpectedly_long(clock):
     assert not tracked.in_flight.takes_at_once()
 
 
-def test_a_version_without_requests_and_without_an_idle_instance_takes_none():
-    tracked = Tracked(guests=0)
-    assert not tracked.in_flight.has_idle()
-    assert not tracked.in_flight.takes_at_once()
-
-
-async def test_requests_in_batches_wait_for_no_idle_instance(clock):
-    tracked = Tracked(BATCHED, "dynamic_batching { }")
-    assert not tracked.in_flight.has_idle()
-    assert not tracked.in_flight.takes_at_once()
+async def test_without_an_instance_that_is_idle_for_one_request_none_is_taken(clock):
+    for tracked in (Tracked(guests=0), Tracked(BATCHED, "dynamic_batching { }")):
+        assert not tracked.in_flight.has_idle()
+        assert not tracked.in_flight.takes_at_once()
 
 
 def test_the_load_is_noted_when_a_request_was_answered_and_what_is_typical_follows_slowly(clock):

@@ -88,57 +88,35 @@ def recover(served: ModelVersion) -> None:
     served.on_restart(only)
 
 
-async def test_a_version_is_lost_after_three_recoveries_in_a_row_whose_guests_did_not_start(clock):
-    served = model()
-    await served.start()
-    found = []
-    for _ in range(4):
-        give_up(served)
-        found.append(served.is_lost)
-    assert found == [False, False, False, True]
-
-
-async def test_a_version_is_lost_after_three_recoveries_in_a_row_whose_guests_exited_soon(clock):
+@pytest.mark.parametrize(
+    ("seconds", "found"),
+    [
+        ((None,) * 4, [False, False, False, True]),
+        ((1,) * 4, [False, False, False, True]),
+        ((None, None, WINDOW - 1, None), [False, False, False, True]),
+        ((None, None, WINDOW, None), [False, False, False, False]),
+    ],
+    ids=["none starts", "each exits soon", "one nearly lasts", "one lasts for a window"],
+)
+async def test_a_version_is_lost_after_three_recoveries_in_a_row_that_failed(clock, seconds, found):
     served = model()
     await served.start()
     clock.advance(10 * WINDOW)
-    found = []
-    for _ in range(4):
+    for served_for, is_lost in zip(seconds, found, strict=True):
         give_up(served)
-        found.append(served.is_lost)
-        recover(served)
-        clock.advance(1)
-    assert found == [False, False, False, True]
+        assert served.is_lost is is_lost
+        if served_for is not None:
+            recover(served)
+            clock.advance(served_for)
 
 
-@pytest.mark.parametrize(("seconds", "is_lost"), [(WINDOW - 1, True), (WINDOW, False)])
-async def test_recoveries_count_as_failed_in_a_row_unless_the_version_has_served_for_a_whole_window(
-    clock, seconds, is_lost
-):
-    served = model()
-    await served.start()
-    for _ in range(3):
-        give_up(served)
-    recover(served)
-    clock.advance(seconds)
-    give_up(served)
-    assert served.is_lost is is_lost
-
-
-async def test_a_version_that_is_never_tried_again_is_lost_at_once(clock):
+async def test_a_version_that_is_never_tried_again_is_lost_at_once_until_it_serves_again(clock):
     served = model()
     await served.start()
     give_up(served, None)
     assert served.is_lost
-
-
-async def test_a_version_that_serves_again_is_not_lost(clock):
-    served = model()
-    await served.start()
-    give_up(served, None)
     recover(served)
-    assert not served.is_lost
-    assert served.reason == ""
+    assert (served.is_lost, served.reason) == (False, "")
 
 
 # -- start and stop -------------------------------------------------------------------------------------------------
@@ -442,18 +420,10 @@ async def test_a_version_is_idle_when_nothing_is_in_progress_and_no_guest_waits_
 # -- statistics and memory ------------------------------------------------------------------------------------------
 
 
-async def test_the_condition_of_a_version_follows_its_instances(clock):
-    served = await started(TWO, "m_0_0", "m_0_1")
-    assert served.statistics().condition is ModelCondition.READY
-    guests(served)[0].is_hung = True
-    assert served.statistics().condition is ModelCondition.DEGRADED
-    guests(served)[1].is_hung = True
-    assert served.statistics().condition is ModelCondition.NOT_SERVING
-
-
 async def test_a_version_whose_execute_makes_no_progress_serves_and_says_so(clock, caplog):
     served = await started(TWO, "m_0_0", "m_0_1")
-    assert (served.statistics().stalled, stalls_of(served)) == ("", "")
+    found = served.statistics()
+    assert (found.condition, found.stalled, stalls_of(served)) == (ModelCondition.READY, "", "")
     (opened, _), (first, second) = ask(served, request_id="abc"), guests(served)
     clock.advance(75)
     first.owner.on_stall(first, (opened.key,), 61.0)
@@ -470,6 +440,8 @@ async def test_a_version_whose_execute_makes_no_progress_serves_and_says_so(cloc
     assert [each.stalled_seconds for each in served.statuses()] == [61.0, 0.0]
     second.is_hung = True
     assert served.statistics().condition is ModelCondition.DEGRADED
+    first.is_hung = True
+    assert served.statistics().condition is ModelCondition.NOT_SERVING
 
 
 def test_a_sentence_names_the_three_instances_that_have_made_no_progress_for_longest():
@@ -508,29 +480,22 @@ async def test_memory_that_guests_report_is_added_up_by_kind(clock):
     )
 
 
-async def test_idle_memory_is_freed_twice_in_a_pause_and_log_levels_are_passed_on_each_time(clock):
+@pytest.mark.parametrize("reads_late", [False, True])
+async def test_idle_memory_is_freed_twice_in_a_pause_and_log_levels_are_passed_on_each_time(clock, reads_late):
+    """A pause after a request, or after a client has read responses late."""
     served = await started()
     (guest,) = guests(served)
-    ask(served)
+    if not reads_late:
+        ask(served)
     found = []
     for number in range(6):
+        guest.has_released = reads_late and number == 1
         served.maintain()
         found.append(guest.calls[-2][1])
         assert guest.calls[-1] == ("follow_log_level",)
-        if number == 0:
+        if number == 0 and not reads_late:
             guest.answer()
     assert found == [False, False, True, True, False, False], "not while it is busy, nor at the first look after"
-
-
-async def test_memory_of_responses_that_clients_read_late_is_freed_as_well(clock):
-    served = await started()
-    (guest,) = guests(served)
-    found = []
-    for number in range(6):
-        guest.has_released = number == 1
-        served.maintain()
-        found.append(guest.calls[-2][1])
-    assert found == [False, False, True, True, False, False]
 
 
 async def test_the_input_of_a_request_is_read_to_the_guest_with_the_fewest_batches(clock):
@@ -686,17 +651,7 @@ async def test_a_guest_that_starts_while_the_version_stops_serves_nothing(clock)
 # -- what guests log ------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_model_logs_is_logged_under_its_own_file_and_line(clock, caplog):
-    served = await started()
-    (guest,) = guests(served)
-    with caplog.at_level(logging.INFO):
-        served.log.on_log_record(guest, 1, "model.py", 7, "it is hot")
-        served.log.on_output_line(guest, "stderr", "a line")
-    assert "it is hot" in caplog.text
-    assert "a line" in caplog.text
-
-
-async def test_a_message_that_is_to_be_logged_once_is_and_no_more_than_256_of_them(clock, monkeypatch):
+async def test_a_model_logs_under_its_own_file_and_line_and_at_most_256_messages_once(clock, monkeypatch, caplog):
     logged = []
     monkeypatch.setattr(version_log, "log_guest_record", lambda *record: logged.append(record))
     served = await started()
@@ -709,6 +664,9 @@ async def test_a_message_that_is_to_be_logged_once_is_and_no_more_than_256_of_th
     for _ in range(2):
         served.log.on_log_record(guest, 1, "model.py", 7, "always")
     assert len(logged) == 258
+    caplog.set_level(logging.INFO)
+    served.log.on_output_line(guest, "stderr", "a line")
+    assert "a line" in caplog.text
 
 
 async def test_an_error_about_a_missing_module_is_logged_with_what_to_do(clock, monkeypatch):

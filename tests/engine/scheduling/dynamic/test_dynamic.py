@@ -47,12 +47,9 @@ def test_a_batch_waits_for_its_delay_and_no_longer():
     assert made.wake(15 * MS - 1) == []
     assert dispatched(made.wake(15 * MS)) == [("a", [0, 1])]
     assert made.next_wakeup() is None
-
-
-def test_a_request_that_comes_when_the_delay_is_over_sends_the_batch():
-    made = scheduler("a", delay_us=5000)
-    assert enqueue(made, Request(0)) == []
-    assert dispatched(enqueue(made, Request(1), now=5 * MS)) == [("a", [0, 1])]
+    made.on_finished("a")
+    assert enqueue(made, Request(2), now=20 * MS) == []
+    assert dispatched(enqueue(made, Request(3), now=25 * MS)) == [("a", [2, 3])], "it comes when the delay is over"
 
 
 def test_a_batch_that_reaches_a_preferred_size_goes_at_once():
@@ -138,16 +135,18 @@ def test_a_request_that_needs_an_idle_instance_keeps_its_batch_from_one_that_wor
     assert dispatched(made.on_finished("a")) == [("a", [1, 2])]
 
 
-def test_higher_priorities_go_first_and_unknown_ones_are_the_default():
-    made = scheduler(size=8, levels=3, default_level=2)
+@pytest.mark.parametrize(
+    ("levels", "expected"),
+    [
+        ({"levels": 3, "default_level": 2}, [1, 2, 0, 4, 3]),
+        ({"policies": {1: QueuePolicy(max_size=1)}}, [3, 2, 0, 1, 4]),
+    ],
+    ids=["three levels", "without levels"],
+)
+def test_higher_priorities_go_first_and_unknown_ones_are_the_default(levels, expected):
+    made = scheduler(size=8, **levels)
     enqueue(made, *(Request(number, priority=number) for number in (3, 2, 0, 1, 4)))
-    assert dispatched(made.add_instance("a")) == [("a", [1, 2, 0, 4, 3])]
-
-
-def test_priorities_are_ignored_without_levels():
-    made = scheduler(policies={1: QueuePolicy(max_size=1)})
-    enqueue(made, *(Request(number, priority=number) for number in (3, 2, 1)))
-    assert dispatched(made.add_instance("a")) == [("a", [3, 2, 1])]
+    assert dispatched(made.add_instance("a")) == [("a", expected)]
 
 
 def test_a_full_level_refuses_and_others_do_not():
@@ -160,8 +159,8 @@ def test_a_full_level_refuses_and_others_do_not():
     assert made.waiting_count == 4
 
 
-def test_a_request_that_waited_too_long_is_refused():
-    made = scheduler(policy=QueuePolicy(timeout_us=5000))
+def test_a_request_that_waited_too_long_is_refused_and_makes_room_for_a_new_one():
+    made = scheduler(policy=QueuePolicy(timeout_us=5000, max_size=2))
     enqueue(made, Request(0), now=0)
     enqueue(made, Request(1), now=1 * MS)
     assert made.next_wakeup() == 5 * MS
@@ -169,40 +168,39 @@ def test_a_request_that_waited_too_long_is_refused():
     assert refused(actions) == [(0, "Request timeout expired")]
     assert actions[0].error.code is Code.UNAVAILABLE
     assert made.next_wakeup() == 6 * MS
+    enqueue(made, Request(2), now=5 * MS)
+    assert refused(enqueue(made, Request(3), now=6 * MS)) == [(1, "Request timeout expired")]
+    assert made.waiting_count == 2
 
 
-def test_an_expired_request_makes_room_for_a_new_one():
-    made = scheduler(policy=QueuePolicy(timeout_us=5000, max_size=1))
-    enqueue(made, Request(0))
-    assert refused(enqueue(made, Request(1), now=5 * MS)) == [(0, "Request timeout expired")]
-    assert made.waiting_count == 1
-
-
-def test_a_timeout_of_a_few_microseconds_expires_though_an_instance_is_idle():
-    made = scheduler("a", policy=QueuePolicy(timeout_us=5))
-    assert enqueue(made, Request(0)) == []
+@pytest.mark.parametrize(
+    ("policy", "asked"),
+    [
+        (QueuePolicy(timeout_us=5), 0),
+        (QueuePolicy(timeout_us=5000, allow_override=True), 5),
+        (QueuePolicy(timeout_us=5, delays_expired=True), 0),
+    ],
+)
+def test_a_timeout_of_a_few_microseconds_expires_though_an_instance_is_idle(policy, asked):
+    made = scheduler("a", policy=policy)
+    assert enqueue(made, Request(0, timeout_us=asked)) == []
     assert made.next_wakeup() == 5000
-    assert refused(made.wake(5000)) == [(0, "Request timeout expired")]
+    actions = made.wake(5000)
+    if policy.delays_expired:
+        assert dispatched(actions) == [("a", [0])]
+    else:
+        assert refused(actions) == [(0, "Request timeout expired")]
     assert dispatched(enqueue(scheduler("a", policy=QueuePolicy(timeout_us=100)), Request(1))) == [("a", [1])]
-
-
-def test_a_request_may_itself_ask_for_a_timeout_of_a_few_microseconds():
-    made = scheduler("a", policy=QueuePolicy(timeout_us=5000, allow_override=True))
-    assert enqueue(made, Request(0, timeout_us=5)) == []
-    assert refused(made.wake(5000)) == [(0, "Request timeout expired")]
-
-
-def test_an_expired_request_that_is_delayed_is_executed_by_an_idle_instance():
-    made = scheduler("a", policy=QueuePolicy(timeout_us=5, delays_expired=True))
-    assert enqueue(made, Request(0)) == []
-    assert dispatched(made.wake(5000)) == [("a", [0])]
 
 
 def test_an_expired_request_may_be_delayed_behind_the_others():
     made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays_expired=True))
-    enqueue(made, Request(0), Request(1))
+    late = Request("late")
+    enqueue(made, Request(0), late, Request(1))
     enqueue(made, Request(2), now=1 * MS)
     assert made.wake(5 * MS) == []
+    assert made.withdraw(late)
+    assert made.waiting_count == 3
     enqueue(made, Request(3), now=5 * MS)
     assert dispatched(made.add_instance("a", 5 * MS)) == [("a", [2])]
     assert dispatched(made.on_finished("a", 6 * MS)) == [("a", [3])]
@@ -238,16 +236,6 @@ def test_a_request_may_shorten_its_timeout_where_that_is_allowed(default, overri
 def test_when_a_request_will_be_refused_is_known_before_it_is_queued(policy, priority, asked, expected):
     made = scheduler(policy=policy, levels=2, default_level=1, policies={2: QueuePolicy(timeout_us=2000)})
     assert made.deadline_of(Request(0, priority=priority, timeout_us=asked), 4 * MS) == expected
-
-
-def test_an_expired_request_that_is_delayed_can_be_withdrawn():
-    made = scheduler(size=1, policy=QueuePolicy(timeout_us=5000, delays_expired=True))
-    late = Request(0)
-    enqueue(made, late, Request(1))
-    made.wake(5 * MS)
-    assert made.withdraw(late)
-    assert made.waiting_count == 1
-    assert dispatched(made.add_instance("a", 5 * MS)) == [("a", [1])]
 
 
 def test_a_withdrawn_request_does_not_block_others():

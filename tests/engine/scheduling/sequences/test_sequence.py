@@ -52,11 +52,6 @@ def test_a_sequence_stays_with_its_instance():
     assert rows(made.on_finished("a")) == [("a", ["1"])]
 
 
-def test_sequences_are_spread_over_instances():
-    made = scheduler("a", "b", size=2)
-    assert [rows(send(made, number, START))[0][0] for number in (1, 2)] == ["a", "b"]
-
-
 def test_sequences_are_spread_over_the_instances_that_are_left():
     made = scheduler("a", "b", "c", size=2)
     made.remove_instance("a")
@@ -100,8 +95,8 @@ def test_direct_leaves_a_request_of_another_shape_for_later():
 
 
 def test_direct_waits_for_enough_slots_or_for_its_delay():
-    text = "direct { max_queue_delay_microseconds: 5000 minimum_slot_utilization: 0.5 }"
-    made = scheduler("a", text=text)
+    delay = "direct {{ max_queue_delay_microseconds: 5000 {} }}"
+    made = scheduler("a", text=delay.format("minimum_slot_utilization: 0.5"))
     assert send(made, 1, START) == []
     assert made.next_wakeup() == 5 * MS
     assert rows(send(made, 2, START, now=1 * MS)) == [("a", [1, 2])]
@@ -112,17 +107,11 @@ def test_direct_waits_for_enough_slots_or_for_its_delay():
     send(made, 2, now=9 * MS)
     assert made.on_finished("a", 12 * MS) == []
     assert made.next_wakeup() == 14 * MS, "its delay began when it arrived"
-
-
-def test_the_delay_of_direct_is_that_of_the_oldest_request():
-    made = scheduler("a", text="direct { max_queue_delay_microseconds: 5000 minimum_slot_utilization: 0.75 }")
+    made = scheduler("a", text=delay.format("minimum_slot_utilization: 0.75"))
     assert send(made, 1, START) == send(made, 2, START, now=1 * MS) == []
-    assert made.next_wakeup() == 5 * MS
-
-
-def test_the_delay_of_direct_means_nothing_without_a_utilization():
-    made = scheduler("a", text="direct { max_queue_delay_microseconds: 5000 }")
-    assert rows(send(made, 1, START)) == [("a", [1])]
+    assert made.next_wakeup() == 5 * MS, "that of the oldest request"
+    made = scheduler("a", text=delay.format(""))
+    assert rows(send(made, 1, START)) == [("a", [1])], "it means nothing without a utilization"
 
 
 def test_oldest_batches_what_has_waited_longest_but_never_one_sequence_twice():
@@ -187,6 +176,8 @@ def test_an_idle_sequence_loses_its_slot():
     assert made.next_wakeup() == 7 * MS
     assert rows(made.wake(7 * MS)) == [("a", [2])]
     assert refused(send(made, 1, now=7 * MS)) == [(1, start_error(1))]
+    made.on_finished("a", 8 * MS)
+    assert refused(send(made, 2, now=13 * MS)) == [(2, start_error(2))], "no one has woken the scheduler"
 
 
 @pytest.mark.parametrize(("timeout_us", "expected"), [(3000, 5), (9000, 7)])
@@ -196,13 +187,6 @@ def test_the_scheduler_is_woken_for_what_comes_first(timeout_us, expected):
     made.on_finished("a", 2 * MS)
     send(made, 2, START, timeout_us=timeout_us, now=2 * MS)
     assert made.next_wakeup() == expected * MS
-
-
-def test_a_request_that_comes_when_its_sequence_has_been_idle_too_long_is_refused():
-    made = scheduler("a", text="max_sequence_idle_microseconds: 5000")
-    send(made, 1, START)
-    made.on_finished("a")
-    assert refused(send(made, 1, now=5 * MS)) == [(1, start_error(1))]
 
 
 def test_an_idle_sequence_ends_with_its_instance():
@@ -215,14 +199,7 @@ def test_an_idle_sequence_ends_with_its_instance():
     assert made.open_count == 0
 
 
-def test_a_sequence_may_be_idle_for_a_second_by_default():
-    made = scheduler("a")
-    send(made, 1, START)
-    made.on_finished("a", 2 * MS)
-    assert made.next_wakeup() == 1002 * MS
-
-
-def test_a_sequence_in_use_is_not_idle():
+def test_a_sequence_in_use_is_not_idle_and_another_may_be_for_a_second_by_default():
     made = scheduler("a", text="max_sequence_idle_microseconds: 5000")
     send(made, 1, START)
     made.on_finished("a", 1 * MS)
@@ -230,6 +207,10 @@ def test_a_sequence_in_use_is_not_idle():
     assert made.wake(40 * MS) == []
     made.on_finished("a", 50 * MS)
     assert rows(send(made, 1, now=54 * MS)) == [("a", [1])]
+    made = scheduler("a")
+    send(made, 1, START)
+    made.on_finished("a", 2 * MS)
+    assert made.next_wakeup() == 1002 * MS
 
 
 def test_a_sequence_waits_in_the_backlog_no_longer_than_its_timeout():

@@ -63,8 +63,9 @@ def test_the_last_lost_sequences_are_remembered_as_long_as_their_ids_are_few_and
     assert is_lost(ids[-2])
 
 
-def test_an_instance_is_in_use_as_long_as_it_has_a_sequence():
-    made = scheduler("a", "b", size=1)
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_instance_is_in_use_as_long_as_it_has_a_sequence(size):
+    made = scheduler("a", "b", text=f"oldest {{ max_candidate_sequences: {size} }}")
     assert not made.is_in_use("a")
     send(made, 1, START)
     made.on_finished("a")
@@ -73,13 +74,6 @@ def test_an_instance_is_in_use_as_long_as_it_has_a_sequence():
     made.on_finished("a")
     assert not made.is_in_use("a")
     assert not made.is_in_use("unknown")
-
-
-def test_an_instance_with_one_sequence_of_two_is_in_use():
-    made = scheduler("a", text="oldest { max_candidate_sequences: 2 }")
-    send(made, 1, START)
-    made.on_finished("a")
-    assert made.is_in_use("a")
 
 
 def test_a_sequence_that_had_not_begun_moves_to_another_instance():
