@@ -151,3 +151,5 @@ class Peer:
             if frame.stream == stream and frame.kind in {frames.DATA, frames.HEADERS, frames.RST_STREAM}:
                 assert frame.kind != frames.RST_STREAM, frame
                 return frame
+            if frame.kind == frames.HEADERS:
+                self.fields(frame.payload)  # may change the table that later blocks refer to

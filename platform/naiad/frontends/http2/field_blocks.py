@@ -11,7 +11,7 @@ costs it as much as a hundred other bytes: a block of 64 KB kept the server busy
 
 Responses have few distinct fields. `FieldBlockEncoder` adds constant ones to the client's table once; from then on
 their block is three to five constant bytes, cheap for the client as well. It never evicts, and does without a table if
-the client's is small. Fields that vary are sent as literals that enter no table.
+the client's is small. Fields that vary enter no table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from hpack import HPACKError
+from hpack import Encoder, HPACKError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 from naiad_stub.memo import Memo
@@ -39,14 +39,6 @@ _KNOWN_BLOCKS = 64
 _MAX_KNOWN_BLOCK = 1024  # bytes of the longest block that is remembered
 _MAX_TABLE_SIZES = 2  # updates of the table's size in one block: more are never needed (RFC 7541, section 4.2)
 FIELD_OVERHEAD = 32  # bytes that each field adds to the size of a field section (section 6.5.2)
-
-# The part of HPACK's static table (RFC 7541, appendix A) that responses of gRPC use, by index.
-_STATIC = {(b":status", b"200"): 8}
-_STATIC_NAMES = {b":status": 8, b"content-type": 31}
-_STATIC_SIZE = 61
-# Representations (RFC 7541, section 6): the bits that mark each, and how many bits of the first byte the number has.
-_INDEXED, _LITERAL_INDEXED, _LITERAL = (0x80, 7), (0x40, 6), (0x00, 4)
-_TABLE_SIZE_ZERO = b"\x20"
 
 
 class FieldBlockDecoder(Generic[T]):
@@ -177,77 +169,32 @@ def _read_integer(block: bytes, position: int, bits: int) -> tuple[int, int]:
 class FieldBlockEncoder:
     """Encodes the field blocks for one peer."""
 
-    __slots__ = ("_blocks", "_inserted", "_prefix", "_uses_table")
+    __slots__ = ("_blocks", "_encoder")
 
     def __init__(self) -> None:
-        self._inserted: list[Field] = []
+        self._encoder = Encoder()
         # No limit: the callers' constant fields are a handful, known when the program is written.
         self._blocks: dict[Fields, bytes] = {}
-        self._uses_table = True
-        self._prefix = b""
 
     def on_table_size(self, table_size: int) -> None:
-        if table_size >= DEFAULT_TABLE_SIZE or not self._uses_table:
-            return
-        # A table below the default is not used at all. The next block must announce the new size (RFC 7541, 4.2).
-        self._uses_table = False
-        self._prefix = _TABLE_SIZE_ZERO
-        self._inserted.clear()
-        self._blocks.clear()
+        if table_size < DEFAULT_TABLE_SIZE and self._encoder.header_table_size:
+            # A table below the default is not used at all. The next block announces the new size (RFC 7541, 4.2).
+            self._encoder.header_table_size = 0
+            self._blocks.clear()
 
     def encode_constant(self, fields: Fields) -> bytes:
         """A block of fields that are sent again and again: they enter the peer's table, so there must be few."""
         known = self._blocks.get(fields)
         if known is not None:
             return known
-        if not self._uses_table:
-            return self.encode_once(fields)
-        inserted_before = len(self._inserted)
-        block = b"".join([self._encode_inserting(field) for field in fields])
-        if len(self._inserted) == inserted_before:
-            self._blocks[fields] = block
-        else:
+        table = self._encoder.header_table
+        announces, inserted_before = table.resized, len(table.dynamic_entries)
+        block = self._encoder.encode(fields, huffman=False)
+        if len(table.dynamic_entries) > inserted_before:
             self._blocks.clear()  # each insertion moves the indices of all earlier fields
+        elif not announces:
+            self._blocks[fields] = block
         return block
 
     def encode_once(self, fields: Fields) -> bytes:
-        prefix, self._prefix = self._prefix, b""
-        return prefix + b"".join([_encode_plain(field) for field in fields])
-
-    def _encode_inserting(self, field: Field) -> bytes:
-        if field in _STATIC:
-            return _encode_plain(field)
-        if field in self._inserted:
-            newer = len(self._inserted) - 1 - self._inserted.index(field)
-            return _encode_integer(_STATIC_SIZE + 1 + newer, _INDEXED)
-        self._inserted.append(field)
-        return _encode_literal(field, _LITERAL_INDEXED)
-
-
-def _encode_plain(field: Field) -> bytes:
-    static = _STATIC.get(field)
-    return _encode_literal(field, _LITERAL) if static is None else _encode_integer(static, _INDEXED)
-
-
-def _encode_literal(field: Field, form: tuple[int, int]) -> bytes:
-    name, value = field
-    index = _STATIC_NAMES.get(name, 0)
-    return _encode_integer(index, form) + (b"" if index else _encode_string(name)) + _encode_string(value)
-
-
-def _encode_string(text: bytes) -> bytes:
-    return _encode_integer(len(text), (0, 7)) + text
-
-
-def _encode_integer(number: int, form: tuple[int, int]) -> bytes:
-    pattern, bits = form
-    most = (1 << bits) - 1
-    if number < most:
-        return bytes((pattern | number,))
-    encoded = bytearray((pattern | most,))
-    number -= most
-    while number > 0x7F:  # noqa: PLR2004 - seven bits per byte, as RFC 7541, section 5.1 has it
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
+        return self._encoder.encode([(*field, True) for field in fields], huffman=False)
