@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.request_budget import COLLECTING, Charge, RequestBudget
@@ -10,20 +11,15 @@ from naiad.frontends.request_budget import COLLECTING, Charge, RequestBudget
 _FEW = 1 << 16  # bytes that are not counted, as those of short bodies: the limit on connections bounds them
 
 
+@dataclass(slots=True, eq=False)
 class CollectedBytes:
     """Counts the bytes of one response while it is collected. A `Receiver` of the budget."""
 
-    __slots__ = ("_budget", "_charge", "_on_refused", "_on_room", "is_stopped")
-
-    def __init__(
-        self, budget: RequestBudget, on_refused: Callable[[str], None], on_room: Callable[[], None] | None = None
-    ) -> None:
-        """Nothing yet; *on_refused* gets the reason to drop the response, *on_room* is called at the end of a stop."""
-        self._budget = budget
-        self._charge: Charge | None = None
-        self._on_refused: Callable[[str], None] = on_refused
-        self._on_room: Callable[[], None] = on_room or do_nothing
-        self.is_stopped = False
+    _budget: RequestBudget
+    _on_refused: Callable[[str], None]  # gets the reason to drop the response
+    _on_room: Callable[[], None] = do_nothing  # called at the end of a stop
+    _charge: Charge | None = None
+    is_stopped: bool = False
 
     def count(self, total: int) -> None:
         """*total* bytes are held now. `on_refused` may be called before this returns."""

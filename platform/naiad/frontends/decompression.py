@@ -11,7 +11,9 @@ import asyncio
 import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
 
 from naiad_stub.process_limits import usable_processors
 
@@ -31,34 +33,20 @@ _RATIO_FREE = 64 << 20  # bytes that may come out at any ratio: small tensors of
 _DETECT = 32 + zlib.MAX_WBITS  # zlib detects gzip or zlib format by the header
 
 
+@dataclass(slots=True, eq=False)
 class Decompression:
     """One body that is being decompressed. Needs no loop and no thread."""
 
-    __slots__ = (
-        "_body",
-        "_inflater",
-        "_limit",
-        "_name",
-        "_position",
-        "_rest",
-        "_what",
-        "is_complete",
-        "result",
-        "size",
-    )
-
-    def __init__(self, body: Buffer, name: str, limit: int, what: str = "request body") -> None:
-        """The body, compressed in gzip or zlib format; decompressed it may have *limit* bytes."""
-        self._body = memoryview(body)
-        self._name = name
-        self._limit = limit
-        self._what = what
-        self._inflater = zlib.decompressobj(_DETECT)
-        self._position = 0
-        self._rest = b""
-        self.result = bytearray()  # longer than what is in it, until the body is complete
-        self.size = 0
-        self.is_complete = False
+    _body: Buffer  # in gzip or zlib format
+    _name: str  # of its coding
+    _limit: int  # how many bytes it may have decompressed
+    _what: str = "request body"
+    _position: int = 0
+    _rest: bytes = b""
+    result: bytearray = field(default_factory=bytearray)  # longer than what is in it, until the body is complete
+    size: int = 0
+    is_complete: bool = False
+    _inflater: Any = field(default_factory=partial(zlib.decompressobj, _DETECT))
 
     def __repr__(self) -> str:
         return f"<Decompression {self._position} of {len(self._body)} bytes to {self.size}>"
@@ -127,25 +115,17 @@ class Stepped(Protocol):
         """Do the next step; any exception ends the work."""
 
 
+@dataclass(slots=True, eq=False)
 class DecompressionTask:
     """Work on threads, until it is complete, has failed or is cancelled."""
 
-    __slots__ = ("_body", "_is_over", "_is_stopped", "_on_done", "_on_failed", "_on_step", "_threads")
-
-    def __init__(
-        self,
-        threads: DecompressionThreads,
-        body: Stepped,
-        on_step: Callable[[int], bool],
-        on_done: Callable[[bytearray], None],
-        on_failed: Callable[[Exception], None],
-    ) -> None:
-        self._threads = threads
-        self._body = body
-        self._on_step = on_step
-        self._on_done = on_done
-        self._on_failed = on_failed
-        self._is_over = self._is_stopped = False
+    _threads: DecompressionThreads
+    _body: Stepped
+    _on_step: Callable[[int], bool]
+    _on_done: Callable[[bytearray], None]
+    _on_failed: Callable[[Exception], None]
+    _is_over: bool = False
+    _is_stopped: bool = False
 
     def cancel(self) -> None:
         """End it; no callback is called any more. A step that runs ends first, in milliseconds."""

@@ -8,6 +8,7 @@ gigabytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeAlias
 
@@ -60,46 +61,32 @@ def complete_inputs(
         later(reading.start, count_strings)
 
 
+@dataclass(slots=True, eq=False)
 class RegionReading:
     """Reads the inputs of one request: at once (`is_short`, `read`) or in slices (`start`).
 
     Implements `Receiver` of the budget, and `Cancellable`.
     """
 
-    __slots__ = (
-        "_charge",
-        "_engine",
-        "_extensions",
-        "_inputs",
-        "_is_stopped",
-        "_job",
-        "_on_done",
-        "_on_failed",
-        "_request",
-        "_requested",
-        "_size",
-        "_steps",
-    )
+    _request: InferRequest
+    _requested: RequestedOutputs  # gets the parts and the charge, and releases them when the request ends
+    _engine: EngineFacade
+    _extensions: Extensions
+    _inputs: list[tuple[InputTensor, RegionPart]] = field(init=False)
+    _size: int = field(init=False)
+    _charge: Charge | None = None
+    _is_stopped: bool = False  # by the budget
+    _job: SlicedJob | None = None
+    _steps: Generator[bool, None, None] | None = None
+    _on_done: Callable[[None], None] = do_nothing
+    _on_failed: Callable[[Exception], None] = do_nothing
 
-    def __init__(
-        self, request: InferRequest, requested: RequestedOutputs, engine: EngineFacade, extensions: Extensions
-    ) -> None:
-        """Nothing is read yet; *requested* gets the parts and the charge, and releases them when the request ends."""
-        self._request = request
-        self._requested = requested
-        self._engine = engine
-        self._extensions = extensions
-        inputs = _parts_of(request)
+    def __post_init__(self) -> None:
+        inputs = _parts_of(self._request)
         self._inputs = [(tensor, part) for tensor, part in inputs if not part.is_on_device]
         self._place_on_device([(tensor, part) for tensor, part in inputs if part.is_on_device])
         self._size = sum([len(part) for _, part in self._inputs])
-        self._charge: Charge | None = None
-        self._is_stopped = False  # by the budget
-        self._job: SlicedJob | None = None
-        self._steps: Generator[bool, None, None] | None = None
-        self._on_done: Callable[[None], None] = do_nothing
-        self._on_failed: Callable[[Exception], None] = do_nothing
-        limit = extensions.memory.budget.limit
+        limit = self._extensions.memory.budget.limit
         if self._size > limit:
             raise InvalidRequestError(too_long_for_budget("input in shared memory", self._size, limit))
 

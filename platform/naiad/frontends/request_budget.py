@@ -78,17 +78,15 @@ class Receiver(Protocol):
         """Drop what was received, release the charge, and respond with *reason* as 503 or RESOURCE_EXHAUSTED."""
 
 
+@dataclass(slots=True, eq=False)
 class Charge:
     """The bytes that one body or message holds."""
 
-    __slots__ = ("_budget", "_receiver", "_stopped_at", "kind", "size")
-
-    def __init__(self, budget: RequestBudget, receiver: Receiver, kind: ChargeKind) -> None:
-        self.kind = kind
-        self.size = 0
-        self._budget = budget
-        self._receiver: Receiver | None = receiver  # None once the body is complete
-        self._stopped_at = -1  # the tick at which it was stopped
+    _budget: RequestBudget
+    _receiver: Receiver | None  # None once the body is complete
+    kind: ChargeKind
+    size: int = 0
+    _stopped_at: int = -1  # the tick at which it was stopped
 
     def __repr__(self) -> str:
         return f"<Charge {self.size} bytes, {'complete' if self._receiver is None else 'incomplete'}>"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from naiad.core.turns import LoopTurns
@@ -33,15 +34,13 @@ def sweep_seconds(*limits: float) -> float:
     return min(max(shortest / _SWEEPS_PER_LIMIT, _MIN_SWEEP_SECONDS), _MAX_SWEEP_SECONDS) if shortest else 0
 
 
+@dataclass(slots=True, eq=False)
 class ProgressWatch:
     """How long a connection has been in its phase without progress, as far as the sweeps have seen."""
 
-    __slots__ = ("_phase", "_progress", "_since")
-
-    def __init__(self) -> None:
-        self._phase: object = None
-        self._progress = -1
-        self._since = 0.0
+    _phase: object = None
+    _progress: int = -1
+    _since: float = 0.0
 
     def elapsed(self, phase: object, progress: int, now: float) -> float:
         """Seconds since *phase* or *progress*, a number that changes with progress in it, were first as they are."""
@@ -50,18 +49,17 @@ class ProgressWatch:
         return now - self._since
 
 
+@dataclass(slots=True, eq=False)
 class ReadingWatch:
     """Whether a client reads what is sent to it at `LEAST_RATE`, or all of it, as far as the sweeps have seen."""
 
-    __slots__ = ("_read", "_required", "_since")
-
-    def __init__(self) -> None:
-        self.stop()
+    _since: float = -1.0
+    _read: int = 0
+    _required: int = 0
 
     def stop(self) -> None:
         """Nothing waits for the client."""
         self._since = -1.0
-        self._read = self._required = 0
 
     def is_too_slow(self, read: int, waiting: int, now: float, limit: float) -> bool:
         """Whether the client, which has read *read* bytes, has read too little in a period of *limit* seconds.
@@ -74,24 +72,17 @@ class ReadingWatch:
         return now - self._since >= limit
 
 
+@dataclass(slots=True, eq=False)
 class TimeoutSweep(Generic[C]):
     """Checks the connections of a listener now and then, while there are any."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        turns: LoopTurns,  # resumes a sweep of many connections, so that it does not keep the loop
-        connections: Iterable[C],
-        check: Callable[[C, float], None],  # ends a connection beyond a limit at this time of the loop
-        seconds: float,  # time between two sweeps; 0 to do nothing
-    ) -> None:
-        self._loop = loop
-        self._turns = turns
-        self._connections = connections
-        self._check = check
-        self._seconds = seconds
-        self._timer: asyncio.TimerHandle | None = None
-        self._unchecked: list[C] = []
+    _loop: asyncio.AbstractEventLoop
+    _turns: LoopTurns  # resumes a sweep of many connections, so that it does not keep the loop
+    _connections: Iterable[C]
+    _check: Callable[[C, float], None]  # ends a connection beyond a limit at this time of the loop
+    _seconds: float  # time between two sweeps; 0 to do nothing
+    _timer: asyncio.TimerHandle | None = None
+    _unchecked: list[C] = field(default_factory=list)
 
     def start(self) -> None:
         """Check the connections until `stop`. To be called after a connection was added to them.

@@ -8,7 +8,8 @@ A client of whom less was seen is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from itertools import count, islice
 from typing import Protocol
@@ -34,18 +35,17 @@ class Reader(Protocol):
         """End the connection or stream, and release what is counted for it: its client reads too slowly."""
 
 
+@dataclass(slots=True, eq=False)
 class UnreadResponse:
     """The bytes that are kept for one client, as `RequestBudget` counts them."""
 
-    __slots__ = ("_resize", "_seen", "_seen_at", "checked", "rate", "reader", "size")
-
-    def __init__(self, reader: Reader, resize: Callable[[UnreadResponse, int], None]) -> None:
-        self.size = self.checked = 0  # how many
-        self.rate = -1.0  # bytes that the client reads in a tick; -1 while too little was seen
-        self.reader = reader
-        self._resize = resize
-        self._seen = 0
-        self._seen_at = -1
+    reader: Reader
+    _resize: Callable[[UnreadResponse, int], None]
+    size: int = 0  # how many
+    checked: int = 0
+    rate: float = -1.0  # bytes that the client reads in a tick; -1 while too little was seen
+    _seen: int = 0
+    _seen_at: int = -1
 
     def __repr__(self) -> str:
         return f"<UnreadResponse {self.size} bytes, {self.rate:g} read in a tick>"
@@ -72,18 +72,16 @@ class UnreadResponse:
         self._seen, self._seen_at = seen, tick
 
 
+@dataclass(slots=True, eq=False)
 class UnreadTable:
     """All unread responses."""
 
-    __slots__ = ("_by_size", "_numbers", "_responses", "_slow", "size")
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._responses: dict[UnreadResponse, None] = {}  # those seen longest ago first
-        self._slow: dict[UnreadResponse, None] = {}  # those that were slow when they were last seen
-        # A heap with the largest first, and entries of earlier sizes; the numbers keep responses from being compared.
-        self._by_size: list[tuple[int, int, UnreadResponse]] = []
-        self._numbers = count()
+    size: int = 0
+    _responses: dict[UnreadResponse, None] = field(default_factory=dict)  # those seen longest ago first
+    _slow: dict[UnreadResponse, None] = field(default_factory=dict)  # those that were slow when they were last seen
+    # A heap with the largest first, and entries of earlier sizes; the numbers keep responses from being compared.
+    _by_size: list[tuple[int, int, UnreadResponse]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=count)
 
     def __len__(self) -> int:
         return len(self._responses)

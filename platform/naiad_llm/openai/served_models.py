@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from naiad.core.errors import NaiadError, without_frames
@@ -32,17 +33,14 @@ async def no_adapters(model: str, version: str) -> Sequence[str]:  # noqa: ARG00
     return ()
 
 
+@dataclass(frozen=True, slots=True)
 class ServedModels:
     """Finds models, and adapters in their names."""
 
-    def __init__(
-        self, engine: EngineFacade, separator: str, adapters: AdapterNames, context: ContextLength = unknown_context
-    ) -> None:
-        """The models of *engine*; *separator* is "" to support no adapters, whose names *adapters* finds."""
-        self._engine = engine
-        self._separator = separator
-        self._adapters = adapters
-        self._context = context
+    _engine: EngineFacade
+    _separator: str  # "" to support no adapters
+    _adapters: AdapterNames
+    _context: ContextLength
 
     def find(self, name: str) -> tuple[ModelMetadata, str]:
         """The model that *name* selects, and the name of its adapter or ""."""

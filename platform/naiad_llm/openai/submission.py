@@ -49,12 +49,12 @@ T = TypeVar("T")
 ErrorResponse = Callable[[ApiError], list[Buffer]]
 
 
+@dataclass(frozen=True, slots=True)
 class BodyReader:
     """Parses JSON bodies of at most *limit* bytes."""
 
-    def __init__(self, background: Background, limit: int) -> None:
-        self._background = background
-        self._limit = limit
+    _background: Background
+    _limit: int
 
     def read(
         self,
@@ -121,19 +121,19 @@ def _check_count(document: Mapping[str, Any]) -> None:
         rest += inner
 
 
+@dataclass(frozen=True, slots=True)
 class Submitter:
     """Submits inference requests, traced where they are selected."""
 
-    def __init__(self, engine: EngineFacade, tracer: RequestTracer, background: Background) -> None:
-        self.engine = engine
-        self._tracer = tracer
-        self._background = background
+    _engine: EngineFacade
+    _tracer: RequestTracer
+    _background: Background
 
     def submit(self, exchange: HttpExchange, inference: InferRequest, sink: Sink) -> SubmittedRequest:
         inference.propagated = propagated_headers(exchange.request.headers)
         if self._tracer.is_on:
-            return self._tracer.submit(self.engine, inference, sink, "HTTP", inference.propagated)
-        return self.engine.submit(inference, sink)
+            return self._tracer.submit(self._engine, inference, sink, "HTTP", inference.propagated)
+        return self._engine.submit(inference, sink)
 
     def submit_single(
         self,

@@ -270,15 +270,13 @@ def _new_choices(request: TextRequest) -> list[Choice]:
     return [Choice(index, echoed[index // request.choices]) for index in range(request.choices * len(echoed))]
 
 
+@dataclass(slots=True, eq=False)
 class PromptSink:
     """Receives the model's responses to one prompt."""
 
-    __slots__ = ("_prompt", "_response", "_sent")
-
-    def __init__(self, response: TextResponse, prompt: int, sent: SentCount) -> None:
-        self._response = response
-        self._prompt = prompt
-        self._sent = sent
+    _response: TextResponse
+    _prompt: int
+    _sent: SentCount
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         self._response.on_response(self._prompt, response, final=final, sent=self._sent)

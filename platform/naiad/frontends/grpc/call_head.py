@@ -50,21 +50,14 @@ class CallHead(Generic[M]):
     propagated: Mapping[str, str] = field(default_factory=dict)  # names the trace which the call belongs to
 
 
+@dataclass(frozen=True, slots=True)
 class CallHeadParser(Generic[M]):
     """Parses and checks the heads of calls."""
 
-    def __init__(
-        self,
-        methods: Mapping[bytes, M],
-        denial: Callable[[M, Metadata], Denial | None],  # why a method may not be called; None where it may
-        *,
-        level: CompressionLevel = CompressionLevel.NONE,
-        max_size: int,  # bytes of a request's fields
-    ) -> None:
-        self._methods = methods
-        self._denial = denial
-        self._level = level
-        self._max_size = max_size
+    _methods: Mapping[bytes, M]
+    _denial: Callable[[M, Metadata], Denial | None]  # why a method may not be called; None where it may
+    _level: CompressionLevel
+    _max_size: int  # bytes of a request's fields
 
     def parse(self, head: RequestHead) -> CallHead[M]:
         """The call that a request begins. A request that is not a valid call becomes a rejection."""

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 from naiad.core.errors import NaiadError
 from naiad.frontends.grpc import response_fields
 from naiad.frontends.grpc.call_head import CallHead
-from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, Reserve, with_prefix
+from naiad.frontends.grpc.messages import PREFIX_SIZE, BufferPool, Message, MessageReader, Reserve, with_prefix
 from naiad.frontends.grpc.request_messages import COUNTED_FROM, MessageConsumer, RequestMessages
 from naiad.frontends.http1.compression import size_of
 from naiad.frontends.http2.frames import ErrorCode
@@ -202,17 +202,16 @@ class GrpcCall:
 
     def open_request(self, consumer: MessageConsumer) -> RequestMessages:
         """Read the messages of the request for *consumer*. A streaming method calls this when the call begins."""
-        context, method = self._context, self.head.method
-        self._request = RequestMessages(
-            self._stream,
+        context, method, stream = self._context, self.head.method, self._stream
+        reader = MessageReader(
             self.head.encoding,
             context.pool,
-            context.memory,
-            consumer,
-            self.fail_with,
+            context.memory.budget.limit,
             is_single=self._begin is not None,
             reserve=None if method is None else method.reserve,
+            longest=stream.controller.longest_message,
         )
+        self._request = RequestMessages(stream, reader, context.memory, consumer, self.fail_with, self.head.encoding)
         return self._request
 
     def begin_method(self, message: Message) -> None:

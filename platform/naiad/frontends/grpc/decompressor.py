@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from naiad.core.errors import InvalidRequestError
 from naiad.frontends.decompression import (
@@ -20,46 +20,19 @@ _COST = 1 << 13  # what a message costs at least, in bytes of output that take a
 _COPIED_BELOW = 1 << 16  # shorter messages become immutable bytes, as those that arrive uncompressed
 
 
-class Deliver(Protocol):
-    """What receives the messages."""
-
-    def __call__(self, messages: list[Message], *, ended: bool) -> None:
-        """Accept messages; *ended* after the last one."""
-
-
+@dataclass(slots=True, eq=False)
 class MessageDecompressor:
     """Decompresses what a call receives."""
 
-    __slots__ = (
-        "_current",
-        "_deliver",
-        "_encoding",
-        "_has_ended",
-        "_on_failed",
-        "_on_step",
-        "_task",
-        "_threads",
-        "_waiting",
-    )
-
-    def __init__(
-        self,
-        encoding: Encoding,
-        threads: DecompressionThreads,
-        *,
-        deliver: Deliver,
-        on_step: Callable[[], bool],  # called when `held_size` has changed; returns False to stop until `resume`
-        on_failed: Callable[[str], None],
-    ) -> None:
-        self._encoding = encoding
-        self._threads = threads
-        self._deliver = deliver
-        self._on_step = on_step
-        self._on_failed = on_failed
-        self._waiting: deque[Message | CompressedMessage] = deque()
-        self._has_ended = False
-        self._current: Decompression | None = None
-        self._task: DecompressionTask | None = None
+    _encoding: Encoding
+    _threads: DecompressionThreads
+    _deliver: Callable[[list[Message], bool], None]  # messages, and whether they are the last
+    _on_step: Callable[[], bool]  # called when `held_size` has changed; returns False to stop until `resume`
+    _on_failed: Callable[[str], None]
+    _waiting: deque[Message | CompressedMessage] = field(default_factory=deque)
+    _has_ended: bool = False
+    _current: Decompression | None = None
+    _task: DecompressionTask | None = None
 
     @property
     def is_busy(self) -> bool:
@@ -98,10 +71,10 @@ class MessageDecompressor:
             if isinstance(message, CompressedMessage):
                 allowance -= self._begin(message.data, allowance)
             else:
-                self._deliver([message], ended=False)
+                self._deliver([message], False)
         if self._has_ended and self._current is None:
             self._has_ended = False
-            self._deliver([], ended=True)
+            self._deliver([], True)
 
     def _begin(self, data: Message, allowance: int) -> int:
         """Decompress a message here, if that takes little, else on a thread; return what it cost of *allowance*."""
@@ -127,7 +100,7 @@ class MessageDecompressor:
 
     def _finish(self, message: bytearray) -> None:
         self._current = None
-        self._deliver([bytes(message) if len(message) < _COPIED_BELOW else message], ended=False)
+        self._deliver([bytes(message) if len(message) < _COPIED_BELOW else message], False)
 
     def _fail(self, error: Exception) -> None:
         self._task = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from naiad.frontends.growing_bytes import new_bytes, resize_bytes
@@ -110,49 +111,25 @@ class BufferPool:
         self._on_kept()
 
 
+@dataclass(slots=True, eq=False)
 class MessageReader:
     """Assembles the messages of one stream from its content."""
 
-    __slots__ = (
-        "_body",
-        "_budget",
-        "_encoding",
-        "_filled",
-        "_flag",
-        "_has_all",
-        "_is_single",
-        "_may_reserve",
-        "_pool",
-        "_pooled_size",
-        "_prefix",
-        "_reserve_place",
-        "_size",
-        "longest",
-    )
-
-    def __init__(
-        self,
-        encoding: Encoding,
-        pool: BufferPool,
-        budget: int = MAX_MESSAGE_SIZE,  # bytes of all messages in flight together; longer messages are rejected
-        *,
-        is_single: bool = False,  # ignores content behind the message: thousands fit into a frame
-        reserve: Reserve | None = None,  # has places for long messages; None without such
-        longest: int = 0,  # bytes of the longest message that the client has sent before
-    ) -> None:
-        self._encoding = encoding
-        self._pool = pool
-        self._budget = budget
-        # The bytes of an incomplete prefix; then the flag and size of the message, its buffer, and how much is there.
-        self._prefix = b""
-        self._body: bytearray | memoryview | None = None
-        self._flag = self._size = self._filled = 0
-        self._reserve_place = reserve
-        self.longest = longest
-        self._may_reserve = False  # a place for the incomplete message, which has none yet
-        self._pooled_size = 0  # of a buffer that an earlier message has written to
-        self._is_single = is_single
-        self._has_all = False  # the only message is complete
+    _encoding: Encoding
+    _pool: BufferPool
+    _budget: int = MAX_MESSAGE_SIZE  # bytes of all messages in flight together; longer messages are rejected
+    is_single: bool = field(default=False, kw_only=True)  # ignores what follows the message: thousands fit into a frame
+    reserve: Reserve | None = field(default=None, kw_only=True)  # has places for long messages; None without such
+    longest: int = field(default=0, kw_only=True)  # bytes of the longest message that the client has sent before
+    # The bytes of an incomplete prefix; then the flag and size of the message, its buffer, and how much is there.
+    _prefix: bytes = b""
+    _body: bytearray | memoryview | None = None
+    _flag: int = 0
+    _size: int = 0
+    _filled: int = 0
+    _may_reserve: bool = False  # a place for the incomplete message, which has none yet
+    _pooled_size: int = 0  # of a buffer that an earlier message has written to
+    _has_all: bool = False  # the only message is complete
 
     @property
     def is_within_message(self) -> bool:
@@ -199,7 +176,7 @@ class MessageReader:
         assert body is not None
         message = body if self._size >= _POOLED_FROM else bytes(body)
         self.longest = max(self.longest, self._size)
-        self._has_all = self._is_single
+        self._has_all = self.is_single
         return [CompressedMessage(message) if self._flag else message]
 
     def discard(self) -> None:
@@ -225,10 +202,10 @@ class MessageReader:
         if end - start >= self._size:
             message = bytes(data[start : start + self._size])
             messages.append(CompressedMessage(message) if self._flag else message)
-            self._has_all = self._is_single
+            self._has_all = self.is_single
             return start + self._size
         self._filled = 0
-        self._may_reserve = self._reserve_place is not None and not self._flag and self._size > RESERVED_FROM
+        self._may_reserve = self.reserve is not None and not self._flag and self._size > RESERVED_FROM
         if self._may_reserve and self._is_trusted(end - start):
             self._pooled_size = 0
             received = memoryview(data)[start:end]
@@ -250,8 +227,8 @@ class MessageReader:
     def _move_to_place(self, received: memoryview) -> bool:
         """Copy what was received of the message to a place that the method has for it; return whether it has one."""
         self._may_reserve = False
-        assert self._reserve_place is not None
-        place = self._reserve_place(received, self._size) if len(received) <= _MOST_COPIED else None
+        assert self.reserve is not None
+        place = self.reserve(received, self._size) if len(received) <= _MOST_COPIED else None
         if place is None:
             return False
         place[: len(received)] = received

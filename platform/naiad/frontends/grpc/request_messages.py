@@ -9,18 +9,12 @@ is decompressed on a thread, or the method has a backlog.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import InitVar, dataclass
+from functools import partial
 from typing import Protocol, cast
 
 from naiad.frontends.grpc.decompressor import MessageDecompressor
-from naiad.frontends.grpc.messages import (
-    BufferPool,
-    CompressedMessage,
-    Encoding,
-    Message,
-    MessageError,
-    MessageReader,
-    Reserve,
-)
+from naiad.frontends.grpc.messages import CompressedMessage, Encoding, Message, MessageError, MessageReader
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.request_budget import Charge
 from naiad.frontends.request_memory import RequestMemory
@@ -52,59 +46,27 @@ class MessageConsumer(Protocol):
         """Whether further content is kept as it is, until the consumer asks for it (`RequestMessages.read_unread`)."""
 
 
+@dataclass(slots=True, eq=False)
 class RequestMessages:
     """Reads the messages of one call, counts them in the budget and decompresses them. Implements `Receiver`."""
 
-    __slots__ = (
-        "_consumer",
-        "_decompressor",
-        "_fail",
-        "_is_stopped",
-        "_is_unread_last",
-        "_memory",
-        "_reader",
-        "_stream",
-        "charge",
-        "unread",
-    )
+    _stream: Stream
+    _reader: MessageReader
+    _memory: RequestMemory
+    _consumer: MessageConsumer | None  # None once the call is over
+    _fail: Callable[[GrpcStatus, str], None]  # ends the call, and releases its request
+    encoding: InitVar[Encoding]
+    charge: Charge | None = None  # None for a call that has never held much
+    unread: bytearray | None = None  # content that arrived while the consumer was full; None without such
+    _is_unread_last: bool = False  # of the request
+    _is_stopped: bool = False  # by the budget
+    _decompressor: MessageDecompressor | None = None
 
-    def __init__(
-        self,
-        stream: Stream,
-        encoding: Encoding,
-        pool: BufferPool,
-        memory: RequestMemory,
-        consumer: MessageConsumer,
-        fail: Callable[[GrpcStatus, str], None],  # ends the call, and releases its request
-        *,
-        is_single: bool,
-        reserve: Reserve | None = None,
-    ) -> None:
-        self._stream = stream
-        self._memory = memory
-        self._consumer: MessageConsumer | None = consumer  # None once the call is over
-        self._fail = fail
-        self._reader = MessageReader(
-            encoding,
-            pool,
-            memory.budget.limit,
-            is_single=is_single,
-            reserve=reserve,
-            longest=stream.controller.longest_message,
-        )
-        self.charge: Charge | None = None  # None for a call that has never held much
-        self._decompressor: MessageDecompressor | None = None
+    def __post_init__(self, encoding: Encoding) -> None:
         if encoding != "identity":
-            self._decompressor = MessageDecompressor(
-                encoding,
-                memory.threads,
-                deliver=self._on_decompressed,
-                on_step=self.recount,
-                on_failed=lambda text: fail(GrpcStatus.INTERNAL, text),
-            )
-        self._is_stopped = False  # by the budget
-        self.unread: bytearray | None = None  # content that arrived while the consumer was full; None without such
-        self._is_unread_last = False  # of the request
+            fail = partial(self._fail, GrpcStatus.INTERNAL)
+            threads = self._memory.threads
+            self._decompressor = MessageDecompressor(encoding, threads, self._on_decompressed, self.recount, fail)
 
     def __repr__(self) -> str:
         unread = 0 if self.unread is None else len(self.unread)
@@ -163,7 +125,7 @@ class RequestMessages:
                 return
         consumer.on_messages(plain, ended=ended)
 
-    def _on_decompressed(self, messages: list[Message], *, ended: bool) -> None:
+    def _on_decompressed(self, messages: list[Message], ended: bool) -> None:  # noqa: FBT001 - a callback's arguments
         if self._consumer is not None:
             self._consumer.on_messages(messages, ended=ended)
             self.recount()

@@ -62,7 +62,7 @@ class GrpcApplication:
         self._log = log
         self._log_names = log_names
         self._logged_calls = itertools.count()
-        parser = CallHeadParser(methods, denial, level=settings.response_compression, max_size=limits.fields_size)
+        parser = CallHeadParser(methods, denial, settings.response_compression, limits.fields_size)
         self.parse_head = parser.parse
 
     def handle_request(self, stream: Stream, head: Head) -> StreamHandler | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from naiad.frontends.http1.messages import HttpExchange, stream_head
 from naiad.protocol.inference import Buffer, SubmittedRequest
@@ -39,6 +40,7 @@ def _long_chunk(data: Sequence[Buffer]) -> list[Buffer]:
     return [b"%x\r\n" % sum(map(len, data)), *data, b"\r\n"]
 
 
+@dataclass(slots=True, eq=False)
 class SentCount:
     """Counts the responses of a request that were written, and confirms them to the engine.
 
@@ -46,11 +48,8 @@ class SentCount:
     These are confirmed by `of`.
     """
 
-    __slots__ = ("_count", "_submitted")
-
-    def __init__(self) -> None:
-        self._submitted: SubmittedRequest | None = None
-        self._count = 0
+    _submitted: SubmittedRequest | None = None
+    _count: int = 0
 
     def add(self, count: int = 1) -> None:
         if self._submitted is None:
@@ -66,6 +65,7 @@ class SentCount:
             self._count = 0
 
 
+@dataclass(slots=True, eq=False)
 class EventWriter:
     """Writes events to one exchange.
 
@@ -77,28 +77,15 @@ class EventWriter:
     queue holds bytes rather than tensors, since tensors would keep the guest's memory.
     """
 
-    __slots__ = (
-        "_events",
-        "_exchange",
-        "_head",
-        "_held",
-        "_is_chunked",
-        "_is_ended",
-        "_is_scheduled",
-        "_is_writing",
-        "_size",
-    )
-
-    def __init__(self, exchange: HttpExchange) -> None:
-        self._exchange: HttpExchange | None = exchange  # None after the end
-        self._events: deque[tuple[bytes | Sequence[Buffer], SentCount]] = deque()
-        self._size = 0  # bytes of the events added since the last write
-        self._held = 0  # bytes of the events that wait for the client
-        self._head = b""  # of the response, until it is written
-        self._is_chunked: bool | None = None  # None until the head is made
-        self._is_ended = False
-        self._is_writing = False
-        self._is_scheduled = False  # a write at the end of the loop's turn
+    _exchange: HttpExchange | None  # None after the end
+    _events: deque[tuple[bytes | Sequence[Buffer], SentCount]] = field(default_factory=deque)
+    _size: int = 0  # bytes of the events added since the last write
+    _held: int = 0  # bytes of the events that wait for the client
+    _head: bytes = b""  # of the response, until it is written
+    _is_chunked: bool | None = None  # None until the head is made
+    _is_ended: bool = False
+    _is_writing: bool = False
+    _is_scheduled: bool = False  # a write at the end of the loop's turn
 
     @property
     def has_begun(self) -> bool:

@@ -117,7 +117,7 @@ class Http2Connection(asyncio.BufferedProtocol, Generic[T]):
         self._receive_flow = ReceiveFlow(limits.window, limits.stream_window)
         self.writer = FrameWriter(loop, budget)
         self._sender = Sender(self.writer, self._streams, self._on_response_sent, turns.defer, budget)
-        self._keepalive = Keepalive(self, settings, loop)
+        self._keepalive = Keepalive(self, settings, loop, loop.time())
         self._shutdown = GracefulShutdown(self, settings, loop)
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._account = FloodAccount(limits, loop.time())

@@ -12,19 +12,18 @@ peer* may send, and says which WINDOW_UPDATE to write. Streams keep their two wi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from naiad.frontends.http2.frames import DEFAULT_WINDOW, MAX_WINDOW, ErrorCode, Http2ConnectionError, Http2StreamError
 from naiad.frontends.http2.stream import Stream
 
 
+@dataclass(slots=True)
 class SendFlow:
     """What we may send."""
 
-    __slots__ = ("initial_window", "window")
-
-    def __init__(self) -> None:
-        self.window = DEFAULT_WINDOW  # the sum over all streams; SETTINGS never change it (section 6.9.2)
-        self.initial_window = DEFAULT_WINDOW
+    window: int = DEFAULT_WINDOW  # the sum over all streams; SETTINGS never change it (section 6.9.2)
+    initial_window: int = DEFAULT_WINDOW
 
     def try_consume(self, stream: Stream, size: int) -> bool:
         """Count *size* bytes that are sent on a stream; False, and nothing counted, where they may not be sent now."""

@@ -22,6 +22,7 @@ The handler is called rather than handed a list of frames because an object for 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Protocol
 
@@ -110,46 +111,27 @@ class FrameHandler(Protocol):
         """A callback raised an error that ends one stream; reading continues with the next frame."""
 
 
+@dataclass(slots=True, eq=False)
 class Http2FrameReader:
     """Parses what one peer sends."""
 
-    __slots__ = (
-        "_block",
-        "_block_ends_stream",
-        "_block_stream",
-        "_clock",
-        "_handler",
-        "_has_preface",
-        "_is_stopped",
-        "_limits",
-        "_missing",
-        "_partial",
-        "_rest",
-        "_rest_position",
-        "data_left",
-        "has_rest",
-    )
-
-    def __init__(
-        self, handler: FrameHandler, limits: Http2Limits, *, clock: Callable[[], float] = perf_counter
-    ) -> None:
-        self.data_left = 0  # bytes still to come of a long DATA frame; 0 outside of one
-        self.has_rest = False  # whether received bytes are kept that `resume` has to handle
-        self._clock = clock
-        # Received bytes that are handled in a later turn, from a position on.
-        self._rest = b""
-        self._rest_position = 0
-        self._handler = handler
-        self._limits = limits
-        self._has_preface = False
-        self._is_stopped = False
-        # The bytes of an incomplete frame, and at least how many more it needs.
-        self._partial: bytes | bytearray = b""
-        self._missing = 0
-        # A field block that CONTINUATION frames continue (section 4.3).
-        self._block: list[bytes] | None = None
-        self._block_stream = 0
-        self._block_ends_stream = False
+    _handler: FrameHandler
+    _limits: Http2Limits
+    clock: Callable[[], float] = perf_counter
+    data_left: int = 0  # bytes still to come of a long DATA frame; 0 outside of one
+    has_rest: bool = False  # whether received bytes are kept that `resume` has to handle
+    # Received bytes that are handled in a later turn, from a position on.
+    _rest: bytes = b""
+    _rest_position: int = 0
+    _has_preface: bool = False
+    _is_stopped: bool = False
+    # The bytes of an incomplete frame, and at least how many more it needs.
+    _partial: bytes | bytearray = b""
+    _missing: int = 0
+    # A field block that CONTINUATION frames continue (section 4.3).
+    _block: list[bytes] | None = None
+    _block_stream: int = 0
+    _block_ends_stream: bool = False
 
     def stop(self) -> None:
         """Call nothing any more, also for frames that are already here."""
@@ -269,7 +251,7 @@ class Http2FrameReader:
                 position = end
             if position < size and (position >= next_look or kind == SETTINGS):
                 next_look = position + _UNCLOCKED_SIZE
-                now = self._clock()
+                now = self.clock()
                 if not deadline:
                     deadline = now + SHARE_SECONDS
                 elif now >= deadline and not self._is_stopped:

@@ -68,25 +68,23 @@ class KeptConnection(Protocol):
         """Close the connection without GOAWAY."""
 
 
+@dataclass(slots=True, eq=False)
 class Keepalive:
     """Pings a silent client, aborts the connection if it stays silent, and polices the client's own pings."""
 
-    def __init__(
-        self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.last_read = loop.time()  # when bytes last arrived, by the loop's clock
-        self._connection = connection
-        self._settings = settings
-        self._loop = loop
-        self._silence_timer: asyncio.TimerHandle | None = None
-        self._ack_timer: asyncio.TimerHandle | None = None
-        # Our pings.
-        self._pings_without_data = 0
-        self._sent_at_last_keepalive = -1
-        # The client's pings.
-        self._strikes = 0
-        self._last_ping = -math.inf
-        self._sent_at_last_ping = -1
+    _connection: KeptConnection
+    _settings: KeepaliveSettings
+    _loop: asyncio.AbstractEventLoop
+    last_read: float  # when bytes last arrived, by the loop's clock
+    _silence_timer: asyncio.TimerHandle | None = None
+    _ack_timer: asyncio.TimerHandle | None = None
+    # Our pings.
+    _pings_without_data: int = 0
+    _sent_at_last_keepalive: int = -1
+    # The client's pings.
+    _strikes: int = 0
+    _last_ping: float = -math.inf
+    _sent_at_last_ping: int = -1
 
     def start(self) -> None:
         if self._settings.keepalive_time < math.inf:
@@ -144,6 +142,7 @@ class Keepalive:
             self._ack_timer = self._loop.call_later(settings.keepalive_timeout, connection.abort)
 
 
+@dataclass(slots=True, eq=False)
 class GracefulShutdown:
     """Ends a connection so that no request is lost (section 6.8).
 
@@ -153,16 +152,13 @@ class GracefulShutdown:
     4. The connection closes when its last stream ends.
     """
 
-    def __init__(
-        self, connection: KeptConnection, settings: KeepaliveSettings, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.has_begun = False  # whether the connection closes with its last stream
-        self.is_announced = False  # the last stream was announced (step 3): no request can be lost
-        self._connection = connection
-        self._settings = settings
-        self._loop = loop
-        self._age_timer: asyncio.TimerHandle | None = None
-        self._ack_timer: asyncio.TimerHandle | None = None
+    _connection: KeptConnection
+    _settings: KeepaliveSettings
+    _loop: asyncio.AbstractEventLoop
+    has_begun: bool = False  # whether the connection closes with its last stream
+    is_announced: bool = False  # the last stream was announced (step 3): no request can be lost
+    _age_timer: asyncio.TimerHandle | None = None
+    _ack_timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         if self._settings.max_age < math.inf:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from naiad.frontends.http2.frames import DATA, head
 from naiad.frontends.unread_responses import UnreadResponse
@@ -14,21 +15,19 @@ _SMALL = 1 << 12  # bytes of messages that are kept as one part: a view takes as
 _PART_SIZE = 256  # bytes of memory that a part takes beside its content
 
 
+@dataclass(slots=True, eq=False)
 class SendBuffer:
     """A stream's unsent bytes, in order, with markers where messages end.
 
     Parts of messages are kept as views and cut by slicing views, so tensors are not copied.
     """
 
-    __slots__ = ("_begun", "_parts", "kept", "size", "taken", "unread")
-
-    def __init__(self) -> None:
-        self._parts: deque[memoryview | _Marker] = deque()
-        self._begun = 0  # bytes that were taken of the first part, whose memory is kept until its last byte is taken
-        self.kept = 0  # bytes of memory that the last part keeps of which all was taken
-        self.size = 0
-        self.taken = 0  # bytes that were taken out of it so far
-        self.unread: UnreadResponse | None = None  # what it counts in the memory of requests, if anything
+    _parts: deque[memoryview | _Marker] = field(default_factory=deque)
+    _begun: int = 0  # bytes that were taken of the first part, whose memory is kept until its last byte is taken
+    kept: int = 0  # bytes of memory that the last part keeps of which all was taken
+    size: int = 0
+    taken: int = 0  # bytes that were taken out of it so far
+    unread: UnreadResponse | None = None  # what it counts in the memory of requests, if anything
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -105,8 +104,6 @@ class SendBuffer:
             self._begun = 0
 
 
+@dataclass(frozen=True, slots=True)
 class _Marker:
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
+    value: object

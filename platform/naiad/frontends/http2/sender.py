@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
 
 from naiad.core.turns import SHARE_SECONDS
@@ -38,22 +39,20 @@ _FRAGMENT_SIZE = 1 << 12
 _HIGH_WATER = 1 << 16  # bytes that the kernel has not taken of a client that does not read: asyncio's own number
 
 
+@dataclass(slots=True, eq=False)
 class FrameWriter:
     """Writes frames to a transport, those of one turn of the event loop together.
 
     For the budget, it is the `Reader` of what the transport has.
     """
 
-    __slots__ = ("_budget", "_loop", "_pending", "_pending_size", "_unread", "is_paused", "transport")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, budget: RequestBudget) -> None:
-        self.transport: asyncio.Transport | None = None  # None outside of a connection, when writes do nothing
-        self.is_paused = False  # whether the transport's buffer is full, or has the rest of a long response
-        self._budget = budget
-        self._unread: UnreadResponse | None = None  # while the transport is paused
-        self._loop = loop
-        self._pending: list[bytes] = []
-        self._pending_size = 0
+    _loop: asyncio.AbstractEventLoop
+    _budget: RequestBudget
+    transport: asyncio.Transport | None = None  # None outside of a connection, when writes do nothing
+    is_paused: bool = False  # whether the transport's buffer is full, or has the rest of a long response
+    _unread: UnreadResponse | None = None  # while the transport is paused
+    _pending: list[bytes] = field(default_factory=list)
+    _pending_size: int = 0
 
     def open(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -140,29 +139,23 @@ class FrameWriter:
             self.transport.write(pending[0] if len(pending) == 1 else b"".join(pending))
 
 
+@dataclass(slots=True, eq=False)
 class Sender:
     """Sends responses as far as flow control and the transport allow. Implements `ResponseSender`."""
 
-    def __init__(
-        self,
-        writer: FrameWriter,
-        streams: Mapping[int, Stream],
-        on_response_sent: Callable[[Stream], None],  # the transport has its whole response
-        defer: Callable[[Callable[[], None]], None],
-        budget: RequestBudget,
-    ) -> None:
-        self._budget = budget
-        self.flow = SendFlow()
-        self.count = self.fragments = 0  # of field sections and pieces of data (gRPC's ping rules need it)
-        self._writer = writer
-        self._streams = streams
-        self._on_response_sent = on_response_sent
-        self._peer = PeerSettings()
-        self._encoder = FieldBlockEncoder()
-        self._queue: deque[Stream] = deque()
-        self._defer = defer
-        self._is_sending = False
-        self._is_deferred = False  # the share of a turn is used up: what is queued is sent in a later one
+    _writer: FrameWriter
+    _streams: Mapping[int, Stream]
+    _on_response_sent: Callable[[Stream], None]  # the transport has its whole response
+    _defer: Callable[[Callable[[], None]], None]
+    _budget: RequestBudget
+    flow: SendFlow = field(default_factory=SendFlow)
+    count: int = 0  # of field sections and pieces of data (gRPC's ping rules need it)
+    fragments: int = 0  # how many of these are fragments
+    _peer: PeerSettings = field(default_factory=PeerSettings)
+    _encoder: FieldBlockEncoder = field(default_factory=FieldBlockEncoder)
+    _queue: deque[Stream] = field(default_factory=deque)
+    _is_sending: bool = False
+    _is_deferred: bool = False  # the share of a turn is used up: what is queued is sent in a later one
 
     # -- responses ----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import (
     DEFAULT_FRAME_SIZE,
@@ -18,15 +20,13 @@ from naiad.frontends.http2.limits import Http2Limits
 DEFAULT_TABLE_SIZE = 4096  # bytes of HPACK's dynamic table, until a peer sets another size
 
 
+@dataclass(slots=True)
 class PeerSettings:
     """The peer's settings, as far as they concern a server that never pushes."""
 
-    __slots__ = ("frame_size", "initial_window", "table_size")
-
-    def __init__(self) -> None:
-        self.table_size = DEFAULT_TABLE_SIZE  # bytes of the peer's dynamic table (HPACK, RFC 7541)
-        self.frame_size = DEFAULT_FRAME_SIZE
-        self.initial_window = DEFAULT_WINDOW
+    table_size: int = DEFAULT_TABLE_SIZE  # bytes of the peer's dynamic table (HPACK, RFC 7541)
+    frame_size: int = DEFAULT_FRAME_SIZE
+    initial_window: int = DEFAULT_WINDOW
 
     def apply(self, payload: bytes) -> None:
         """Apply a SETTINGS payload, without unknown settings (section 6.5.2); Http2ConnectionError for bad values."""

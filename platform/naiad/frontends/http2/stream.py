@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from naiad.frontends.http2.field_blocks import Fields
@@ -98,50 +99,25 @@ class _NoHandler:
 _NO_HANDLER = _NoHandler()
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """The state of a stream."""
 
-    __slots__ = (
-        "content_left",
-        "controller",
-        "fields_cost",
-        "handler",
-        "is_half_closed",
-        "is_open",
-        "is_paused",
-        "is_queued",
-        "number",
-        "receive_window",
-        "send_window",
-        "sender",
-        "unsent_data",
-        "unsent_trailers",
-    )
-
-    def __init__(
-        self,
-        number: int,
-        controller: StreamController,
-        sender: ResponseSender,
-        send_window: int,
-        receive_window: int,
-        content_length: int = -1,
-    ) -> None:
-        self.number = number
-        self.controller = controller  # its connection, for what is not part of the response
-        self.sender = sender
-        self.handler: StreamHandler = _NO_HANDLER
-        # Bytes that may be sent: negative once the peer has lowered its initial window below what was sent (6.9.2).
-        self.send_window = send_window
-        self.receive_window = receive_window
-        self.is_half_closed = False  # whether the request is complete ("half-closed (remote)", section 5.1)
-        self.is_open = True  # whether a response may still be sent
-        self.is_paused = False  # whether its receive window is not opened again
-        self.is_queued = False  # whether it is in the sender's queue
-        self.fields_cost = 0.0  # microseconds that decoding the request's fields took, estimated
-        self.content_left = content_length  # bytes of `content-length` that have not arrived; -1 without one
-        self.unsent_data: SendBuffer | None = None
-        self.unsent_trailers: tuple[Fields, bool] | None = None  # behind them, and whether they are constant
+    number: int
+    controller: StreamController  # its connection, for what is not part of the response
+    sender: ResponseSender
+    # Bytes that may be sent: negative once the peer has lowered its initial window below what was sent (6.9.2).
+    send_window: int
+    receive_window: int
+    content_left: int = -1  # bytes of `content-length` that have not arrived; -1 without one
+    handler: StreamHandler = _NO_HANDLER
+    is_half_closed: bool = False  # whether the request is complete ("half-closed (remote)", section 5.1)
+    is_open: bool = True  # whether a response may still be sent
+    is_paused: bool = False  # whether its receive window is not opened again
+    is_queued: bool = False  # whether it is in the sender's queue
+    fields_cost: float = 0.0  # microseconds that decoding the request's fields took, estimated
+    unsent_data: SendBuffer | None = None
+    unsent_trailers: tuple[Fields, bool] | None = None  # behind them, and whether they are constant
 
     def __repr__(self) -> str:
         return f"<Stream #{self.number} {'open' if self.is_open else 'closed'} unsent={self.unsent}>"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -28,7 +29,7 @@ from naiad.frontends.offload.exchanges import Cancellable
 from naiad.frontends.region_inputs import complete_inputs
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
-from naiad.protocol.inference import NO_HEADERS, InferRequest, InferResponse, SubmittedRequest
+from naiad.protocol.inference import InferRequest, InferResponse, SubmittedRequest
 
 logger = logging.getLogger("naiad.grpc")
 
@@ -37,59 +38,26 @@ T = TypeVar("T")
 _FEW_TENSORS = 64  # tensors of a request from which their number is compared with the model's before they are read
 
 
+@dataclass(slots=True, eq=False)
 class InferStream:
     """The requests of one stream. The transport calls `feed` and `end_requests`, and sends what `outgoing` holds."""
 
-    __slots__ = (
-        "_engine",
-        "_errors_end_stream",
-        "_extensions",
-        "_gate",
-        "_has_all_requests",
-        "_headers",
-        "_in_flight",
-        "_in_order",
-        "_on_change",
-        "_prepare",
-        "_reading",
-        "_regions",
-        "_tracer",
-        "failure",
-        "outgoing",
-        "slices",
-    )
-
-    def __init__(
-        self,
-        engine: EngineFacade,
-        gate: AdmissionGate,
-        on_change: Callable[[], None],  # called when `outgoing`, `failure` or `is_finished` may have changed
-        extensions: Extensions | None = None,
-        prepare: Callable[[InferRequest], None] | None = None,  # called with each request before it is submitted
-        *,
-        headers: Mapping[str, str] = NO_HEADERS,  # those that name the trace which the requests belong to
-        errors_end_stream: bool = False,  # whether the first error ends the stream (metadata `triton_grpc_error: true`)
-    ) -> None:
-        # Messages to send, oldest first, each with its request where that may have many responses, else None. The
-        # transport removes them, and calls `on_sent` with the request once a message has left.
-        self.outgoing: deque[tuple[bytes, SubmittedRequest | None]] = deque()
-        self.failure: NaiadError | None = None  # the error that ended the stream, where errors do that
-        self._engine = engine
-        self._gate = gate
-        self._on_change = on_change
-        self._errors_end_stream = errors_end_stream
-        extensions = extensions or Extensions()
-        self._regions = extensions.regions
-        self._tracer = extensions.tracer
-        self._prepare = prepare
-        self._headers = headers
-        self._has_all_requests = False
-        # Requests of models that respond once, in their order, until their responses are in `outgoing`.
-        self._in_order: deque[_StreamedRequest] = deque()
-        self._in_flight: set[_StreamedRequest] = set()
-        self.slices = extensions.background.slices
-        self._extensions = extensions
-        self._reading: Cancellable | None = None
+    _engine: EngineFacade
+    _gate: AdmissionGate
+    _on_change: Callable[[], None]  # called when `outgoing`, `failure` or `is_finished` may have changed
+    extensions: Extensions = field(default_factory=Extensions)
+    _prepare: Callable[[InferRequest], None] | None = None  # called with each request before it is submitted
+    headers: Mapping[str, str] = field(default_factory=dict)  # those that name the trace which the requests belong to
+    errors_end_stream: bool = False  # whether the first error ends the stream (metadata `triton_grpc_error: true`)
+    # Messages to send, oldest first, each with its request where that may have many responses, else None. The
+    # transport removes them, and calls `on_sent` with the request once a message has left.
+    outgoing: deque[tuple[bytes, SubmittedRequest | None]] = field(default_factory=deque)
+    failure: NaiadError | None = None  # the error that ended the stream, where errors do that
+    _has_all_requests: bool = False
+    # Requests of models that respond once, in their order, until their responses are in `outgoing`.
+    _in_order: deque[_StreamedRequest] = field(default_factory=deque)
+    _in_flight: set[_StreamedRequest] = field(default_factory=set)
+    _reading: Cancellable | None = None
 
     def __repr__(self) -> str:
         return f"<InferStream in-flight={len(self._in_flight)} outgoing={len(self.outgoing)}>"
@@ -133,13 +101,13 @@ class InferStream:
         version = request_codec.parse_version(body.model_version)
         request.is_decoupled = self._engine.is_decoupled(body.model_name, version)
         if isinstance(message, LongHead):
-            start = partial(start_reading, message, version, self._engine, self._extensions)
+            start = partial(start_reading, message, version, self._engine, self.extensions)
             self._read_later(request, start, lambda read: self._check(request, *read))
             return
         limits = NO_LIMITS
         if len(body.inputs) > _FEW_TENSORS or len(body.outputs) > _FEW_TENSORS:
             limits = limits_of(self._engine.model_metadata(body.model_name, version))
-        self._check(request, *request_codec.decode_request(message, version, self._regions, limits))
+        self._check(request, *request_codec.decode_request(message, version, self.extensions.regions, limits))
 
     def _read_later(
         self,
@@ -181,7 +149,7 @@ class InferStream:
             infer_request,
             requested,
             self._engine,
-            self._extensions,
+            self.extensions,
             partial(self._read_later, request),
             lambda: self._submit(request, infer_request),
         )
@@ -217,7 +185,7 @@ class InferStream:
             name, version = infer_request.model_name, infer_request.model_version
             metadata, config = self._engine.model_metadata(name, version), self._engine.model_config(name, version)
             request.requested.prepare(infer_request, metadata, config)
-        infer_request.propagated = self._headers
+        infer_request.propagated = self.headers
         if self._prepare is not None:
             self._prepare(infer_request)
         # Queued before it is submitted: the engine may respond before `submit` returns.
@@ -226,8 +194,9 @@ class InferStream:
         self._in_flight.add(request)
         self._gate.enter()
         try:
-            if self._tracer.is_on:
-                request.submitted = self._tracer.submit(self._engine, infer_request, request, "GRPC", self._headers)
+            tracer = self.extensions.tracer
+            if tracer.is_on:
+                request.submitted = tracer.submit(self._engine, infer_request, request, "GRPC", self.headers)
             else:
                 request.submitted = self._engine.submit(infer_request, request)
         except Exception:
@@ -238,7 +207,7 @@ class InferStream:
 
     def _reject(self, request: _StreamedRequest, error: NaiadError) -> None:
         request.release_regions()
-        if self._errors_end_stream:
+        if self.errors_end_stream:
             self.fail(error)
             return
         response = response_codec.encode_stream_error(error.message, request.body, final=None)
@@ -260,7 +229,7 @@ class InferStream:
 
     def encode_error(self, request: _StreamedRequest, error: NaiadError, *, final: bool) -> bytes | None:
         """The message for an error of the model; None where the error ends the stream instead."""
-        if self._errors_end_stream:
+        if self.errors_end_stream:
             self.fail(error)
             return None
         return response_codec.encode_stream_error(error.message, request.body, final=final)
@@ -289,36 +258,22 @@ class InferStream:
         self._on_change()
 
 
+@dataclass(slots=True, eq=False)
 class _StreamedRequest:
     """One request of a stream, and the sink of its responses."""
 
-    __slots__ = (
-        "_job",
-        "_last",
-        "_stream",
-        "_waiting",
-        "body",
-        "enable_empty_final",
-        "is_complete",
-        "is_decoupled",
-        "requested",
-        "responses",
-        "submitted",
-    )
-
-    def __init__(self, stream: InferStream, body: ModelInferRequest) -> None:
-        self.body = body
-        self.is_decoupled = False
-        self.enable_empty_final = False
-        self.is_complete = False
-        self.submitted: SubmittedRequest | None = None
-        self.responses: list[bytes] = []
-        self.requested: RequestedOutputs | None = None
-        self._stream = stream
-        self._last: tuple[InferResponse, RequestedOutputs | None] | None = None
-        # A long response is brought into the requested forms in slices; what comes meanwhile waits.
-        self._job: Cancellable | None = None
-        self._waiting: deque[tuple[InferResponse | None, bool]] | None = None
+    _stream: InferStream
+    body: ModelInferRequest
+    is_decoupled: bool = False
+    enable_empty_final: bool = False
+    is_complete: bool = False
+    submitted: SubmittedRequest | None = None
+    responses: list[bytes] = field(default_factory=list)
+    requested: RequestedOutputs | None = None
+    _last: tuple[InferResponse, RequestedOutputs | None] | None = None
+    # A long response is brought into the requested forms in slices; what comes meanwhile waits.
+    _job: Cancellable | None = None
+    _waiting: deque[tuple[InferResponse | None, bool]] | None = None
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         if self.is_complete:  # cancelled
@@ -327,7 +282,7 @@ class _StreamedRequest:
             self._waiting.append((response, final))
         elif response is not None and self.requested is not None and self.requested.is_long(response):
             self._waiting = self._waiting or deque()
-            self._job = self._stream.slices.start(
+            self._job = self._stream.extensions.background.slices.start(
                 self.requested.apply_steps(response),
                 partial(self._on_applied, final=final),
                 partial(self._on_apply_failed, final=final),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from naiad.core.errors import Code, NaiadError
 from naiad.frontends.grpc.calls import GrpcCall
@@ -15,31 +16,19 @@ from naiad.frontends.region_inputs import Start, complete_inputs
 from naiad.protocol.inference import Buffer, InferResponse, SubmittedRequest
 
 
+@dataclass(slots=True, eq=False)
 class ModelInfer:
     """One inference: the method of its call, and the sink of its response."""
 
-    __slots__ = (
-        "_call",
-        "_context",
-        "_inference",
-        "_is_counted",
-        "_job",
-        "_message_buffer",
-        "_response",
-        "_response_count",
-        "_submitted",
-    )
-
-    def __init__(self, context: ServiceContext, call: GrpcCall) -> None:
-        self._context = context
-        self._call = call
-        self._message_buffer: Message = b""
-        self._inference: Inference | None = None
-        self._is_counted = False  # by the gate
-        self._submitted: SubmittedRequest | None = None
-        self._job: Cancellable | None = None  # work that is done later, before the request or after the response
-        self._response: InferResponse | None = None
-        self._response_count = 0
+    _context: ServiceContext
+    _call: GrpcCall
+    _message_buffer: Message = b""
+    _inference: Inference | None = None
+    _is_counted: bool = False  # by the gate
+    _submitted: SubmittedRequest | None = None
+    _job: Cancellable | None = None  # work that is done later, before the request or after the response
+    _response: InferResponse | None = None
+    _response_count: int = 0
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of `Sink`
         if response is not None:

@@ -12,6 +12,7 @@ They are submitted for a share of the turn (see `turns.py`), the others later. W
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import cast
 
@@ -20,6 +21,7 @@ from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.grpc.calls import GrpcCall
 from naiad.frontends.grpc.gate import SHUTTING_DOWN
 from naiad.frontends.grpc.messages import Message
+from naiad.frontends.grpc.request_messages import RequestMessages
 from naiad.frontends.kserve_grpc.infer_stream import InferStream
 from naiad.frontends.kserve_grpc.service import ServiceContext
 from naiad.protocol.inference import InferRequest, SubmittedRequest
@@ -33,42 +35,33 @@ _MAX_WAITING = 64  # Requests that wait as messages. Content that follows them i
 _NO_REQUEST = object()  # marks a message without a request to confirm: waiting requests are fed after it, too
 
 
+@dataclass(slots=True, eq=False)
 class ModelStreamInfer:
     """One stream of requests: the method of its call. Implements `StreamingMethod` and `MessageConsumer`."""
 
-    __slots__ = (
-        "_call",
-        "_context",
-        "_has_all_messages",
-        "_inference",
-        "_is_deferred",
-        "_is_feeding",
-        "_longest_message",
-        "_queued_size",
-        "_request",
-        "_waiting",
-    )
+    _context: ServiceContext
+    _call: GrpcCall
+    _request: RequestMessages = field(init=False)
+    _inference: InferStream = field(init=False)
+    _waiting: deque[Message] = field(default_factory=deque)
+    _queued_size: int = 0  # bytes of `_waiting`
+    _has_all_messages: bool = False
+    _is_feeding: bool = False
+    _is_deferred: bool = False
+    _longest_message: int = 0  # the longest so far, either way: the best guess of a response's size
 
-    def __init__(self, context: ServiceContext, call: GrpcCall) -> None:
-        self._context = context
-        self._call = call
-        self._request = call.open_request(self)
+    def __post_init__(self) -> None:
+        context, head = self._context, self._call.head
+        self._request = self._call.open_request(self)
         self._inference = InferStream(
             context.engine,
             context.gate,
             self._send_outgoing,
             context.extensions,
             self._forward_metadata,
-            headers=call.head.propagated,
-            errors_end_stream=("triton_grpc_error", "true") in call.head.metadata,
+            head.propagated,
+            ("triton_grpc_error", "true") in head.metadata,
         )
-        self._waiting: deque[Message] = deque()
-        self._queued_size = 0  # bytes of `_waiting`
-        self._has_all_messages = False
-        self._is_feeding = False
-        self._is_deferred = False
-        # The longest message so far, either way: the best guess of a response's size.
-        self._longest_message = 0
         context.gate.add_close_callback(self._send_outgoing)
 
     # -- for the call -------------------------------------------------------------------------------------------

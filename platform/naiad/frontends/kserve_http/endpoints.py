@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -344,16 +345,14 @@ class Endpoints:
         return response(200, [])
 
 
+@dataclass(slots=True, eq=False)
 class InferSink:
     """Writes the one response of an inference request to its connection."""
 
-    __slots__ = ("_coding", "_exchange", "_extensions", "_form")
-
-    def __init__(self, exchange: HttpExchange, form: ResponseFormat, coding: str, extensions: Extensions) -> None:
-        self._exchange: HttpExchange | None = exchange
-        self._form = form
-        self._coding = coding
-        self._extensions = extensions
+    _exchange: HttpExchange | None
+    _form: ResponseFormat
+    _coding: str
+    _extensions: Extensions
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: ARG002, FBT001 - signature of Sink
         exchange, self._exchange = self._exchange, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
+from dataclasses import dataclass, field
 from functools import partial
 
 from naiad.core.errors import InvalidRequestError, NaiadError
@@ -82,7 +83,7 @@ class GenerateEndpoints:
         headers = no_headers if form is None else partial(load_header, form, self._metrics)
         sink: Sink
         if is_stream:
-            sink = GenerateStreamSink(exchange, sent, self._background, headers)
+            sink = GenerateStreamSink(exchange, EventWriter(exchange), sent, self._background, headers)
         else:
             sink = GenerateSink(exchange, sent, self._background, self._budget, headers)
         inference.propagated = propagated_headers(request.headers)
@@ -94,43 +95,23 @@ class GenerateEndpoints:
         sent.of(submitted)
 
 
+@dataclass(slots=True, eq=False)
 class GenerateSink:
     """Responds with the one response of the model, or with an error if the model sent another number of them.
 
     The response is written at the end of the request, as the reference does. Until then only the first one is kept.
     """
 
-    __slots__ = (
-        "_background",
-        "_body",
-        "_budget",
-        "_collected",
-        "_count",
-        "_exchange",
-        "_headers",
-        "_long",
-        "_sent",
-        "_status",
-    )
-
-    def __init__(
-        self,
-        exchange: HttpExchange,
-        sent: SentCount,
-        background: Background,
-        budget: RequestBudget,
-        headers: HeaderLines = no_headers,
-    ) -> None:
-        self._exchange: HttpExchange | None = exchange
-        self._background = background
-        self._headers = headers
-        self._sent = sent
-        self._budget = budget
-        self._collected: CollectedBytes | None = None
-        self._count = 0
-        self._status = OK
-        self._body = b""
-        self._long: InferResponse | None = None  # a first response whose JSON is made later
+    _exchange: HttpExchange | None
+    _sent: SentCount
+    _background: Background
+    _budget: RequestBudget
+    _headers: HeaderLines
+    _collected: CollectedBytes | None = None
+    _count: int = 0
+    _status: int = OK
+    _body: bytes = b""
+    _long: InferResponse | None = None  # a first response whose JSON is made later
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """Keep the first response; respond after the final one."""
@@ -201,6 +182,7 @@ def _error_of(problem: Exception, model_name: str, headers: bytes) -> list[Buffe
     return response(status, [body], extra=headers)
 
 
+@dataclass(slots=True, eq=False)
 class GenerateStreamSink:
     """Writes each response of the model as one event.
 
@@ -209,19 +191,14 @@ class GenerateStreamSink:
     client has left, no event is made.
     """
 
-    __slots__ = ("_background", "_exchange", "_headers", "_is_ended", "_job", "_sent", "_waiting", "_writer")
-
-    def __init__(
-        self, exchange: HttpExchange, sent: SentCount, background: Background, headers: HeaderLines = no_headers
-    ) -> None:
-        self._exchange = exchange
-        self._writer = EventWriter(exchange)
-        self._background = background
-        self._headers = headers
-        self._sent = sent
-        self._is_ended = False
-        self._job: Cancellable | None = None
-        self._waiting: deque[tuple[InferResponse | None, bool]] = deque()
+    _exchange: HttpExchange
+    _writer: EventWriter
+    _sent: SentCount
+    _background: Background
+    _headers: HeaderLines
+    _is_ended: bool = False
+    _job: Cancellable | None = None
+    _waiting: deque[tuple[InferResponse | None, bool]] = field(default_factory=deque)
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
         """Write the response, or queue it until the client reads."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from naiad.core.errors import NaiadError
@@ -97,14 +98,12 @@ class RequestTrace:
         record_rejection(self.recorder)
 
 
+@dataclass(slots=True, eq=False)
 class _ChildSink:
     """Records the responses to a request that another request caused, and passes them on."""
 
-    __slots__ = ("_recorder", "_sink")
-
-    def __init__(self, recorder: TraceRecorder, sink: Sink) -> None:
-        self._recorder = recorder
-        self._sink = sink
+    _recorder: TraceRecorder
+    _sink: Sink
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         recorder = self._recorder
@@ -151,15 +150,13 @@ def record_sending(recorder: TraceRecorder, protocol: str, began: int, ended: in
     recorder.record_transport(f"{protocol}_SEND_END", ended)
 
 
+@dataclass(slots=True, eq=False)
 class RootSink:
     """Records the responses to a client's request, and passes them to its connection."""
 
-    __slots__ = ("_protocol", "_recorder", "_sink")
-
-    def __init__(self, recorder: TraceRecorder, sink: Sink, protocol: str) -> None:
-        self._recorder = recorder
-        self._sink = sink
-        self._protocol = protocol
+    _recorder: TraceRecorder
+    _sink: Sink
+    _protocol: str
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - signature of Sink
         recorder = self._recorder
