@@ -6,22 +6,22 @@ await the engine, so each of them runs in a task.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from naiad.config.server.access import Api, Restrictions
 from naiad.core.errors import NaiadError
 from naiad.engine.facade import EngineFacade
 from naiad.frontends.http1.heads import Head
+from naiad.frontends.http1.later_responses import LaterResponses
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad.frontends.http1.server_sent_events import SentCount
 from naiad.frontends.kserve_http.request_log import log_request
@@ -91,23 +91,26 @@ from naiad_llm.openai.tokenizer import (
 logger = logging.getLogger("naiad.openai")
 
 PREFIX = b"/v1/"
-_LIVE = ("/health", "/ping")
-"""Whether the server has loaded its models and runs, as vLLM's and SageMaker's servers say it; no API key is needed."""
-_READY = "/health/ready"  # whether the server is ready, as Triton's OpenAI frontend says it; no API key is needed
-_VERSION = "/version"
 _REQUEST_ID = re.compile(rb"[!-~]{1,200}")
 _BASE = "/v1"
 _MODELS = f"{_BASE}/models"
-_SLEEP, _WAKE_UP = "/sleep", "/wake_up"
 _MODEL = re.compile(r"/v1/models/([^/]+)(?:/(load|unload))?")
 _RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items|/cancel)?")
 _RESPONSES = "/v1/responses"
 _INPUT_TOKENS = f"{_RESPONSES}/input_tokens"
-_Handler = Callable[[HttpExchange], None]
+Handler: TypeAlias = Callable[[HttpExchange], None]
 _CHATS = TextProtocol(read=read_chat, begin=lambda exchange, request: (request, completion_writer(exchange, request)))
 _COMPLETIONS = TextProtocol(
     read=read_completion, begin=lambda exchange, request: (request, completion_writer(exchange, request))
 )
+
+
+class _Route(NamedTuple):
+    """What handles requests to a path."""
+
+    methods: tuple[str, ...]  # empty if it decides itself; HEAD is as good as GET
+    api: Api  # by which it may be restricted
+    handle: Handler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,8 +178,15 @@ class OpenAiApi:
             api: (header.lower().encode(), value.encode()) for api, (header, value) in settings.restrictions.items()
         }
         self._created = settings.created
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._posts: dict[str, _Handler] = {
+        self._later = LaterResponses(_fail)
+        # Paths without an API key: of vLLM's and SageMaker's servers, and of Triton's OpenAI frontend.
+        self._open: dict[str, tuple[tuple[str, ...], Handler]] = {
+            "/health": (("GET",), self._show_live),
+            "/ping": (("GET", "POST"), self._show_live),
+            "/health/ready": (("GET",), self._awaited(lambda _: self._health())),
+            "/version": (("GET",), self._show_version),
+        }
+        posts: dict[str, Handler] = {
             "/v1/chat/completions": lambda exchange: self._texts.handle(exchange, _CHATS),
             "/v1/completions": lambda exchange: self._texts.handle(exchange, _COMPLETIONS),
             _INPUT_TOKENS: self._count_input_tokens,
@@ -184,8 +194,7 @@ class OpenAiApi:
             MESSAGES_PATH: lambda exchange: self._texts.handle(exchange, MESSAGES),
             COUNT_PATH: self._count_tokens,
             "/v1/embeddings": self._single(read_embedding, uncounted="input"),
-            "/v1/rerank": self._single(read_rerank),
-            "/rerank": self._single(read_rerank),
+            **dict.fromkeys(("/v1/rerank", "/rerank"), self._single(read_rerank)),
             **dict.fromkeys(
                 PATHS,
                 lambda exchange: self._bodies.read(exchange, read_json_request, partial(self._submit_path, exchange)),
@@ -193,51 +202,42 @@ class OpenAiApi:
             **dict.fromkeys(FORM_PATHS, self._read_form),
             "/tokenize": self._single(read_tokenize),
             "/detokenize": self._single(read_detokenize),
-            _SLEEP: lambda exchange: self._submit_single(exchange, read_sleep(exchange.request.query)),
-            _WAKE_UP: lambda exchange: self._submit_single(exchange, read_wake_up(exchange.request.query)),
         }
         if settings.mcp:
             tools = ToolBox(engine, settings.mcp_models)
             mcp = McpEndpoint(tools, engine.server_metadata, self._submitter.submit, settings.origins)
-            self._posts[MCP_PATH] = mcp.handle
-        self._gets: dict[str, tuple[Api, _Handler]] = {
-            _MODELS: (Api.METADATA, lambda exchange: self._run_later(exchange, self._list(exchange))),
-            "/tokenizer_info": (
-                Api.METADATA,
-                lambda exchange: self._submit_single(exchange, read_info(exchange.request.query)),
-            ),
-            "/is_sleeping": (
-                Api.METADATA,
-                lambda exchange: self._submit_single(exchange, read_is_sleeping(exchange.request.query)),
-            ),
+            posts[MCP_PATH] = mcp.handle
+        self._routes = {path: _Route(("POST",), Api.INFERENCE, handle) for path, handle in posts.items()}
+        self._routes |= {
+            path: _Route((method,), api, self._queried(read))
+            for path, method, api, read in (
+                ("/sleep", "POST", Api.MODEL_REPOSITORY, read_sleep),
+                ("/wake_up", "POST", Api.MODEL_REPOSITORY, read_wake_up),
+                ("/is_sleeping", "GET", Api.METADATA, read_is_sleeping),
+                ("/tokenizer_info", "GET", Api.METADATA, read_info),
+            )
         }
+        self._routes[_MODELS] = _Route(("GET",), Api.METADATA, self._awaited(self._list))
         metrics = settings.metrics
         if metrics is not None:
-            self._gets["/metrics"] = (
-                Api.STATISTICS,
-                lambda exchange: self._run_later(exchange, _respond_later(exchange, metrics())),
-            )
+            self._routes["/metrics"] = _Route(("GET",), Api.STATISTICS, self._awaited(lambda _: metrics()))
 
     def admit(self, head: Head) -> bool:
         """Whether a request below `/v1` is read to its end: only some paths have a body, and keys come first."""
-        path = head.path.decode("latin-1").rstrip("/")
-        if head.method != "POST" or not (path in self._posts or _MODEL.fullmatch(path)):
+        route = self._find(head.path.decode("latin-1").rstrip("/"))
+        if head.method != "POST" or route is None or "POST" not in route.methods:
             return False
         try:
             self._check_key(head.headers)
-            self._check_restriction(head.headers, self._group_of(path))
+            self._check_restriction(head.headers, route.api)
         except ApiError:
             return False
         return True
 
-    def _group_of(self, path: str) -> Api:
-        return Api.INFERENCE if path in self._posts and path not in {_SLEEP, _WAKE_UP} else Api.MODEL_REPOSITORY
-
     def try_handle(self, exchange: HttpExchange) -> bool:
         """Handle a request on a port shared with other APIs; return False if its path is not this API's."""
         path = exchange.request.path.decode("latin-1").rstrip("/")
-        is_below = exchange.request.path.startswith(PREFIX)
-        if not is_below and path not in self._posts and path not in self._gets:
+        if not exchange.request.path.startswith(PREFIX) and path not in self._routes:
             return False
         self._handle(exchange)
         return True
@@ -248,71 +248,71 @@ class OpenAiApi:
         self._handle(exchange)
 
     def _handle(self, exchange: HttpExchange) -> None:
-        path = exchange.request.path.decode("latin-1").rstrip("/")
-        lines = allowed_lines(exchange.request, self._settings.origins)
-        exchange = LinesExchange(exchange, lines + _request_id_line(exchange.request.headers))
+        request = exchange.request
+        path = request.path.decode("latin-1").rstrip("/")
+        lines = allowed_lines(request, self._settings.origins)
+        exchange = LinesExchange(exchange, lines + _request_id_line(request.headers))
         try:
-            if path in _LIVE:
-                _expect(exchange.request.method, "GET", *(("POST",) if path == "/ping" else ()))
-                is_live = self._engine.is_started() and self._engine.is_live()
-                exchange.respond(response(200 if is_live else UNAVAILABLE, [], b""))
-            elif path == _READY:
-                _expect(exchange.request.method, "GET")
-                self._run_later(exchange, self._health(exchange))
-            elif path == _VERSION:
-                _expect(exchange.request.method, "GET")
-                exchange.respond(json_response({"version": self._engine.server_metadata().version}))
-            elif lines and is_preflight(exchange.request):  # before the key: browsers send no Authorization with it
-                exchange.respond(preflight_response(exchange.request))
+            if path in self._open:
+                methods, show = self._open[path]
+                _expect(request.method, methods)
+                show(exchange)
+            elif lines and is_preflight(request):  # before the key: browsers send no Authorization with it
+                exchange.respond(preflight_response(request))
             else:
-                self._check_key(exchange.request.headers)
-                self._route(exchange, path)
+                self._check_key(request.headers)
+                route = self._find(path)
+                if route is None:
+                    hint = self._suggest_path(path)
+                    shown = request.path.decode("latin-1")
+                    raise ApiError(f"Invalid URL ({request.method} {shown}){hint}", status=NOT_FOUND)
+                _expect(request.method, route.methods)
+                self._check_restriction(request.headers, route.api)
+                route.handle(exchange)
         except ApiError as error:
             if error.wrong_secret:
                 self._refusals.add_wrong_secret(error.wrong_secret, exchange.client_address)
             exchange.respond(_error_response(exchange, path, error))
         except Exception:
-            logger.exception("cannot handle %r", exchange.request.path)
+            logger.exception("cannot handle %r", request.path)
             exchange.respond(_error_response(exchange, path, INTERNAL))
 
-    def _route(self, exchange: HttpExchange, path: str) -> None:
-        method = exchange.request.method
-        found = _MODEL.fullmatch(path)
-        if path in self._posts:
-            _expect(method, "POST")
-            self._check_restriction(exchange.request.headers, self._group_of(path))
-            self._posts[path](exchange)
-        elif path in self._gets:
-            _expect(method, "GET")
-            group, show = self._gets[path]
-            self._check_restriction(exchange.request.headers, group)
-            show(exchange)
-        elif (stored := _RESPONSE.fullmatch(path)) is not None:
-            self._check_restriction(exchange.request.headers, Api.INFERENCE)
-            self._responses.handle(exchange, stored[1], stored[2] or "")
-        elif found is not None and found[2]:
-            _expect(method, "POST")
-            self._check_restriction(exchange.request.headers, Api.MODEL_REPOSITORY)
-            self._run_later(exchange, self._load_or_unload(exchange, unquote(found[1]), found[2]))
-        elif found is not None:
-            _expect(method, "GET")
-            self._check_restriction(exchange.request.headers, Api.METADATA)
-            self._run_later(exchange, self._show(exchange, unquote(found[1])))
-        else:
-            hint = self._suggest_path(path)
-            raise ApiError(f"Invalid URL ({method} {exchange.request.path.decode('latin-1')}){hint}", status=NOT_FOUND)
+    def _find(self, path: str) -> _Route | None:
+        if path in self._routes:
+            return self._routes[path]
+        if model := _MODEL.fullmatch(path):
+            name, action = unquote(model[1]), model[2]
+            if action:
+                change = self._awaited(lambda _: self._load_or_unload(name, action))
+                return _Route(("POST",), Api.MODEL_REPOSITORY, change)
+            return _Route(("GET",), Api.METADATA, self._awaited(partial(self._show, name)))
+        if stored := _RESPONSE.fullmatch(path):
+            handle = partial(self._responses.handle, response_id=stored[1], part=stored[2] or "")
+            return _Route((), Api.INFERENCE, handle)
+        return None
 
     def _suggest_path(self, path: str) -> str:
         """A hint for an unknown path that ends like a known one, usually due to a wrong `base_url` of the client."""
-        known = next((one for one in (*self._posts, _MODELS) if path.endswith(one.removeprefix(_BASE))), None)
-        return f"; did you mean {known}? A client's base_url must end in {_BASE}, once" if known else ""
+        known = (one for one, route in self._routes.items() if "POST" in route.methods or one == _MODELS)
+        found = next((one for one in known if path.endswith(one.removeprefix(_BASE))), None)
+        return f"; did you mean {found}? A client's base_url must end in {_BASE}, once" if found else ""
 
-    async def _health(self, exchange: HttpExchange) -> None:
+    def _awaited(self, make: Callable[[HttpExchange], Awaitable[list[Buffer]]]) -> Handler:
+        return lambda exchange: self._later.respond(exchange, make(exchange))
+
+    def _show_version(self, exchange: HttpExchange) -> None:
+        exchange.respond(json_response({"version": self._engine.server_metadata().version}))
+
+    def _show_live(self, exchange: HttpExchange) -> None:
+        is_live = self._engine.is_started() and self._engine.is_live()
+        exchange.respond(response(200 if is_live else UNAVAILABLE, [], b""))
+
+    async def _health(self) -> list[Buffer]:
         try:
             is_ready = await self._engine.check_server_ready()
         except NaiadError:
             is_ready = False  # the server is shutting down
-        exchange.respond(response(200 if is_ready else UNAVAILABLE, [], b""))
+        return response(200 if is_ready else UNAVAILABLE, [], b"")
 
     def _check_restriction(self, headers: Mapping[bytes, bytes], api: Api) -> None:
         guard = self._guards.get(api)
@@ -337,21 +337,19 @@ class OpenAiApi:
 
     # -- models -------------------------------------------------------------------------------------------------
 
-    async def _list(self, exchange: HttpExchange) -> None:
+    async def _list(self, exchange: HttpExchange) -> list[Buffer]:
         names = await self._models.names()
         if VERSION_HEADER in exchange.request.headers:
-            exchange.respond(json_response(models_document(names, self._created)))
-            return
+            return json_response(models_document(names, self._created))
         documents = [await self._model_document(name) for name in names]
-        exchange.respond(json_response({"object": "list", "data": documents}))
+        return json_response({"object": "list", "data": documents})
 
-    async def _show(self, exchange: HttpExchange, name: str) -> None:
+    async def _show(self, name: str, exchange: HttpExchange) -> list[Buffer]:
         if not await self._models.is_known(name):
-            exchange.respond(_error_response(exchange, _MODELS, unknown_model_error(name)))
-        elif VERSION_HEADER in exchange.request.headers:
-            exchange.respond(json_response(model_document(name, self._created)))
-        else:
-            exchange.respond(json_response(await self._model_document(name)))
+            return _error_response(exchange, _MODELS, unknown_model_error(name))
+        if VERSION_HEADER in exchange.request.headers:
+            return json_response(model_document(name, self._created))
+        return json_response(await self._model_document(name))
 
     async def _model_document(self, name: str) -> dict[str, Any]:
         document = {"id": name, "object": "model", "created": self._created, "owned_by": "naiad"}
@@ -359,28 +357,15 @@ class OpenAiApi:
         # vLLM's name, and the one that OpenRouter and clients of it use.
         return {**document, "max_model_len": length, "context_length": length} if length else document
 
-    async def _load_or_unload(self, exchange: HttpExchange, name: str, action: str) -> None:
+    async def _load_or_unload(self, name: str, action: str) -> list[Buffer]:
         try:
             if action == "load":
                 await self._engine.load(name, {})
-                exchange.respond(json_response(await self._model_document(name)))
-            else:
-                await self._engine.unload(name)
-                exchange.respond(json_response({"status": "success", "model": name}))
+                return json_response(await self._model_document(name))
+            await self._engine.unload(name)
+            return json_response({"status": "success", "model": name})
         except NaiadError as problem:
-            exchange.respond(to_api_error(problem, name).response())
-
-    def _run_later(self, exchange: HttpExchange, work: Coroutine[Any, Any, None]) -> None:
-        async def run() -> None:
-            try:
-                await work
-            except Exception:
-                logger.exception("cannot handle %r", exchange.request.path)
-                exchange.respond(INTERNAL.response())
-
-        task = asyncio.ensure_future(run())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            return to_api_error(problem, name).response()
 
     # -- paths of engines ---------------------------------------------------------------------------------------
 
@@ -399,7 +384,11 @@ class OpenAiApi:
 
     # -- vectors, scores, tokens --------------------------------------------------------------------------------
 
-    def _single(self, read: Callable[[dict[str, Any]], ModelRequest], uncounted: str = "") -> _Handler:
+    def _queried(self, read: Callable[[bytes], ModelRequest]) -> Handler:
+        """Handles requests that *read* reads from their query."""
+        return lambda exchange: self._submit_single(exchange, read(exchange.request.query))
+
+    def _single(self, read: Callable[[dict[str, Any]], ModelRequest], uncounted: str = "") -> Handler:
         """Handles requests that *read* reads; of long ones, the values in the field *uncounted* are not limited."""
         return lambda exchange: self._bodies.read(
             exchange, read, partial(self._submit_single, exchange), uncounted=uncounted
@@ -436,8 +425,9 @@ class OpenAiApi:
         self._bodies.read(exchange, read_count_request, submit, anthropic_error_response)
 
 
-async def _respond_later(exchange: HttpExchange, making: Awaitable[list[Buffer]]) -> None:
-    exchange.respond(await making)
+def _fail(exchange: HttpExchange, problem: Exception) -> None:
+    logger.error("cannot handle %r", exchange.request.path, exc_info=problem)
+    exchange.respond(INTERNAL.response())
 
 
 def _error_response(exchange: HttpExchange, path: str, error: ApiError) -> list[Buffer]:
@@ -451,7 +441,7 @@ def _request_id_line(headers: Mapping[bytes, bytes]) -> bytes:
     return b"x-request-id: %s\r\n" % (given if _REQUEST_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}".encode())
 
 
-def _expect(method: str, *expected: str) -> None:
-    """Refuse other methods than these; HEAD is as good as GET."""
-    if method not in expected and (method != "HEAD" or "GET" not in expected):
+def _expect(method: str, expected: tuple[str, ...]) -> None:
+    """Refuse other methods than these, if there are any; HEAD is as good as GET."""
+    if expected and method not in expected and (method != "HEAD" or "GET" not in expected):
         raise wrong_method(method, expected[0])

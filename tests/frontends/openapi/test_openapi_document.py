@@ -67,7 +67,7 @@ def test_openais_paths_are_those_of_the_api():
     outside = ("/rerank", "/tokenize", "/detokenize", "/sleep", "/wake_up", "/is_sleeping", *engine_paths.PATHS)
     documented = {path for path in DOCUMENT["paths"] if path.startswith(("/v1", *outside))}
     made = api.OpenAiApi(None, None, api.OpenAiSettings())
-    assert documented == {*OPENAI, *made._posts, *made._gets}
+    assert documented == {*OPENAI, *made._routes}
     assert re.search(r"load\|unload", api._MODEL.pattern)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from naiad.core.errors import NaiadError
 from naiad.frontends.http1.compression import UnknownCodingError
@@ -27,19 +27,20 @@ def fail(exchange: HttpExchange, problem: Exception) -> None:
 class LaterResponses:
     """Runs the coroutines of one handler."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_failed: Callable[[HttpExchange, Exception], None] = fail) -> None:
+        """*on_failed* responds for a coroutine that raised an error."""
+        self._on_failed = on_failed
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself refers to its tasks only weakly
 
     def respond(self, exchange: HttpExchange, making: Awaitable[Sequence[Buffer]]) -> None:
-        task = asyncio.get_running_loop().create_task(_respond(exchange, making))
+        task = asyncio.get_running_loop().create_task(self._respond(exchange, making))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-async def _respond(exchange: HttpExchange, making: Awaitable[Sequence[Buffer]]) -> None:
-    try:
-        parts = await making
-    except Exception as problem:  # noqa: BLE001 - any error becomes the response
-        fail(exchange, problem)
-    else:
-        exchange.respond(parts)
+    async def _respond(self, exchange: HttpExchange, making: Awaitable[Sequence[Buffer]]) -> None:
+        try:
+            parts = await making
+        except Exception as problem:  # noqa: BLE001 - any error becomes the response
+            self._on_failed(exchange, problem)
+        else:
+            exchange.respond(parts)
