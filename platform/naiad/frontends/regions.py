@@ -128,6 +128,13 @@ class CudaRegion:
         return RegionPart(self, offset, byte_size)
 
 
+def region_document(region: Region | CudaRegion) -> dict[str, str | int]:
+    """What clients are told of a registered region."""
+    if isinstance(region, CudaRegion):
+        return {"name": region.name, "device_id": region.device_id, "byte_size": region.byte_size}
+    return {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+
+
 def _check_bounds(name: str, region_size: int, offset: int, byte_size: int) -> None:
     if not 0 <= offset < region_size:
         raise InvalidRequestError(f"Invalid offset for shared memory region: '{name}'")

@@ -26,7 +26,9 @@ from naiad.frontends.http1.messages import HttpRequest
 from naiad.frontends.kserve_http.endpoints import Endpoints
 from naiad.frontends.kserve_http.load_header import load_header
 from naiad.frontends.kserve_http.long_requests import LONG_JSON
+from naiad.frontends.regions import CudaRegion
 from naiad.frontends.request_memory import RequestMemory
+from naiad.protocol.device_bytes import Exporter
 from naiad.protocol.model_metrics import ModelMetricFamily
 
 
@@ -102,7 +104,7 @@ class Regions:
 
     def cuda_status(self, name: str) -> list[Any]:
         self.told.append(("cuda status", name))
-        return [type("Region", (), {"name": "c", "device_id": 3, "byte_size": 4})]
+        return [CudaRegion(name="c", device_id=3, byte_size=4, uuid=b"", handle=b"", exporter=Exporter(is_client=True))]
 
 
 class Tracer:

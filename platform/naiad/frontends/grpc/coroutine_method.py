@@ -1,12 +1,13 @@
-"""Unary methods that are coroutines: all but inference."""
+"""Unary methods that are coroutines, all but inference: they get a message and return a document."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtobufMessage
 
@@ -14,15 +15,18 @@ from naiad.core.errors import Code, NaiadError
 from naiad.frontends.grpc.calls import UNPARSABLE, GrpcCall
 from naiad.frontends.grpc.messages import Message
 
+Document: TypeAlias = dict[str, Any]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoroutineMethod:
     """A method for all of its calls."""
 
     request_type: type[ProtobufMessage]
-    function: Callable[[Any], Awaitable[ProtobufMessage]]
+    response_type: type[ProtobufMessage]  # its fields have the names of the document's members
+    function: Callable[[Any], Awaitable[Document]]
     max_size: int  # bytes of the longest message that is parsed on the event loop
-    long_function: Callable[[bytes], Awaitable[ProtobufMessage]] | None = None  # gets bytes; None to reject
+    long_function: Callable[[bytes], Awaitable[Document]] | None = None  # gets bytes; None to reject
     loop: asyncio.AbstractEventLoop
     tasks: set[asyncio.Task[None]]  # The running coroutines. The loop keeps only weak references to its tasks.
 
@@ -32,10 +36,13 @@ class CoroutineMethod:
     async def respond_to(self, message: bytes) -> ProtobufMessage:
         """The response to a message; DecodeError if it is malformed."""
         if self.long_function is not None and len(message) > self.max_size:
-            return await self.long_function(message)
-        return await self.function(self.request_type.FromString(message))
+            document = await self.long_function(message)
+        else:
+            document = await self.function(self.request_type.FromString(message))
+        return json_format.ParseDict(document, self.response_type())
 
 
+@dataclass(frozen=True, slots=True)
 class CoroutineRun:
     """One call of such a method.
 
@@ -43,11 +50,8 @@ class CoroutineRun:
     than the client's deadline would never be loaded.
     """
 
-    __slots__ = ("_call", "_method")
-
-    def __init__(self, method: CoroutineMethod, call: GrpcCall) -> None:
-        self._method = method
-        self._call = call
+    _method: CoroutineMethod
+    _call: GrpcCall
 
     def on_request(self, message: Message) -> None:
         method = self._method

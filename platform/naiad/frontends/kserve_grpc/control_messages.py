@@ -1,24 +1,15 @@
-"""Messages of all methods but inference: documents to responses, requests to arguments. Pure functions."""
+"""What control messages say: parameters of loads and unloads, and settings of the log. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
-
-from google.protobuf import json_format
-from google.protobuf.message import Message
-
 from naiad.core.errors import InvalidRequestError
+from naiad.frontends import log_settings
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.regions import CudaRegion, Region
 
-M = TypeVar("M", bound=Message)
-S = TypeVar("S", pb.CudaSharedMemoryStatusResponse, pb.SystemSharedMemoryStatusResponse)
+LOG_CHOICES = {bool: "bool_param", int: "uint32_param", str: "string_param"}
+"""For each type of setting: the field of `LogSettingsRequest` that holds it."""
 
-
-def from_document(document: dict[str, Any], message: M) -> M:
-    """*message* filled with a document of HTTP (`protocol.documents`): the fields of both have the same names."""
-    return json_format.ParseDict(document, message)
+_KINDS = {bool: "boolean", int: "int32", str: "string"}  # the same in error texts
 
 
 def load_parameters(request: pb.RepositoryModelLoadRequest) -> dict[str, str | bytes]:
@@ -48,10 +39,16 @@ def unload_dependents(request: pb.RepositoryModelUnloadRequest) -> bool:
     return parameter.bool_param
 
 
-def with_regions(response: S, found: Sequence[CudaRegion | Region]) -> S:
-    """*response* with registered regions by name: the fields of its entries have the names of theirs."""
-    for region in found:
-        entry = response.regions[region.name]
-        for field in entry.DESCRIPTOR.fields:
-            setattr(entry, field.name, getattr(region, field.name))
-    return response
+def read_log_settings(request: pb.LogSettingsRequest) -> dict[str, str | bool | int]:
+    """The settings of the log that a request names."""
+    wanted: dict[str, str | bool | int] = {}
+    for name, value in request.settings.items():
+        if name not in log_settings.TYPES:
+            continue
+        kind = log_settings.TYPES[name]
+        if name != "log_file" and value.WhichOneof("parameter_choice") != LOG_CHOICES[kind]:
+            raise InvalidRequestError(f"expect {_KINDS[kind]} for '{name}'")
+        wanted[name] = getattr(value, LOG_CHOICES[kind])
+    if "log_format" in wanted:
+        log_settings.check_format(str(wanted["log_format"]))
+    return wanted

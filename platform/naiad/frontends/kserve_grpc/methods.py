@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import partial
 
+from google.protobuf.descriptor import MethodDescriptor
+
 from naiad.config.server.access import Api, Restrictions
 from naiad.frontends.access import Denial, restriction_denial
 from naiad.frontends.grpc.call_head import Metadata
@@ -39,13 +41,14 @@ RESTRICTED_METHODS = {
 def methods_of(context: ServiceContext) -> dict[bytes, GrpcMethod]:
     """All methods by their paths."""
     return {
-        f"/{wire_name}/{method.name}".encode(): _method(context, method.name, method.input_type.name)
+        f"/{wire_name}/{method.name}".encode(): _method(context, method)
         for name, wire_name in _WIRE_NAMES.items()
         for method in pb.DESCRIPTOR.services_by_name[name].methods
     }
 
 
-def _method(context: ServiceContext, name: str, request_type: str) -> GrpcMethod:
+def _method(context: ServiceContext, described: MethodDescriptor) -> GrpcMethod:
+    name = described.name
     if name == "ModelInfer":
         return GrpcMethod(name, begin_unary=partial(ModelInfer, context), reserve=context.service.reserve_input)
     if name == "ModelStreamInfer":
@@ -54,7 +57,8 @@ def _method(context: ServiceContext, name: str, request_type: str) -> GrpcMethod
         )
     service = context.service
     method = CoroutineMethod(
-        request_type=getattr(pb, request_type),
+        request_type=getattr(pb, described.input_type.name),
+        response_type=getattr(pb, described.output_type.name),
         function=getattr(service, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()),  # ServerLive: server_live
         max_size=_MAX_CONTROL_MESSAGE,
         # A load may contain the model's files.

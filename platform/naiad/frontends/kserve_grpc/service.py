@@ -12,17 +12,20 @@ from naiad.core.errors import NaiadError, UnsupportedRequestError
 from naiad.engine.facade import EngineFacade
 from naiad.frontends.access import HeaderForwarder
 from naiad.frontends.extensions import Extensions
+from naiad.frontends.grpc.coroutine_method import Document
 from naiad.frontends.grpc.gate import AdmissionGate
 from naiad.frontends.grpc.messages import BufferPool, Message
 from naiad.frontends.kserve_grpc import control_messages, long_messages, request_codec, response_codec
 from naiad.frontends.kserve_grpc import service_pb2 as pb
-from naiad.frontends.kserve_grpc.control_messages import from_document
 from naiad.frontends.kserve_grpc.patterns import MessagePatterns
-from naiad.frontends.kserve_grpc.server_settings import change_log_settings, change_trace_settings
+from naiad.frontends.kserve_grpc.request_codec import parse_version
+from naiad.frontends.log_settings import document, with_changes
 from naiad.frontends.offload.exchanges import Cancellable
+from naiad.frontends.regions import region_document
 from naiad.frontends.request_memory import RequestMemory
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import NO_LIMITS, limits_of
+from naiad.frontends.tracing.settings import change_trace_settings
 from naiad.protocol.documents import index_document, metadata_document, server_document, statistics_document
 from naiad.protocol.inference import NO_HEADERS, Buffer, InferRequest, InferResponse, Sink, SubmittedRequest
 
@@ -41,7 +44,8 @@ class Inference(NamedTuple):
 class InferenceService:
     """The methods of `GRPCInferenceService`, named in snake case, and the health check.
 
-    A method takes a request message and returns a response message, or raises `NaiadError`. Inferences are the
+    A method takes a request message and returns a document whose members are the fields of its response, as of HTTP's
+    (`protocol.documents`), or raises `NaiadError`. Inferences are the
     exception: `read` takes the bytes of a message, since tensors must not pass through protobuf, and `submit` returns
     at once, since no task waits for the response.
     """
@@ -92,7 +96,7 @@ class InferenceService:
         if isinstance(message, request_codec.InferMessage):
             on_read(self._decode(data, message))
             return None
-        version = request_codec.parse_version(message.body.model_version)
+        version = parse_version(message.body.model_version)
         self._reject_decoupled(message.body.model_name, version)
         return long_messages.start_reading(
             message,
@@ -105,7 +109,7 @@ class InferenceService:
 
     def _decode(self, data: Message, message: request_codec.InferMessage) -> Inference:
         body = message.body
-        version = request_codec.parse_version(body.model_version)
+        version = parse_version(body.model_version)
         self._reject_decoupled(body.model_name, version)
         limits = NO_LIMITS
         if len(body.inputs) > _FEW_TENSORS or len(body.outputs) > _FEW_TENSORS:
@@ -147,114 +151,100 @@ class InferenceService:
         if self._engine.is_decoupled(name, version):
             raise UnsupportedRequestError("ModelInfer RPC doesn't support models with decoupled transaction policy")
 
-    async def check(self, request: pb.HealthCheckRequest) -> pb.HealthCheckResponse:  # noqa: ARG002 - methods of a service share a signature
+    async def check(self, _: pb.HealthCheckRequest) -> Document:
         """The standard health check. Any service name is accepted, as in the reference."""
-        is_ready = await self._engine.check_server_ready()
-        status = pb.HealthCheckResponse.SERVING if is_ready else pb.HealthCheckResponse.NOT_SERVING
-        return pb.HealthCheckResponse(status=status)
+        return {"status": "SERVING" if await self._engine.check_server_ready() else "NOT_SERVING"}
 
-    async def server_live(self, request: pb.ServerLiveRequest) -> pb.ServerLiveResponse:  # noqa: ARG002 - as `check`
-        return pb.ServerLiveResponse(live=self._engine.is_live())
+    async def server_live(self, _: pb.ServerLiveRequest) -> Document:
+        return {"live": self._engine.is_live()}
 
-    async def server_ready(self, request: pb.ServerReadyRequest) -> pb.ServerReadyResponse:  # noqa: ARG002 - as `check`
-        return pb.ServerReadyResponse(ready=await self._engine.check_server_ready())
+    async def server_ready(self, _: pb.ServerReadyRequest) -> Document:
+        return {"ready": await self._engine.check_server_ready()}
 
-    async def model_ready(self, request: pb.ModelReadyRequest) -> pb.ModelReadyResponse:
+    async def model_ready(self, request: pb.ModelReadyRequest) -> Document:
         """Whether a model is ready. An unknown model is an error; a known one that is not ready is not."""
-        version = request_codec.parse_version(request.version)
-        return pb.ModelReadyResponse(ready=await self._engine.check_ready(request.name, version))
+        return {"ready": await self._engine.check_ready(request.name, parse_version(request.version))}
 
-    async def server_metadata(self, request: pb.ServerMetadataRequest) -> pb.ServerMetadataResponse:  # noqa: ARG002 - as `check`
-        return from_document(server_document(self._engine.server_metadata()), pb.ServerMetadataResponse())
+    async def server_metadata(self, _: pb.ServerMetadataRequest) -> Document:
+        return server_document(self._engine.server_metadata())
 
-    async def model_metadata(self, request: pb.ModelMetadataRequest) -> pb.ModelMetadataResponse:
-        version = request_codec.parse_version(request.version)
-        metadata = self._engine.model_metadata(request.name, version)
-        return from_document(metadata_document(metadata), pb.ModelMetadataResponse())
+    async def model_metadata(self, request: pb.ModelMetadataRequest) -> Document:
+        return metadata_document(self._engine.model_metadata(request.name, parse_version(request.version)))
 
-    async def model_config(self, request: pb.ModelConfigRequest) -> pb.ModelConfigResponse:
-        version = request_codec.parse_version(request.version)
-        config = self._engine.model_config(request.name, version)
-        return from_document({"config": dict(config)}, pb.ModelConfigResponse())
+    async def model_config(self, request: pb.ModelConfigRequest) -> Document:
+        return {"config": dict(self._engine.model_config(request.name, parse_version(request.version)))}
 
-    async def model_statistics(self, request: pb.ModelStatisticsRequest) -> pb.ModelStatisticsResponse:
-        version = request_codec.parse_version(request.version)
+    async def model_statistics(self, request: pb.ModelStatisticsRequest) -> Document:
+        version = parse_version(request.version)
         await self._engine.gather_counts()
-        statistics = self._engine.statistics(request.name, version)
-        return from_document(statistics_document(statistics), pb.ModelStatisticsResponse())
+        return statistics_document(self._engine.statistics(request.name, version))
 
-    async def repository_index(self, request: pb.RepositoryIndexRequest) -> pb.RepositoryIndexResponse:
+    async def repository_index(self, request: pb.RepositoryIndexRequest) -> Document:
         _reject_repository(request.repository_name)
         engine = self._engine
-        entries = engine.ready_index() if request.ready else await engine.repository_index()
-        return from_document({"models": index_document(entries)}, pb.RepositoryIndexResponse())
+        return {"models": index_document(engine.ready_index() if request.ready else await engine.repository_index())}
 
-    async def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> pb.RepositoryModelLoadResponse:
+    async def repository_model_load(self, request: pb.RepositoryModelLoadRequest) -> Document:
         _reject_repository(request.repository_name)
         await self._engine.load(request.model_name, control_messages.load_parameters(request))
-        return pb.RepositoryModelLoadResponse()
+        return {}
 
-    async def load_long(self, message: bytes) -> pb.RepositoryModelLoadResponse:
+    async def load_long(self, message: bytes) -> Document:
         """As `repository_model_load`, for a message with long files."""
         repository, model, parameters = await self._extensions.background.run(long_messages.read_load, [message])
         _reject_repository(repository)
         await self._engine.load(model, parameters)
-        return pb.RepositoryModelLoadResponse()
+        return {}
 
-    async def repository_model_unload(
-        self, request: pb.RepositoryModelUnloadRequest
-    ) -> pb.RepositoryModelUnloadResponse:
+    async def repository_model_unload(self, request: pb.RepositoryModelUnloadRequest) -> Document:
         """Begin to unload a model; the call does not wait for its end."""
         _reject_repository(request.repository_name)
         dependents = control_messages.unload_dependents(request)
         await self._engine.unload(request.model_name, unload_dependents=dependents)
-        return pb.RepositoryModelUnloadResponse()
+        return {}
 
-    async def system_shared_memory_status(
-        self, request: pb.SystemSharedMemoryStatusRequest
-    ) -> pb.SystemSharedMemoryStatusResponse:
+    async def system_shared_memory_status(self, request: pb.SystemSharedMemoryStatusRequest) -> Document:
         found = self._extensions.regions.status(request.name)
-        return control_messages.with_regions(pb.SystemSharedMemoryStatusResponse(), found)
+        return {"regions": {region.name: region_document(region) for region in found}}
 
-    async def system_shared_memory_register(
-        self, request: pb.SystemSharedMemoryRegisterRequest
-    ) -> pb.SystemSharedMemoryRegisterResponse:
+    async def system_shared_memory_register(self, request: pb.SystemSharedMemoryRegisterRequest) -> Document:
         await self._extensions.regions.register(request.name, request.key, request.offset, request.byte_size)
-        return pb.SystemSharedMemoryRegisterResponse()
+        return {}
 
-    async def system_shared_memory_unregister(
-        self, request: pb.SystemSharedMemoryUnregisterRequest
-    ) -> pb.SystemSharedMemoryUnregisterResponse:
+    async def system_shared_memory_unregister(self, request: pb.SystemSharedMemoryUnregisterRequest) -> Document:
         """Unregister a region, or all. Success for an unknown one, as in the reference."""
         await self._extensions.regions.unregister(request.name)
-        return pb.SystemSharedMemoryUnregisterResponse()
+        return {}
 
-    async def cuda_shared_memory_status(
-        self, request: pb.CudaSharedMemoryStatusRequest
-    ) -> pb.CudaSharedMemoryStatusResponse:
+    async def cuda_shared_memory_status(self, request: pb.CudaSharedMemoryStatusRequest) -> Document:
         found = self._extensions.regions.cuda_status(request.name)
-        return control_messages.with_regions(pb.CudaSharedMemoryStatusResponse(), found)
+        return {"regions": {region.name: region_document(region) for region in found}}
 
-    async def cuda_shared_memory_register(
-        self, request: pb.CudaSharedMemoryRegisterRequest
-    ) -> pb.CudaSharedMemoryRegisterResponse:
-        await self._extensions.regions.register_cuda(
-            request.name, request.raw_handle, request.device_id, request.byte_size
-        )
-        return pb.CudaSharedMemoryRegisterResponse()
+    async def cuda_shared_memory_register(self, request: pb.CudaSharedMemoryRegisterRequest) -> Document:
+        regions = self._extensions.regions
+        await regions.register_cuda(request.name, request.raw_handle, request.device_id, request.byte_size)
+        return {}
 
-    async def cuda_shared_memory_unregister(
-        self, request: pb.CudaSharedMemoryUnregisterRequest
-    ) -> pb.CudaSharedMemoryUnregisterResponse:
-        """Unregister a region, or all. Success for an unknown one, as in the reference."""
+    async def cuda_shared_memory_unregister(self, request: pb.CudaSharedMemoryUnregisterRequest) -> Document:
+        """As `system_shared_memory_unregister`."""
         await self._extensions.regions.unregister(request.name, is_cuda=True)
-        return pb.CudaSharedMemoryUnregisterResponse()
+        return {}
 
-    async def trace_setting(self, request: pb.TraceSettingRequest) -> pb.TraceSettingResponse:
-        return await change_trace_settings(request, self._engine, self._extensions.tracer)
+    async def trace_setting(self, request: pb.TraceSettingRequest) -> Document:
+        given = {name: list(setting.value) for name, setting in request.settings.items()}
+        tracer = self._extensions.tracer
+        found = await change_trace_settings(tracer, self._engine, request.model_name, given)
+        return {
+            "settings": {name: {"value": [each] if isinstance(each, str) else each} for name, each in found.items()}
+        }
 
-    async def log_settings(self, request: pb.LogSettingsRequest) -> pb.LogSettingsResponse:
-        return await change_log_settings(request, self._extensions.log)
+    async def log_settings(self, request: pb.LogSettingsRequest) -> Document:
+        log = self._extensions.log
+        changes = control_messages.read_log_settings(request)
+        if changes:
+            await log.change(with_changes(log.settings, changes))
+        found = document(log.settings)
+        return {"settings": {name: {control_messages.LOG_CHOICES[type(value)]: value} for name, value in found.items()}}
 
 
 def _reject_repository(name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from naiad.core.errors import MalformedRequestError
 from naiad.engine.facade import EngineFacade
@@ -12,8 +11,8 @@ from naiad.frontends.http1.messages import HttpRequest, json_response
 from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_members import as_boolean, as_string, as_unsigned
 from naiad.frontends.log_settings import ServerLog
-from naiad.frontends.tracing import settings as trace_settings
 from naiad.frontends.tracing.request_tracer import RequestTracer
+from naiad.frontends.tracing.settings import NUMBERS, change_trace_settings
 from naiad.protocol.inference import Buffer
 
 _READERS: dict[type, Callable[[object, str], str | bool | int]] = {
@@ -39,27 +38,15 @@ async def trace_settings_response(
     request: HttpRequest, model: str, engine: EngineFacade, tracer: RequestTracer
 ) -> Sequence[Buffer]:
     """The trace settings of one model, or the default ones (no *model*), after changing those that a POST names."""
-    if model:
-        trace_settings.check_model_exists(engine, model)
-    if request.method == "POST":
-        document = parse_json(request.body)
-        if "trace_file" in document:
-            raise trace_settings.read_only_file_error()
-        changes: dict[str, Any] = {}
-        if "trace_level" in document:
-            _read_levels(document["trace_level"], changes)
-        for name, field in trace_settings.NUMBERS.items():
-            if name in document:
-                value = document[name]
-                changes[field] = None if value is None else trace_settings.parse_number(name, as_string(value, ""))
-        await tracer.change(model, changes)
-    return json_response(tracer.settings(model))
-
-
-def _read_levels(value: object, changes: dict[str, Any]) -> None:
-    if value is None:
-        changes["levels"] = None
-    elif not isinstance(value, list):
-        raise MalformedRequestError("attempt to access JSON non-array as array")
-    elif value:  # an empty list changes nothing, as in the reference
-        changes["levels"] = trace_settings.parse_levels([as_string(name, "") for name in value])
+    given: dict[str, list[str]] = {}
+    for name, value in parse_json(request.body).items() if request.method == "POST" else ():
+        if value is None or name == "trace_file":  # which is refused with any value
+            given[name] = []
+        elif name == "trace_level":
+            if not isinstance(value, list):
+                raise MalformedRequestError("attempt to access JSON non-array as array")
+            if value:  # an empty list changes nothing, as in the reference
+                given[name] = [as_string(each, "") for each in value]
+        elif name in NUMBERS:
+            given[name] = [as_string(value, "")]
+    return json_response(await change_trace_settings(tracer, engine, model, given))

@@ -12,7 +12,7 @@ from naiad.frontends.http1.messages import HttpRequest, json_response, response
 from naiad.frontends.kserve_http.json_document import parse_json
 from naiad.frontends.kserve_http.json_members import as_string, as_unsigned
 from naiad.frontends.kserve_http.routes import Endpoint, Route
-from naiad.frontends.regions import CUDA_HANDLE_BYTES, RegionRegistry
+from naiad.frontends.regions import CUDA_HANDLE_BYTES, RegionRegistry, region_document
 from naiad.protocol.inference import Buffer
 
 
@@ -21,8 +21,7 @@ async def shared_memory_response(request: HttpRequest, route: Route, regions: Re
     is_system = route.endpoint is Endpoint.SYSTEM_SHARED_MEMORY
     if route.action == "status":
         found = regions.status(route.name) if is_system else regions.cuda_status(route.name)
-        members = ("name", "key", "offset", "byte_size") if is_system else ("name", "device_id", "byte_size")
-        return json_response([{member: getattr(region, member) for member in members} for region in found])
+        return json_response([region_document(region) for region in found])
     if route.action == "unregister":
         await regions.unregister(route.name, is_cuda=not is_system)
     elif is_system:

@@ -1,4 +1,4 @@
-"""Trace settings sent by clients over HTTP or gRPC: parses texts into fields of `TraceConfig`.
+"""Trace settings sent by clients over HTTP or gRPC: changes fields of `TraceConfig` by their texts.
 
 Rules and texts: SRV src/http_server.cc, src/grpc/grpc_server.cc, docs/protocol/extension_trace.md.
 """
@@ -6,11 +6,13 @@ Rules and texts: SRV src/http_server.cc, src/grpc/grpc_server.cc, docs/protocol/
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from naiad.config.server.trace_options import levels_of
 from naiad.core.errors import InvalidRequestError, NaiadError, UnsupportedRequestError
 from naiad.engine.facade import EngineFacade
+from naiad.frontends.tracing.request_tracer import RequestTracer
 
 NUMBERS = {"trace_rate": "rate", "trace_count": "count", "log_frequency": "log_frequency"}
 """Numeric settings, and their fields of `TraceConfig`."""
@@ -21,24 +23,34 @@ _UINT32 = (1 << 32) - 1
 _INT32 = (1 << 31) - 1
 
 
-def check_model_exists(engine: EngineFacade, name: str) -> None:
-    """Reject settings for an unknown model."""
-    try:
-        engine.model_metadata(name)
-    except NaiadError:
-        raise InvalidRequestError(f"Request for unknown model : {name}") from None
+async def change_trace_settings(
+    tracer: RequestTracer, engine: EngineFacade, model: str, given: Mapping[str, Sequence[str]]
+) -> Mapping[str, str | list[str]]:
+    """Change the settings that *given* names, of one model or of all (no *model*); return those that then apply.
 
-
-def read_only_file_error() -> UnsupportedRequestError:
-    """The error for a client that sets the trace file, through which it could overwrite any file of the server."""
-    return UnsupportedRequestError("trace file location can not be updated through network protocol")
-
-
-def parse_levels(names: Sequence[str]) -> tuple[str, ...]:
-    """The trace levels of these names; unknown names are ignored."""
-    if "OFF" in names and len(names) > 1:
-        raise InvalidRequestError("Expect only one trace level 'OFF' is specified")
-    return levels_of(names)
+    A setting without a value is reset. Unknown settings, and unknown levels, are ignored.
+    """
+    if model:
+        try:
+            engine.model_metadata(model)
+        except NaiadError:
+            raise InvalidRequestError(f"Request for unknown model : {model}") from None
+    if "trace_file" in given:  # through which a client could overwrite any file of the server
+        raise UnsupportedRequestError("trace file location can not be updated through network protocol")
+    changes: dict[str, Any] = {}
+    if "trace_level" in given:
+        names = given["trace_level"]
+        if "OFF" in names and len(names) > 1:
+            raise InvalidRequestError("Expect only one trace level 'OFF' is specified")
+        changes["levels"] = levels_of(names) if names else None
+    for name, field in NUMBERS.items():
+        if name in given:
+            values = given[name]
+            if len(values) > 1:
+                raise InvalidRequestError(f"expect only 1 value for '{name}'")
+            changes[field] = parse_number(name, values[0]) if values else None
+    await tracer.change(model, changes)
+    return tracer.settings(model)
 
 
 def parse_number(name: str, text: str) -> int:
