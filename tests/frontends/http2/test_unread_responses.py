@@ -142,7 +142,7 @@ def test_the_end_of_a_response_counts_although_the_transport_is_not_full(budget,
     monkeypatch.setattr(sender, "SHARE_SECONDS", share)
     size = 3 * MIB
     connection = Connection(budget, window=4 * MIB, room=size - 1000)
-    connection.sender._peer.frame_size = frame_size
+    connection.sender._frame_size = frame_size
     stream = connection.respond(size)
     if frame_size > size:
         assert not stream.is_open
@@ -154,7 +154,7 @@ def test_the_end_of_a_response_counts_although_the_transport_is_not_full(budget,
 
 def test_nothing_counts_any_more_once_the_connection_is_lost(budget):
     connection = Connection(budget, window=4 * MIB, room=0)
-    connection.sender._peer.frame_size = 1 << 23
+    connection.sender._frame_size = 1 << 23
     connection.respond(3 * MIB)
     assert budget.in_use > 3 * MIB
     connection.writer.close()
@@ -176,7 +176,7 @@ def test_the_stream_of_a_client_that_opens_no_window_is_reset(budget):
 
 def test_the_connection_of_a_client_that_does_not_read_its_socket_is_closed(budget):
     connection = Connection(budget, window=8 * MIB, room=0)
-    connection.sender._peer.frame_size = 1 << 23
+    connection.sender._frame_size = 1 << 23
     connection.respond(3 * MIB)
     fast = [Connection(budget, window=1000).respond(3 * MIB) for _ in range(2)]
     for _ in range(5):

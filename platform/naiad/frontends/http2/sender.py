@@ -23,9 +23,9 @@ from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.field_blocks import FieldBlockEncoder, Fields
 from naiad.frontends.http2.flow_control import SendFlow
-from naiad.frontends.http2.frames import DATA, END_HEADERS, END_STREAM, HEAD, HEADERS
+from naiad.frontends.http2.frames import DATA, DEFAULT_FRAME_SIZE, END_HEADERS, END_STREAM, HEAD, HEADERS, Setting
 from naiad.frontends.http2.send_buffer import Buffer, SendBuffer
-from naiad.frontends.http2.settings import PeerSettings
+from naiad.frontends.http2.settings import DEFAULT_TABLE_SIZE, peer_settings
 from naiad.frontends.http2.stream import Stream
 from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.unread_bytes import unsent_bytes
@@ -151,7 +151,7 @@ class Sender:
     flow: SendFlow = field(default_factory=SendFlow)
     count: int = 0  # of field sections and pieces of data (gRPC's ping rules need it)
     fragments: int = 0  # how many of these are fragments
-    _peer: PeerSettings = field(default_factory=PeerSettings)
+    _frame_size: int = DEFAULT_FRAME_SIZE  # of the peer
     _encoder: FieldBlockEncoder = field(default_factory=FieldBlockEncoder)
     _queue: deque[Stream] = field(default_factory=deque)
     _is_sending: bool = False
@@ -170,7 +170,7 @@ class Sender:
         if not stream.is_open:
             return
         writer = self._writer
-        if writer.is_paused or size > self._peer.frame_size or not self.flow.try_consume(stream, size):
+        if writer.is_paused or size > self._frame_size or not self.flow.try_consume(stream, size):
             self.send_headers(stream, fields, is_constant=True, ends=False)
             self.send_data(stream, parts, size, None)
             self.send_trailers(stream, trailers, is_constant=True)
@@ -202,7 +202,7 @@ class Sender:
         self.count += 1
         encoder = self._encoder
         block = encoder.encode_constant(fields) if is_constant else encoder.encode_once(fields)
-        self._writer.write(frames.headers(stream.number, block, ends=ends, max_frame_size=self._peer.frame_size))
+        self._writer.write(frames.headers(stream.number, block, ends=ends, max_frame_size=self._frame_size))
         if ends:
             self._on_response_sent(stream)
 
@@ -212,7 +212,7 @@ class Sender:
             return
         if (
             size <= _JOIN_LIMIT
-            and size <= self._peer.frame_size
+            and size <= self._frame_size
             and not stream.unsent_data
             and not self._writer.is_paused
             and self.flow.try_consume(stream, size)
@@ -247,9 +247,11 @@ class Sender:
         Nothing is sent: the caller first acknowledges the SETTINGS, then calls `send_queued`. Clients apply new windows
         when they see the acknowledgement and end a connection that uses them earlier.
         """
-        self._peer.apply(payload)
-        self._encoder.on_table_size(self._peer.table_size)
-        if not self.flow.change_initial_window(self._peer.initial_window, self._streams.values()):
+        settings = peer_settings(payload)
+        self._frame_size = settings.get(Setting.MAX_FRAME_SIZE, self._frame_size)
+        self._encoder.on_table_size(settings.get(Setting.HEADER_TABLE_SIZE, DEFAULT_TABLE_SIZE))
+        window = settings.get(Setting.INITIAL_WINDOW_SIZE, self.flow.initial_window)
+        if not self.flow.change_initial_window(window, self._streams.values()):
             return False
         for stream in self._streams.values():
             if stream.unsent_data and stream.send_window > 0:
@@ -310,7 +312,7 @@ class Sender:
     def _take_turn(self, stream: Stream, unsent: SendBuffer) -> bool:
         """Send some data of a stream; False where the connection's window is used up."""
         allowed = min(self.flow.available(stream), _TURN_SIZE)
-        pieces, size, markers = unsent.take(stream.number, allowed, self._peer.frame_size)
+        pieces, size, markers = unsent.take(stream.number, allowed, self._frame_size)
         if pieces:
             self.count += 1
             if size < _FRAGMENT_SIZE:

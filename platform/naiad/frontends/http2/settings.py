@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from naiad.frontends.http2 import frames
 from naiad.frontends.http2.frames import (
     DEFAULT_FRAME_SIZE,
@@ -20,29 +18,17 @@ from naiad.frontends.http2.limits import Http2Limits
 DEFAULT_TABLE_SIZE = 4096  # bytes of HPACK's dynamic table, until a peer sets another size
 
 
-@dataclass(slots=True)
-class PeerSettings:
-    """The peer's settings, as far as they concern a server that never pushes."""
-
-    table_size: int = DEFAULT_TABLE_SIZE  # bytes of the peer's dynamic table (HPACK, RFC 7541)
-    frame_size: int = DEFAULT_FRAME_SIZE
-    initial_window: int = DEFAULT_WINDOW
-
-    def apply(self, payload: bytes) -> None:
-        """Apply a SETTINGS payload, without unknown settings (section 6.5.2); Http2ConnectionError for bad values."""
-        for key, value in read_settings(payload):
-            if key == Setting.HEADER_TABLE_SIZE:
-                self.table_size = value
-            elif key == Setting.ENABLE_PUSH and value > 1:
-                raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
-            elif key == Setting.INITIAL_WINDOW_SIZE:
-                if value > MAX_WINDOW:
-                    raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
-                self.initial_window = value
-            elif key == Setting.MAX_FRAME_SIZE:
-                if not DEFAULT_FRAME_SIZE <= value <= MAX_FRAME_SIZE:
-                    raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
-                self.frame_size = value
+def peer_settings(payload: bytes) -> dict[int, int]:
+    """What a peer has set, by identifiers, unknown ones included (6.5.2); Http2ConnectionError for bad values."""
+    settings = read_settings(payload)
+    for key, value in settings:
+        if key == Setting.ENABLE_PUSH and value > 1:
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"ENABLE_PUSH is {value}")
+        if key == Setting.INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
+            raise Http2ConnectionError(ErrorCode.FLOW_CONTROL_ERROR, f"INITIAL_WINDOW_SIZE is {value}")
+        if key == Setting.MAX_FRAME_SIZE and not DEFAULT_FRAME_SIZE <= value <= MAX_FRAME_SIZE:
+            raise Http2ConnectionError(ErrorCode.PROTOCOL_ERROR, f"MAX_FRAME_SIZE is {value}")
+    return dict(settings)
 
 
 def server_preface(limits: Http2Limits) -> bytes:
