@@ -25,7 +25,7 @@ from naiad.frontends.http1.later_responses import LaterResponses
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad.frontends.http1.server_sent_events import SentCount
 from naiad.frontends.kserve_http.request_log import log_request
-from naiad.frontends.kserve_http.restricted import api_denial
+from naiad.frontends.kserve_http.restricted import guards_of, http_denial
 from naiad.frontends.offload.background import Background
 from naiad.frontends.refusals import RefusalLog
 from naiad.frontends.request_budget import RequestBudget
@@ -74,7 +74,7 @@ from naiad_llm.openai.model_inputs import TOKENIZER, ModelRequest, named_model
 from naiad_llm.openai.requests import TextRequest, check_size, read_chat, read_completion
 from naiad_llm.openai.rerank import read_rerank
 from naiad_llm.openai.responses.endpoint import ResponsesApi
-from naiad_llm.openai.responses.request import ResponsesRequest, read_input_tokens_request
+from naiad_llm.openai.responses.request import ResponsesRequest, read_response_request
 from naiad_llm.openai.responses.store import STORED_BYTES, ResponseStore, StoredResponses
 from naiad_llm.openai.served_models import AdapterNames, ContextLength, ServedModels, no_adapters, unknown_context
 from naiad_llm.openai.submission import INTERNAL, BodyReader, ErrorResponse, Submitter, TextProtocol, TextSubmission
@@ -174,9 +174,7 @@ class OpenAiApi:
         )
         store = settings.store or ResponseStore(settings.stored_responses, settings.stored_bytes)
         self._responses = ResponsesApi(store, settings.stored_bytes, self._keys.owner)
-        self._guards = {
-            api: (header.lower().encode(), value.encode()) for api, (header, value) in settings.restrictions.items()
-        }
+        self._guards = guards_of(settings.restrictions)
         self._created = settings.created
         self._later = LaterResponses(_fail)
         # Paths without an API key: of vLLM's and SageMaker's servers, and of Triton's OpenAI frontend.
@@ -270,8 +268,7 @@ class OpenAiApi:
                 self._check_restriction(request.headers, route.api)
                 route.handle(exchange)
         except ApiError as error:
-            if error.wrong_secret:
-                self._refusals.add_wrong_secret(error.wrong_secret, exchange.client_address)
+            self._refusals.add_wrong_secret(error.wrong_secret, exchange.client_address)
             exchange.respond(_error_response(exchange, path, error))
         except Exception:
             logger.exception("cannot handle %r", request.path)
@@ -315,12 +312,9 @@ class OpenAiApi:
         return response(200 if is_ready else UNAVAILABLE, [], b"")
 
     def _check_restriction(self, headers: Mapping[bytes, bytes], api: Api) -> None:
-        guard = self._guards.get(api)
-        denial = "" if guard is None else api_denial(headers, *guard)
-        if denial:
-            header = "" if guard is None else guard[0].decode()
-            wrong = f"header '{header}'" if header.encode() in headers else ""
-            raise ApiError(denial, status=FORBIDDEN, wrong_secret=wrong)
+        denial = http_denial(self._guards.get(api), headers)
+        if denial is not None:
+            raise ApiError(denial.text, status=FORBIDDEN, wrong_secret=denial.wrong_secret)
 
     def _check_key(self, headers: Mapping[bytes, bytes]) -> None:
         if not self._keys.is_required:
@@ -409,7 +403,7 @@ class OpenAiApi:
             text = self._responses.text_of(exchange, request)
             self._submit_single(exchange, counting_request(text.model, str(text.prompts[0]), input_tokens_body))
 
-        self._bodies.read(exchange, read_input_tokens_request, submit)
+        self._bodies.read(exchange, read_response_request, submit)
 
     def _count_tokens(self, exchange: HttpExchange) -> None:
         """Count the tokens of a conversation by the model's tokenizer; a model without one reads the whole prompt."""

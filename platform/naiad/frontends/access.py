@@ -41,18 +41,24 @@ class Denial(NamedTuple):
     wrong_secret: str  # the wrong secret that the client sent, as `RefusalLog` names it; "" if it sent none
 
 
-def restriction_denial(what: str, header: str, given: Sequence[str | bytes], expected: bytes) -> str:
-    """Why a request may not use a restricted part of a protocol, an `API` or `protocol`; empty if it may.
+class Guard(NamedTuple):
+    """The header that a restricted part of a protocol needs, and its value."""
 
-    A repeated header is denied: programs between client and server may have checked another of its values. Text: SRV
-    src/http_server.cc, src/grpc/.
-    """
-    if len(given) > 1:
-        return f"This {what} is restricted, and header '{header}' is repeated; send it once"
-    for value in given:
-        if hmac.compare_digest(value.encode() if isinstance(value, str) else value, expected):
-            return ""
-    return f"This {what} is restricted, expecting header '{header}'"
+    header: str  # in lower case
+    value: bytes
+
+    def denial(self, what: str, given: Sequence[str | bytes]) -> Denial | None:
+        """Why a request may not use such a part, an `API` or `protocol`; None if it may.
+
+        A repeated header is denied: programs between client and server may have checked another of its values.
+        Text: SRV src/http_server.cc, src/grpc/.
+        """
+        text = f"This {what} is restricted, expecting header '{self.header}'"
+        if len(given) > 1:
+            text = f"This {what} is restricted, and header '{self.header}' is repeated; send it once"
+        elif any(hmac.compare_digest(each.encode() if isinstance(each, str) else each, self.value) for each in given):
+            return None
+        return Denial(text, f"header '{self.header}'" if given else "")
 
 
 class HeaderForwarder:

@@ -28,8 +28,9 @@ class RefusalLog:
             logger.warning("%s (%d refused so far)", text, self._counts[kind])
 
     def add_wrong_secret(self, what: str, address: str) -> None:
-        """Count a wrong secret; *what*, such as `the password of /ui`, is one of a few constants."""
-        self.add(what, f"refused {address or 'a local client'}: {what} is wrong")
+        """Count a wrong secret; *what*, such as `the password of /ui`, is one of a few constants, or "" for none."""
+        if what:
+            self.add(what, f"refused {address or 'a local client'}: {what} is wrong")
 
 
 def client_address(transport: asyncio.BaseTransport | None) -> str:

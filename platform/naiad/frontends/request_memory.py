@@ -5,10 +5,10 @@ Timers run only while there is something to wait for: a body that the budget has
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from naiad.core import heap
 from naiad.frontends.body_buffers import BodyBuffers
@@ -28,17 +28,10 @@ _DROPPED = {
 _TRIMMED_FROM = 32 << 20  # bytes in use from which the heap is trimmed after they are gone
 
 
-class Loop(Protocol):
-    """The part of an event loop that is used here."""
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> object:
-        """Call *callback* after *delay* seconds."""
-
-
 class RequestMemory:
     """The memory of requests in one event loop."""
 
-    def __init__(self, limit: int = _UNLIMITED, loop: Loop | None = None) -> None:
+    def __init__(self, limit: int = _UNLIMITED, loop: asyncio.AbstractEventLoop | None = None) -> None:
         """Unused memory; *loop* runs the timers, and is None for tests, where nothing times out."""
         self._loop = loop
         self._is_ticking = False

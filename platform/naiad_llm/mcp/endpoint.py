@@ -22,6 +22,7 @@ from naiad.frontends.kserve_http.json_document import reason_of
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, SubmittedRequest
 from naiad.protocol.metadata import ServerMetadata
 from naiad_llm.mcp.tools import MAX_OUTPUT, Tool, ToolBox, error_result
+from naiad_llm.openai.errors import BAD_REQUEST, FORBIDDEN, NOT_ALLOWED, TOO_LARGE
 
 logger = logging.getLogger("naiad.mcp")
 
@@ -34,10 +35,6 @@ _LEAST_COUNTED = 8  # bytes that a response counts at least: a model may send an
 
 _OK = 200
 _ACCEPTED = 202
-_BAD_REQUEST = 400
-_FORBIDDEN = 403
-_NOT_ALLOWED = 405
-_TOO_LARGE = 413
 _VERSION_HEADER = b"mcp-protocol-version"
 _INSTRUCTIONS = "Each tool runs a machine-learning model. Arguments and results are tensors as JSON."
 
@@ -67,7 +64,7 @@ class McpEndpoint:
         problem = self._http_problem(exchange)
         if problem is not None:
             status, text = problem
-            extra = b"Allow: POST\r\n" if status == _NOT_ALLOWED else b""
+            extra = b"Allow: POST\r\n" if status == NOT_ALLOWED else b""
             error = RpcError(INVALID_REQUEST, text)
             exchange.respond(response(status, [error.document(None)], extra=extra))
             return
@@ -82,20 +79,20 @@ class McpEndpoint:
         except RpcError as error:
             is_in_http = request is None or error.code == UNSUPPORTED_VERSION
             request_id = None if request is None else request.request_id
-            exchange.respond(response(_BAD_REQUEST if is_in_http else _OK, [error.document(request_id)]))
+            exchange.respond(response(BAD_REQUEST if is_in_http else _OK, [error.document(request_id)]))
 
     def _http_problem(self, exchange: HttpExchange) -> tuple[int, str] | None:
         """Status and text for a request that is rejected before its body is read; None if it is not."""
         request = exchange.request
         if request.method != "POST":
-            return _NOT_ALLOWED, f"Not allowed to {request.method} here; use POST: this server sends no messages"
+            return NOT_ALLOWED, f"Not allowed to {request.method} here; use POST: this server sends no messages"
         origin = request.headers.get(b"origin", b"").decode("latin-1")
         if origin and not ({"*", origin} & set(self._origins)):
             # Any page open in a browser could use the models otherwise, by a name that resolves to this server.
-            return _FORBIDDEN, f"pages of '{origin}' may not use this server; --openai-allowed-origins allows them"
+            return FORBIDDEN, f"pages of '{origin}' may not use this server; --openai-allowed-origins allows them"
         if len(request.body) > MAX_BODY:
             size = len(request.body)
-            return _TOO_LARGE, f"the message has {size} bytes, more than {MAX_BODY}; larger tensors belong to /v2"
+            return TOO_LARGE, f"the message has {size} bytes, more than {MAX_BODY}; larger tensors belong to /v2"
         return None
 
     def _run(self, exchange: HttpExchange, request: RpcRequest) -> None:

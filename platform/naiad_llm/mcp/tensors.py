@@ -58,7 +58,7 @@ def to_tensor(tensor: TensorMetadata, value: object, *, is_batched: bool) -> Inp
         return InputTensor(tensor.name, datatype, full, to_bytes(tensor.name, datatype, full, elements))
     if not all(isinstance(element, str) for element in elements):
         raise InvalidRequestError(f"argument '{tensor.name}' must have strings")
-    return InputTensor(tensor.name, datatype, full, pack_strings(elements)[0])
+    return InputTensor(tensor.name, datatype, full, pack_strings(elements))
 
 
 def _flattened(name: str, value: object, declared: Sequence[int]) -> tuple[tuple[int, ...], list[Any]]:

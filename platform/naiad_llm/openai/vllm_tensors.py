@@ -141,7 +141,7 @@ def _input_tensor(tensor: TensorMetadata, value: object) -> InputTensor:
             f"Input '{tensor.name}' of the model does not accept one {type(value).__name__} value", param="model"
         )
     if isinstance(value, str):
-        return InputTensor(tensor.name, datatype, shape, pack_strings([value])[0])
+        return InputTensor(tensor.name, datatype, shape, pack_strings([value]))
     return InputTensor(tensor.name, datatype, shape, np.array([value], NUMPY_TYPES[datatype]).tobytes())
 
 

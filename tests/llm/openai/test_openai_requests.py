@@ -100,7 +100,7 @@ def test_a_required_prompt_is_empty_if_the_request_has_a_conversation_or_an_embe
             given = {tensor.name: bytes(tensor.data) for tensor in request.inputs}
             assert set(given) == {prompt, "stream"} | ({"text_input"} if required else set())
             assert given["stream"] == b"\0"
-            assert given.get("text_input", pack_strings([""])[0]) == pack_strings([""])[0]
+            assert given.get("text_input", pack_strings([""])) == pack_strings([""])
 
 
 def test_parts_of_calls_that_a_model_did_not_number_are_numbered_by_their_order():

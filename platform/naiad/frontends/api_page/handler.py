@@ -17,9 +17,9 @@ from functools import cached_property
 
 from naiad.config.server.access import Api, Restrictions
 from naiad.frontends.http1.later_responses import LaterResponses
-from naiad.frontends.http1.messages import HttpExchange, HttpRequest, error_text, response
+from naiad.frontends.http1.messages import HttpExchange, error_text, response
 from naiad.frontends.http1.page_files import Page, compose_page, page_response
-from naiad.frontends.kserve_http.restricted import api_denial
+from naiad.frontends.kserve_http.restricted import guards_of, http_denial
 from naiad.frontends.refusals import RefusalLog
 from naiad.protocol.inference import Buffer
 
@@ -38,8 +38,8 @@ class ApiPage:
         self, read: Callable[[], Awaitable[bytes]], restrictions: Restrictions, refusals: RefusalLog | None = None
     ) -> None:
         self._read = read
-        required = {restrictions[api] for api in _NAMED if api in restrictions}
-        self._required = [(header.lower().encode(), value.encode()) for header, value in sorted(required)]
+        guards = guards_of(restrictions)
+        self._guards = sorted({guards[api] for api in _NAMED if api in guards})
         self._refusals = refusals or RefusalLog()
         self._later = LaterResponses()
 
@@ -57,19 +57,12 @@ class ApiPage:
             exchange.respond(error_text(_NOT_ALLOWED, "Method Not Allowed", extra=b"Allow: GET, HEAD\r\n"))
         elif is_page:
             exchange.respond(page_response(self._page, request))
-        elif reason := self._denial(request, exchange.client_address):
-            exchange.respond(error_text(_FORBIDDEN, reason))
+        elif denial := next(filter(None, (http_denial(guard, request.headers) for guard in self._guards)), None):
+            self._refusals.add_wrong_secret(denial.wrong_secret, exchange.client_address)
+            exchange.respond(error_text(_FORBIDDEN, denial.text))
         else:
             self._later.respond(exchange, self._document())
         return True
-
-    def _denial(self, request: HttpRequest, client: str) -> str:
-        for header, value in self._required:
-            if reason := api_denial(request.headers, header, value):
-                if header in request.headers:
-                    self._refusals.add_wrong_secret(f"header '{header.decode()}'", client)
-                return reason
-        return ""
 
     async def _document(self) -> list[Buffer]:
         return response(_OK, [await self._read()], extra=_DOCUMENT_HEADERS)

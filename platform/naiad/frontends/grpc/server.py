@@ -73,8 +73,7 @@ class GrpcApplication:
             return GrpcCall(stream, head, method, self._context)
         assert head.rejection is not None
         stream.sender.send_headers(stream, head.rejection, is_constant=False, ends=True)
-        if head.wrong_secret:
-            self._refusals.add_wrong_secret(head.wrong_secret, stream.controller.client_address)
+        self._refusals.add_wrong_secret(head.wrong_secret, stream.controller.client_address)
         return None
 
     def _log_call(self, name: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import Any
 
 from naiad.config.server.access import TlsFiles
@@ -32,53 +33,38 @@ _QUIET_SECONDS = 0.2  # how long a stopping server keeps an idle connection: a r
 _PART_SECONDS = 1.0  # the same for a connection on which a part of a request has arrived, and no more of it
 
 
+@dataclass(slots=True, eq=False)
 class HttpListener:
     """Accepts connections and hands their requests to one handler."""
 
-    def __init__(
-        self,
-        handle: Callable[[HttpExchange], None],
-        *,
-        address: str,
-        port: int,  # port to listen on, 0 for any
-        advice: str,  # what to do if the port is not available, for the error's text
-        service: str = "HTTP",  # what is served, for the error's text
-        reuse_port: bool = False,
-        limits: RequestLimits | None = None,
-        tls: TlsFiles | None = None,
-        memory: RequestMemory | None = None,  # budget and buffers of long bodies; None for no budget
-        admit: Admit | None = None,
-        reserve_input: ReserveInput | None = None,
-        error_response: ErrorResponse = json_error,
-        timeouts: HttpTimeouts | None = None,
-        count: ConnectionCount | None = None,  # counts connections against limits; None for none
-        pages: PageRules | None = None,  # which Hosts and which web pages are served; None for the defaults
-        refused: RefusalLog | None = None,
-        acceptor: Acceptor | None = None,  # accepts the connections; None for a server of one process
-    ) -> None:
-        self._handle = handle
-        self._address = address
-        self._port = port
-        self._advice = advice
-        self._service = service
-        self._reuse_port = reuse_port
-        self._limits = limits or RequestLimits()
-        self._tls = tls
-        self._memory = memory
-        self._admit = admit
-        self._reserve_input = reserve_input
-        self._error_response = error_response
-        self._timeouts = timeouts or HttpTimeouts()
-        self._connections: OpenConnections[HttpConnection] = OpenConnections(count)
-        self._heads = HeadCache()
-        self._pages = pages or PageRules()
-        self._refused = refused
-        self._acceptor = acceptor
-        self._server: asyncio.Server | None = None
-        self._tls_context: ssl.SSLContext | None = None
-        self._connect: Callable[[], HttpConnection] = self._not_started
-        self._sweep: TimeoutSweep[HttpConnection] | None = None
-        self._is_draining = False
+    handle: Callable[[HttpExchange], None]
+    _: KW_ONLY
+    address: str
+    port: int  # port to listen on, 0 for any
+    advice: str  # what to do if the port is not available, for the error's text
+    service: str = "HTTP"  # what is served, for the error's text
+    reuse_port: bool = False
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    tls: TlsFiles | None = None
+    memory: RequestMemory | None = None  # budget and buffers of long bodies; None for no budget
+    admit: Admit | None = None
+    reserve_input: ReserveInput | None = None
+    error_response: ErrorResponse = json_error
+    timeouts: HttpTimeouts | None = None
+    count: InitVar[ConnectionCount | None] = None  # counts connections against limits; None for none
+    pages: PageRules | None = None  # which Hosts and which web pages are served; None for the defaults
+    refused: RefusalLog | None = None
+    acceptor: Acceptor | None = None  # accepts the connections; None for a server of one process
+    _connections: OpenConnections[HttpConnection] = field(init=False)
+    _connect: Callable[[], HttpConnection] = field(init=False)  # once it has started
+    _heads: HeadCache = field(default_factory=HeadCache)
+    _server: asyncio.Server | None = None
+    _tls_context: ssl.SSLContext | None = None
+    _sweep: TimeoutSweep[HttpConnection] | None = None
+    _is_draining: bool = False
+
+    def __post_init__(self, count: ConnectionCount | None) -> None:
+        self._connections = OpenConnections(count)
 
     @property
     def connection_count(self) -> int:
@@ -88,66 +74,65 @@ class HttpListener:
         """Listen; return the port. Raises OptionError if the address and port are not available."""
         loop = asyncio.get_running_loop()
         receive_buffer = memoryview(bytearray(READ_SIZE))
-        turns = turns_of(loop)
-        memory = self._memory or RequestMemory(loop=loop)
-        sweep = TimeoutSweep(loop, turns, self._connections, HttpConnection.check_time, self._timeouts.sweep_seconds)
+        turns, timeouts = turns_of(loop), self.timeouts or HttpTimeouts()
+        memory = self.memory or RequestMemory(loop=loop)
+        sweep = TimeoutSweep(loop, turns, self._connections, HttpConnection.check_time, timeouts.sweep_seconds)
 
         self._connections.on_added = sweep.start
 
         def connect() -> HttpConnection:
             return HttpConnection(
-                self._handle,
+                self.handle,
                 self._connections,
-                self._limits,
+                self.limits,
                 self._heads,
                 receive_buffer,
                 turns,
                 memory,
-                self._admit,
-                self._reserve_input,
-                self._error_response,
-                self._timeouts,
+                self.admit,
+                self.reserve_input,
+                self.error_response,
+                timeouts,
                 is_draining=self._is_draining,
             )
 
         self._connect, self._sweep = connect, sweep
-        self._tls_context = None if self._tls is None else http_context(self._tls)
-        if self._acceptor is not None and not self._acceptor.has_port:
-            found = await loop.getaddrinfo(self._address, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self._tls_context = None if self.tls is None else http_context(self.tls)
+        if self.acceptor is not None and not self.acceptor.has_port:
+            found = await loop.getaddrinfo(self.address, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             self._heads = self._head_cache([where for *_, where in found])
-            self._acceptor.begin([], connect, self._tls_context)
-            return self._port
+            self.acceptor.begin([], connect, self._tls_context)
+            return self.port
         try:
             self._server = await loop.create_server(
                 connect,
-                self._address,
-                self._port,
+                self.address,
+                self.port,
                 backlog=_BACKLOG,
-                reuse_port=self._reuse_port or None,
+                reuse_port=self.reuse_port or None,
                 start_serving=False,
                 **listening_options(self._tls_context),
             )
             addresses = [each.getsockname() for each in self._server.sockets]
             self._heads = self._head_cache(addresses)
-            if self._acceptor is None:
+            if self.acceptor is None:
                 await self._server.start_serving()
             else:
                 sockets = own_sockets(self._server)
                 for each in sockets:
                     each.setblocking(False)
                     each.listen(_BACKLOG)
-                self._acceptor.begin(sockets, connect, self._tls_context)
+                self.acceptor.begin(sockets, connect, self._tls_context)
         except OSError as problem:
             raise OptionError(
-                f"cannot serve {self._service} at {self._address}:{self._port}: {problem.strerror or problem}; "
-                f"{self._advice}"
+                f"cannot serve {self.service} at {self.address}:{self.port}: {problem.strerror or problem}; "
+                f"{self.advice}"
             ) from problem
         return int(addresses[0][1])
 
     def _head_cache(self, addresses: Sequence[Any]) -> HeadCache:
-        return HeadCache(
-            PageGuard(self._pages, is_loopback=all(is_loopback(each[0]) for each in addresses)), self._refused
-        )
+        guard = PageGuard(self.pages or PageRules(), is_loopback=all(is_loopback(each[0]) for each in addresses))
+        return HeadCache(guard, self.refused)
 
     def drain(self) -> None:
         """Serve on, and ask clients to connect elsewhere: each response is the last one of its connection."""
@@ -162,8 +147,8 @@ class HttpListener:
         closed after a moment: its client may just have sent a request.
         """
         self.drain()
-        if self._acceptor is not None:
-            self._acceptor.end()
+        if self.acceptor is not None:
+            self.acceptor.end()
         if self._server is not None:
             server, self._server = self._server, None
             await close_listening(server, self._connect, self._tls_context)
@@ -185,6 +170,3 @@ class HttpListener:
             connection.responses.abort()
         if self._sweep is not None:
             self._sweep.stop()
-
-    def _not_started(self) -> HttpConnection:
-        raise RuntimeError("the listener has not been started")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 
 from naiad.config.server.access import TlsFiles
 from naiad.core.turns import turns_of
@@ -28,52 +29,40 @@ _LOG_NAMES = {
 }  # what the reference's log calls methods (SRV src/grpc/), where that is not their name
 
 
+@dataclass(slots=True, eq=False)
 class GrpcFrontend:
     """Serves KServe v2 with Triton's extensions over gRPC."""
 
-    def __init__(
-        self,
-        engine: EngineFacade,
-        *,
-        address: str,
-        port: int,
-        reuse_port: bool = False,
-        settings: GrpcSettings | None = None,
-        extensions: Extensions | None = None,
-        access: Access | None = None,
-        tls: TlsFiles | None = None,
-        limits: Http2Limits | None = None,
-        count: ConnectionCount | None = None,
-        acceptor: Acceptor | None = None,
-    ) -> None:
-        """Make a frontend; *limits* bounds what a client may do, *count* the number of connections.
+    engine: EngineFacade
+    _: KW_ONLY
+    address: str
+    port: int
+    reuse_port: bool = False
+    settings: GrpcSettings | None = None
+    extensions: InitVar[Extensions | None] = None
+    access: Access = field(default_factory=Access)
+    tls: TlsFiles | None = None
+    limits: Http2Limits = field(default_factory=Http2Limits)  # what a client may do
+    count: ConnectionCount | None = None  # the number of connections
+    acceptor: Acceptor | None = None  # accepts them in a server of several processes
+    _extensions: Extensions = field(init=False)
+    _owns_extensions: bool = field(init=False)  # not shared with others, so closed with this frontend
+    _gate: AdmissionGate = field(default_factory=AdmissionGate)
+    _server: GrpcServer | None = None
 
-        *acceptor* accepts them in a server of several processes.
-        """
-        self._acceptor = acceptor
-        self._engine = engine
-        self._tls = tls
-        self._address = address
-        self._port = port
-        self._reuse_port = reuse_port
-        self._settings = settings or GrpcSettings()
-        self._limits = limits or Http2Limits()
-        self._count = count
-        self._gate = AdmissionGate()
-        self._owns_extensions = extensions is None  # not shared with others, so closed with this frontend
+    def __post_init__(self, extensions: Extensions | None) -> None:
         self._extensions = extensions or Extensions()
-        self._access = access or Access()
-        self._server: GrpcServer | None = None
+        self._owns_extensions = extensions is None
 
     async def start(self) -> int:
         """Begin to listen; return the port. Raises OptionError if the address or port cannot be used."""
-        tls = None if self._tls is None else grpc_context(self._tls)
+        tls = None if self.tls is None else grpc_context(self.tls)
         loop = asyncio.get_running_loop()
         turns = turns_of(loop)
         budget = self._extensions.memory.budget
-        application, limits, settings = self.application(loop), self._limits, self._settings
-        server = GrpcServer(application, limits, settings, tls, turns, self._count, budget, self._acceptor)
-        port = await server.start(self._address, self._port, reuse_port=self._reuse_port)
+        application, settings = self.application(loop), self.settings or GrpcSettings()
+        server = GrpcServer(application, self.limits, settings, tls, turns, self.count, budget, self.acceptor)
+        port = await server.start(self.address, self.port, reuse_port=self.reuse_port)
         self._server = server
         return port
 
@@ -100,13 +89,13 @@ class GrpcFrontend:
             await self._extensions.background.close()
 
     def application(self, loop: asyncio.AbstractEventLoop) -> GrpcApplication:
-        service = InferenceService(self._engine, self._gate, self._extensions)
-        forward = self._access.forward
+        service = InferenceService(self.engine, self._gate, self._extensions)
+        forward = self.access.forward
         memory = self._extensions.memory
         pool = BufferPool(memory.start)
         memory.add(pool.on_tick)
         context = ServiceContext(
-            engine=self._engine,
+            engine=self.engine,
             gate=self._gate,
             service=service,
             extensions=self._extensions,
@@ -117,10 +106,10 @@ class GrpcFrontend:
         return GrpcApplication(
             methods_of(context),
             context,
-            denial=RestrictedMethods(self._access.restrictions).denial,
+            denial=RestrictedMethods(self.access.restrictions).denial,
             refusals=self._extensions.refusals,
             log=self._extensions.log,
             log_names=_LOG_NAMES,
-            settings=self._settings,
-            limits=self._limits,
+            settings=self.settings or GrpcSettings(),
+            limits=self.limits,
         )

@@ -8,7 +8,7 @@ from functools import partial
 from google.protobuf.descriptor import MethodDescriptor
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.frontends.access import Denial, restriction_denial
+from naiad.frontends.access import Denial, Guard
 from naiad.frontends.grpc.call_head import Metadata
 from naiad.frontends.grpc.calls import GrpcMethod
 from naiad.frontends.grpc.coroutine_method import CoroutineMethod
@@ -73,17 +73,15 @@ class RestrictedMethods:
     """The methods that need a header."""
 
     def __init__(self, restrictions: Restrictions) -> None:
-        self._required = {
-            method: ((_HEADER_PREFIX + header).lower(), value.encode())
+        self._guards = {
+            method: Guard((_HEADER_PREFIX + header).lower(), value.encode())
             for api, (header, value) in restrictions.items()
             for method in RESTRICTED_METHODS[api]
         }
 
     def denial(self, method: GrpcMethod, metadata: Metadata) -> Denial | None:
         """Why a method may not be called with some metadata; None where it may."""
-        required = self._required.get(method.name)
-        if required is None:
+        guard = self._guards.get(method.name)
+        if guard is None:
             return None
-        given = [value for name, value in metadata if name == required[0]]
-        text = restriction_denial("protocol", required[0], given, required[1])
-        return Denial(text, f"header '{required[0]}'" if given else "") if text else None
+        return guard.denial("protocol", [value for name, value in metadata if name == guard.header])

@@ -34,7 +34,7 @@ from naiad.frontends.kserve_http.long_requests import (
 )
 from naiad.frontends.kserve_http.request_log import log_request
 from naiad.frontends.kserve_http.response_format import ResponseFormat
-from naiad.frontends.kserve_http.restricted import denial, guarded_endpoints
+from naiad.frontends.kserve_http.restricted import guarded_endpoints, http_denial
 from naiad.frontends.kserve_http.routes import Endpoint, Route, find_route
 from naiad.frontends.kserve_http.shared_memory import shared_memory_response
 from naiad.frontends.offload.deferred import resolver
@@ -127,9 +127,10 @@ class Endpoints:
             self._handle_unknown_path(exchange)
             return
         if self._guarded:
-            reason = denial(self._guarded, route.endpoint, request.headers)
-            if reason:
-                self._deny(exchange, route.endpoint, reason)
+            denial = http_denial(self._guarded.get(route.endpoint), request.headers)
+            if denial is not None:
+                self._extensions.refusals.add_wrong_secret(denial.wrong_secret, exchange.client_address)
+                exchange.respond(error_text(_FORBIDDEN, denial.text))
                 return
         if request.method not in route.methods:
             allowed = ", ".join(route.methods).encode()
@@ -151,18 +152,12 @@ class Endpoints:
         except NaiadError as problem:
             fail(exchange, problem)
 
-    def _deny(self, exchange: HttpExchange, endpoint: Endpoint, reason: str) -> None:
-        header = self._guarded[endpoint][0]
-        if header in exchange.request.headers:
-            self._extensions.refusals.add_wrong_secret(f"header '{header.decode()}'", exchange.client_address)
-        exchange.respond(error_text(_FORBIDDEN, reason))
-
     def admit(self, head: Head) -> bool:
         """Whether `handle` would read the body of a request; if not, it responds with an error without it."""
         route = self._route(head.path)
         if route is None:
             return self._admit_fallback(head)
-        if self._guarded and denial(self._guarded, route.endpoint, head.headers):
+        if self._guarded and http_denial(self._guarded.get(route.endpoint), head.headers) is not None:
             return False
         if head.method not in route.methods:
             return False

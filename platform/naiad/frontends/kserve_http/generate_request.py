@@ -148,7 +148,7 @@ def _parameter(name: str, value: Any) -> Parameter:
 def _tensor(known: TensorMetadata, value: Any) -> InputTensor:
     datatype = BY_NAME[known.datatype]
     items = value if isinstance(value, list) else [value]
-    packed = pack_strings(items)[0] if datatype is Datatype.BYTES else None
+    packed = pack_strings(items) if datatype is Datatype.BYTES else None
     # As in the reference, only the outermost of nested arrays is counted. `to_bytes` checks the number of elements.
     shape = deduce_shape(known.shape, len(items))
     if shape is None:

@@ -6,7 +6,6 @@ Behaviour and texts: SRV src/http_server.cc; SRV docs/protocol/extension_binary_
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol, cast
 
@@ -19,64 +18,46 @@ from naiad.frontends.regions import ClientRegions, TensorRegions
 from naiad.frontends.requested_outputs import RequestedOutputs
 from naiad.frontends.tensor_limits import MAX_DIMENSIONS, NO_LIMITS, TensorLimits
 from naiad.protocol.datatypes import BY_NAME, BYTE_SIZES, Datatype
-from naiad.protocol.inference import (
-    NO_PARAMETERS,
-    SEQUENCE_END,
-    SEQUENCE_START,
-    Buffer,
-    InferRequest,
-    InputTensor,
-    Parameter,
-)
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, Buffer, InferRequest, InputTensor, Parameter
 from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.numbers import integer
 
 
-@dataclass(slots=True)
-class RequestParameters:
-    """The parsed `parameters` of a request."""
-
-    correlation_id: int | str = 0
-    flags: int = 0
-    priority: int = 0
-    timeout_us: int = 0
-    binary_data_output: bool = False  # whether outputs that are not listed are sent as binary
-    custom: dict[str, Parameter] = field(default_factory=dict)  # all other parameters, for the model
-
-
-def parse_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
-    """Read the `parameters` object of an HTTP inference request."""
-    parsed = RequestParameters()
+def parse_parameters(parameters: Mapping[str, Any], request: InferRequest) -> bool:
+    """Set what the `parameters` object of a request says; return whether outputs not listed are sent as binary."""
+    for_model: dict[str, Parameter] = {}
+    is_binary = False
     for name, value in parameters.items():
         prefix = f"Unable to parse '{name}': "
         if name == "sequence_id":
-            parsed.correlation_id = value if isinstance(value, str) else as_unsigned(value, prefix)
+            request.correlation_id = value if isinstance(value, str) else as_unsigned(value, prefix)
         elif name == "sequence_start":
-            parsed.flags |= SEQUENCE_START if as_boolean(value, prefix) else 0
+            request.flags |= SEQUENCE_START if as_boolean(value, prefix) else 0
         elif name == "sequence_end":
-            parsed.flags |= SEQUENCE_END if as_boolean(value, prefix) else 0
+            request.flags |= SEQUENCE_END if as_boolean(value, prefix) else 0
         elif name == "priority":
-            parsed.priority = as_unsigned(value, prefix)
+            request.priority = as_unsigned(value, prefix)
         elif name == "timeout":
-            parsed.timeout_us = as_unsigned(value, prefix)
+            request.timeout_us = as_unsigned(value, prefix)
         elif name == "binary_data_output":
-            parsed.binary_data_output = as_boolean(value, prefix)
+            is_binary = as_boolean(value, prefix)
         elif name.startswith("triton_"):
             raise InvalidRequestError(
                 "parameter keys starting with 'triton_' are reserved for Triton usage and should not be specified."
             )
         elif isinstance(value, bool | int | float | str):
-            parsed.custom[name] = value
+            for_model[name] = value
         else:
             raise InvalidRequestError(
                 f"parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
             )
-    return parsed
+    if for_model:
+        request.parameters = for_model
+    return is_binary
 
 
 _NO_ID = "[request id: <id_unknown>] "  # of a raw request, which has no id
 NO_REGIONS: TensorRegions = ClientRegions()
-_NO_PARAMETERS = RequestParameters()
 _ONE_OF = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
@@ -128,33 +109,20 @@ def read_document(
     """Read a request whose JSON has been parsed."""
     if "inputs" not in document and _is_response(document):
         document = {"id": document.get("id", ""), "inputs": document["outputs"]}
-    parameters_object = document.get("parameters")
-    parameters = (
-        _NO_PARAMETERS if parameters_object is None else parse_parameters(as_object(parameters_object, "parameters"))
-    )
-    form = ResponseFormat(binary_by_default=parameters.binary_data_output)
-    requested = parse_outputs(document.get("outputs"), form, regions)
+    request = InferRequest(model_name, version, ())
+    form = ResponseFormat()
+    parameters = document.get("parameters")
+    if parameters is not None:
+        form.binary_by_default = parse_parameters(as_object(parameters, "parameters"), request)
+    request.requested_outputs = parse_outputs(document.get("outputs"), form, regions)
     if limits is not NO_LIMITS:
-        limits.check_outputs(requested, model_name)
-    inputs = _parse_inputs(document, body, json_size, model_name, regions, limits)
+        limits.check_outputs(request.requested_outputs, model_name)
+    request.inputs = _parse_inputs(document, body, json_size, model_name, regions, limits)
     if any("shared_memory_region" in entry.get("parameters", {}) for entry in document["inputs"]):
         form.requested = form.requested or RequestedOutputs()
         form.requested.has_region_inputs = True
-    return (
-        InferRequest(
-            model_name,
-            version,
-            inputs,
-            parse_id(document),
-            requested,
-            parameters.custom or NO_PARAMETERS,
-            parameters.correlation_id,
-            parameters.flags,
-            parameters.priority,
-            parameters.timeout_us,
-        ),
-        form,
-    )
+    request.request_id = parse_id(document)
+    return request, form
 
 
 def _is_response(document: Mapping[str, Any]) -> bool:

@@ -80,7 +80,7 @@ def to_bytes(name: str, datatype: Datatype, shape: tuple[int, ...], data: object
     if not isinstance(data, list):
         raise MalformedRequestError("Unable to parse 'data': attempt to access JSON non-array as array")
     if datatype is Datatype.BYTES:
-        return pack_strings(data)[0]  # the engine counts them, as in the reference, whose error has another text
+        return pack_strings(data)  # the engine counts them, as in the reference, whose error has another text
     quick = _pack_usual(data, datatype, prod(shape))
     return _numbers(data, datatype, prod(shape)) if quick is None else quick
 
@@ -442,22 +442,20 @@ def flatten(data: list[Any]) -> Iterator[Any]:
             waiting.pop()
 
 
-def pack_strings(data: list[Any]) -> tuple[bytes, int]:
-    """The bytes of a BYTES tensor, and the number of its elements."""
+def pack_strings(data: list[Any]) -> bytes:
+    """The bytes of a BYTES tensor."""
     if len(data) <= _FEW:
         try:
-            return pack_chunk(data), len(data)
+            return pack_chunk(data)
         except (TypeError, UnicodeEncodeError):
             pass  # nested lists, or what only `_pack_singly` reads
     parts = []
-    count = 0
     for chunk, _ in _flat_chunks(data):
         try:
             parts.append(pack_chunk(chunk))
         except (TypeError, UnicodeEncodeError):
             parts.append(_pack_singly(chunk))
-        count += len(chunk)
-    return (parts[0] if len(parts) == 1 else b"".join(parts)), count
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _pack_singly(chunk: list[Any]) -> bytes:

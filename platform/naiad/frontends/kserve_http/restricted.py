@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from naiad.config.server.access import Api, Restrictions
-from naiad.frontends.access import restriction_denial
+from naiad.frontends.access import Denial, Guard
 from naiad.frontends.http1.heads import is_repeated
 from naiad.frontends.kserve_http.routes import Endpoint
 
@@ -21,25 +21,22 @@ _ENDPOINTS = {
     Api.LOGGING: (Endpoint.LOGGING,),
 }
 
-Guarded = dict[Endpoint, tuple[bytes, bytes]]
+
+def guarded_endpoints(restrictions: Restrictions) -> dict[Endpoint, Guard]:
+    """What each restricted endpoint requires."""
+    guards = guards_of(restrictions)
+    return {endpoint: guard for api, guard in guards.items() for endpoint in _ENDPOINTS[api]}
 
 
-def guarded_endpoints(restrictions: Restrictions) -> Guarded:
-    """The header, in lower case, and the value that each restricted endpoint requires."""
-    return {
-        endpoint: (header.lower().encode(), value.encode())
-        for api, (header, value) in restrictions.items()
-        for endpoint in _ENDPOINTS[api]
-    }
+def guards_of(restrictions: Restrictions) -> dict[Api, Guard]:
+    """What each restricted API requires."""
+    return {api: Guard(header.lower(), value.encode()) for api, (header, value) in restrictions.items()}
 
 
-def denial(guarded: Guarded, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> str:
-    """Why a request may not use an endpoint; empty if it may."""
-    required = guarded.get(endpoint)
-    return "" if required is None else api_denial(headers, *required)
-
-
-def api_denial(headers: Mapping[bytes, bytes], header: bytes, value: bytes) -> str:
-    """Why a request may not use an API that requires *header* with *value*; empty if it may."""
-    given = [headers[header]] if header in headers else []
-    return restriction_denial("API", header.decode(), given * (2 if is_repeated(headers, header) else 1), value)
+def http_denial(guard: Guard | None, headers: Mapping[bytes, bytes]) -> Denial | None:
+    """Why a request may not use an API with that guard; None if it may."""
+    if guard is None:
+        return None
+    name = guard.header.encode()
+    given = [headers[name]] if name in headers else []
+    return guard.denial("API", given * (2 if is_repeated(headers, name) else 1))

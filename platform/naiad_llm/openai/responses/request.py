@@ -103,7 +103,7 @@ class ResponsesRequest:
         return replace(self, messages=to_json(messages)[1:-1], items=to_json(items), has_references=False)
 
 
-def read_response_request(document: Mapping[str, Any], default_tokens: int | None) -> ResponsesRequest:
+def read_response_request(document: Mapping[str, Any], default_tokens: int | None = None) -> ResponsesRequest:
     """The request in the body of `POST /v1/responses`; None for as many tokens as fit into the context."""
     given = validate_fields(document, _RULES, ("model", "input"), _UNSUPPORTED)
     _reject_unsupported_values(given)
@@ -147,11 +147,6 @@ def read_response_request(document: Mapping[str, Any], default_tokens: int | Non
         fields=_repeated_fields(given, text_format),
         forms=tools.forms,
     )
-
-
-def read_input_tokens_request(document: Mapping[str, Any]) -> ResponsesRequest:
-    """The request in the body of `POST /v1/responses/input_tokens`."""
-    return read_response_request(document, None)
 
 
 def _reject_unsupported_values(given: Mapping[str, Any]) -> None:
