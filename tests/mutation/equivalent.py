@@ -106,9 +106,6 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "len(encoded) > wire.MAX_ID_BYTES",
         "len(encoded) >= wire.MAX_ID_BYTES",
     ): "a name of just that length is cut to itself",
-    ("platform/naiad/frontends/http1/listener.py", "HttpListener.__init__", "self._heads = HeadCache()", "pass"): (
-        "`start` sets it before the first connection is accepted"
-    ),
     (_JSON, "is_long", "count >= _LONG_COUNT", "count > _LONG_COUNT"): _SLICED,
     (
         "platform/naiad/frontends/kserve_http/generate.py",

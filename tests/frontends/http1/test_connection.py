@@ -341,7 +341,7 @@ def test_a_connection_that_drains_ends_with_its_next_response():
     connection.responses.begin_drain()
     receive(connection, PLAIN)
     assert transport.written.count(b"\r\nConnection: close\r\n") == 1
-    assert connection.is_lingering
+    assert connection._linger_timer is not None
 
 
 def test_requests_that_were_sent_ahead_are_answered_while_a_connection_drains():
@@ -362,7 +362,8 @@ def test_a_client_that_may_still_be_sending_has_time_to_read_the_last_response(p
     transport.protocol = protocol
     receive(connection, b"\x16\x03\x01\x02\x00")
     assert status_and_error(transport)[0] == 400
-    assert (connection.is_lingering, transport.is_reading) == (True, True)
+    assert connection._linger_timer is not None
+    assert transport.is_reading
     written = transport.written
     receive(connection, PLAIN)
     loop.advance(1.9)
@@ -371,7 +372,7 @@ def test_a_client_that_may_still_be_sending_has_time_to_read_the_last_response(p
     assert transport.ends[-1] == "close"
     assert transport.written == written
     connection.connection_lost(None)
-    assert not connection.is_lingering
+    assert connection._linger_timer is None
 
 
 def test_a_client_that_leaves_while_its_last_response_is_written_is_not_waited_for():
@@ -379,8 +380,8 @@ def test_a_client_that_leaves_while_its_last_response_is_written_is_not_waited_f
     connection, _, transport = connect(answer, loop)
     receive(connection, b"\x16\x03\x01\x02\x00")
     connection.connection_lost(None)
-    assert (loop.timers, connection.is_lingering, connection.eof_received()) == ([], False, False)
+    assert (loop.timers, connection._linger_timer, connection.eof_received()) == ([], None, False)
     connection, _, transport = connect(answer, loop)
     transport.ends.append("close")
     receive(connection, b"\x16\x03\x01\x02\x00")
-    assert (loop.timers, connection.is_lingering) == ([], False)
+    assert (loop.timers, connection._linger_timer) == ([], None)

@@ -59,7 +59,7 @@ class Recorder:
             limits=limits,
             heads=heads or HeadCache(),
             receive_buffer=RECEIVE_BUFFER,
-            memory=memory,
+            memory=memory or RequestMemory(),
             admit=admit,
             reserve_input=reserve_input,
             on_last=lambda head, body: self.last.append((head, bytes(body))),

@@ -41,6 +41,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         *,
         is_draining: bool = False,  # whether the first response is the last one
     ) -> None:
+        memory = memory or RequestMemory()
         self._connections = connections
         self._transport: asyncio.Transport | None = None  # while the connection is open
         self._turns = turns
@@ -59,7 +60,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             on_full=self._hold,
             on_room=self._defer,
             error_response=error_response,
-            budget=None if memory is None else memory.budget,
+            budget=memory.budget,
         )
         self.reader = RequestReader(
             self.responses.submit,
@@ -80,11 +81,6 @@ class HttpConnection(asyncio.BufferedProtocol):
         # The loop calls these two for every read. Bound to the reader itself, they cost no call in between.
         self.get_buffer = self.reader.get_buffer  # type: ignore[method-assign] # the methods of the base class are empty
         self.buffer_updated = self.reader.buffer_updated  # type: ignore[method-assign] # as above
-
-    @property
-    def is_lingering(self) -> bool:
-        """Whether the last response is written, and the client has time to read it."""
-        return self._linger_timer is not None
 
     @property
     def has_unread_bytes(self) -> bool:

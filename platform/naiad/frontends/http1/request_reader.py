@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from time import perf_counter
 from typing import TypeAlias
 
@@ -74,6 +74,7 @@ class RequestLimits:
     body_bytes: int = 8 << 30  # one body
 
 
+@dataclass(eq=False)
 class RequestReader:
     """Reads the requests of one connection.
 
@@ -81,56 +82,44 @@ class RequestReader:
     `BufferedProtocol`. Methods named `on_...` are called by httptools.
     """
 
-    def __init__(
-        self,
-        on_request: Callable[[Head, Buffer], None],
-        # Called once with status and message when the rest of the connection cannot be read, since the beginning of a
-        # next request is not known.
-        on_malformed: Callable[[int, str], None],
-        on_expect_continue: Callable[[], None],  # the client waits for `100 Continue` before the body
-        # Called when the requests received together took the connection's share of this turn of the loop (`turns`). The
-        # connection holds the reader, and releases it in a later turn.
-        on_share_used: Callable[[], None],
-        *,
-        limits: RequestLimits,
-        heads: HeadCache,
-        # Buffer of `READ_SIZE` bytes. The connections of one loop share it: the reader copies what it needs before the
-        # loop reads the next socket.
-        receive_buffer: memoryview,
-        memory: RequestMemory | None = None,
-        admit: Admit | None = None,  # whether a request with a long body may succeed; None for all
-        reserve_input: ReserveInput | None = None,
-        # Called instead of *on_request* with a request after which nothing is read: one that *admit* does not accept,
-        # without its body, or one whose end programs may find in different places.
-        on_last: Callable[[Head, Buffer], None] | None = None,
-        on_stopped: Callable[[bool], None] = lambda _is_stopped: None,  # whether the budget stops its body
-    ) -> None:
-        self._on_request = on_request
-        self._on_malformed = on_malformed
-        self._on_expect_continue = on_expect_continue
-        self._on_share_used = on_share_used
-        self._limits = limits
-        self._heads = heads
-        self._receive_buffer = receive_buffer
-        self._memory = memory or RequestMemory()
-        self._admit = admit
-        self._reserve_input = reserve_input
-        self._on_last = on_last
-        self._on_stopped = on_stopped
-        self._is_body_stopped = False
-        # The part of the receive buffer that the next read may fill. After a long body it holds the head and JSON of a
-        # request like the last one: a read that ends there leaves the tensors to a read into their own buffer.
-        self._next_read = receive_buffer
-        self._unread = b""  # received, and not a whole request yet
-        self._is_stopped = False
-        self._is_held = False  # what is received is kept in `_unread`
-        self._parser: httptools.HttpRequestParser | None = None  # None while requests are read by their heads
-        self._long_body: LongBody | None = None
-        self._long_body_head: Head | None = None  # None where the parser has read the head of the long body
-        self._longest_body = 0  # of those that are complete
-        # What the bodies count that are complete and belong to requests without a response, by the id of their memory.
-        self._charges: dict[int, Charge] = {}
-        self._chunked_body: LongBody | None = None  # a body that only its last chunk ends, once it is long
+    _on_request: Callable[[Head, Buffer], None]
+    # Called once with status and message when the rest of the connection cannot be read, since the beginning of a next
+    # request is not known.
+    _on_malformed: Callable[[int, str], None]
+    _on_expect_continue: Callable[[], None]  # the client waits for `100 Continue` before the body
+    # Called when the requests received together took the connection's share of this turn of the loop (`turns`). The
+    # connection holds the reader, and releases it in a later turn.
+    _on_share_used: Callable[[], None]
+    _: KW_ONLY
+    limits: RequestLimits
+    heads: HeadCache
+    # Buffer of `READ_SIZE` bytes. The connections of one loop share it: the reader copies what it needs before the loop
+    # reads the next socket.
+    receive_buffer: memoryview
+    memory: RequestMemory
+    admit: Admit | None = None  # whether a request with a long body may succeed; None for all
+    reserve_input: ReserveInput | None = None
+    # Called instead of `_on_request` with a request after which nothing is read: one that *admit* does not accept,
+    # without its body, or one whose end programs may find in different places.
+    on_last: Callable[[Head, Buffer], None] | None = None
+    on_stopped: Callable[[bool], None] = do_nothing  # whether the budget stops its body
+    _is_body_stopped: bool = False
+    # The part of the receive buffer that the next read may fill. After a long body it holds the head and JSON of a
+    # request like the last one: a read that ends there leaves the tensors to a read into their own buffer.
+    _next_read: memoryview = field(init=False)
+    _unread: bytes = b""  # received, and not a whole request yet
+    _is_stopped: bool = False
+    _is_held: bool = False  # what is received is kept in `_unread`
+    _parser: httptools.HttpRequestParser | None = None  # None while requests are read by their heads
+    _long_body: LongBody | None = None
+    _long_body_head: Head | None = None  # None where the parser has read the head of the long body
+    _longest_body: int = 0  # of those that are complete
+    # What the bodies count that are complete and belong to requests without a response, by the id of their memory.
+    _charges: dict[int, Charge] = field(default_factory=dict)
+    _chunked_body: LongBody | None = None  # a body that only its last chunk ends, once it is long
+
+    def __post_init__(self) -> None:
+        self._next_read = self.receive_buffer
         self._reset_parsed()
 
     def _reset_parsed(self) -> None:
@@ -170,7 +159,7 @@ class RequestReader:
             elif nbytes == _READ_AT_ONCE and body is self._long_body:
                 self._on_share_used()
             return
-        buffer = self._receive_buffer
+        buffer = self.receive_buffer
         self._next_read = buffer
         if self._is_held:  # TLS may deliver what it has decrypted after its transport was paused
             self._unread += buffer[:nbytes]
@@ -218,7 +207,7 @@ class RequestReader:
         # References in a cycle, which only the garbage collector would find: to this reader, and to its connection.
         self._parser = None
         self._on_share_used = do_nothing
-        self._on_stopped = do_nothing
+        self.on_stopped = do_nothing
 
     def on_body_released(self, body: object) -> None:
         """The request whose body is in the memory *body* was answered: that counts no more, and may be used again."""
@@ -228,14 +217,14 @@ class RequestReader:
         size = charge.size
         charge.release()
         if isinstance(body, mmap.mmap):
-            self._memory.buffers.keep(body, size)
+            self.memory.buffers.keep(body, size)
 
     # -- the budget of bodies -----------------------------------------------------------------------------------------
 
     def resume_receiving(self) -> None:
         if self._is_body_stopped:
             self._is_body_stopped = False
-            self._on_stopped(False)
+            self.on_stopped(False)
 
     def refuse(self, reason: str) -> None:
         self._reject(_UNAVAILABLE, reason)
@@ -243,7 +232,7 @@ class RequestReader:
     def _stop_receiving(self) -> None:
         if not self._is_body_stopped and not self._is_stopped:
             self._is_body_stopped = True
-            self._on_stopped(True)
+            self.on_stopped(True)
 
     def _drop_bodies(self) -> None:
         for body in (self._long_body, self._chunked_body):
@@ -253,14 +242,14 @@ class RequestReader:
 
     def _is_admitted(self, head: Head) -> bool:
         """Whether to receive a body; if not, its request is reported without it, as the last one."""
-        if self._admit is None or self._on_last is None or self._admit(head):
+        if self.admit is None or self.on_last is None or self.admit(head):
             return True
         self._report_last(head, b"")
         return False
 
     def _report_last(self, head: Head, body: Buffer) -> None:
         self._is_stopped = True
-        report = self._on_last or self._on_request
+        report = self.on_last or self._on_request
         report(replace(head, keep_alive=False), body)
 
     def _finished(self, body: LongBody) -> memoryview:
@@ -300,13 +289,13 @@ class RequestReader:
         while position < size and self._parser is None and not self._is_held:
             end = data.find(b"\r\n\r\n", position) + 4
             if end < 4:  # noqa: PLR2004 - not found: -1 + 4
-                if size - position > self._limits.header_bytes:
+                if size - position > self.limits.header_bytes:
                     self._reject_header()
                     return
                 if _cannot_become_head(data, position):
                     self._hand_to_parser(data, position, deadline)
                 break
-            head = self._heads.find(data[position:end]) if end - position <= self._limits.header_bytes else None
+            head = self.heads.find(data[position:end]) if end - position <= self.limits.header_bytes else None
             if head is None:
                 self._hand_to_parser(data, position, deadline)
                 return
@@ -335,13 +324,13 @@ class RequestReader:
             return
         if self._is_too_long(head.body_size):
             return
-        reserve_input = self._reserve_input
+        reserve_input = self.reserve_input
         self._long_body_head = head
-        self._next_read = self._receive_buffer[: head_size + json_length(head.headers)]
+        self._next_read = self.receive_buffer[: head_size + json_length(head.headers)]
         try:
             self._long_body = body = LongBody(
                 head.body_size,
-                self._memory,
+                self.memory,
                 self,
                 trusted=trusted_size(len(received), self._longest_body),
                 reserve=None if reserve_input is None else lambda: reserve_input(head),
@@ -406,7 +395,7 @@ class RequestReader:
             if self._is_in_head:
                 # `on_header` is called when a header is complete, which an endless one never is.
                 self._head_received += len(data)
-                if self._head_received > self._limits.header_bytes + READ_SIZE:
+                if self._head_received > self.limits.header_bytes + READ_SIZE:
                     self._reject_header()
             elif self._is_complete:
                 self._parser = None
@@ -425,12 +414,12 @@ class RequestReader:
             self._framing_received = 0
             return False
         self._framing_received += size
-        return self._framing_received > self._limits.header_bytes + READ_SIZE
+        return self._framing_received > self.limits.header_bytes + READ_SIZE
 
     def _join_chunks(self) -> bool:
         """Join the parts of a body, as a chunk of two bytes costs 50 bytes as an object; False if it is rejected."""
-        if self._body_received > self._limits.body_bytes:
-            self._reject(_PAYLOAD_TOO_LARGE, f"request body exceeds the limit of {self._limits.body_bytes} bytes")
+        if self._body_received > self.limits.body_bytes:
+            self._reject(_PAYLOAD_TOO_LARGE, f"request body exceeds the limit of {self.limits.body_bytes} bytes")
             return False
         joined = b"".join(self._chunks)
         self._chunks.clear()
@@ -440,7 +429,7 @@ class RequestReader:
             return True
         try:
             if body is None:
-                body = self._chunked_body = LongBody(None, self._memory, self)
+                body = self._chunked_body = LongBody(None, self.memory, self)
             if not body.append(joined):
                 self._stop_receiving()
         except OSError as problem:
@@ -469,7 +458,7 @@ class RequestReader:
         if self._is_stopped:
             return
         assert self._parser is not None
-        refusal = self._heads.problem(self._parser, self._url, self._headers, is_logged=True)
+        refusal = self.heads.problem(self._parser, self._url, self._headers, is_logged=True)
         if refusal is not None:
             self._reject(*refusal)
             return
@@ -489,7 +478,7 @@ class RequestReader:
             return
         if size > READ_SIZE:
             try:
-                self._long_body = LongBody(size, self._memory, self, trusted=trusted_size(0, self._longest_body))
+                self._long_body = LongBody(size, self.memory, self, trusted=trusted_size(0, self._longest_body))
             except OSError as problem:
                 self._reject_allocation(problem)
                 return
@@ -537,17 +526,17 @@ class RequestReader:
 
     def _count_header(self, size: int) -> None:
         self._header_size += size
-        if self._header_size > self._limits.header_bytes:
+        if self._header_size > self.limits.header_bytes:
             self._reject_header()
 
     def _reject_header(self) -> None:
         self._reject(
-            _HEADERS_TOO_LARGE, f"request line and headers exceed the limit of {self._limits.header_bytes} bytes"
+            _HEADERS_TOO_LARGE, f"request line and headers exceed the limit of {self.limits.header_bytes} bytes"
         )
 
     def _is_too_long(self, size: int) -> bool:
         """Whether a body was rejected, since it can never be received."""
-        limit, budget = self._limits.body_bytes, self._memory.budget.limit
+        limit, budget = self.limits.body_bytes, self.memory.budget.limit
         if size > limit:
             self._reject(_PAYLOAD_TOO_LARGE, f"request body of {size} bytes exceeds the limit of {limit} bytes")
         elif size > budget:

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from time import perf_counter
 from typing import TypeAlias
 
@@ -54,6 +55,7 @@ def json_error(status: int, message: str, extra: bytes) -> Sequence[Buffer]:
     return error_text(status, message, extra=extra)
 
 
+@dataclass(eq=False)
 class ResponseQueue(HttpExchange):
     """The requests of a connection that are not answered yet, and the `HttpExchange` of the first of them.
 
@@ -63,55 +65,43 @@ class ResponseQueue(HttpExchange):
     allocation.
     """
 
-    def __init__(
-        self,
-        handle: Callable[[HttpExchange], None],
-        *,
-        on_closing: Callable[[], None],  # called when no further request of the connection will be handled
-        # Called instead of closing the transport where the client may still be sending: the connection lets it read
-        # what was written first.
-        on_linger: Callable[[], None],
-        on_body_released: Callable[[object], None],  # called with the memory of a body whose request is answered
-        on_full: Callable[[], None],  # also with each request that finds it full: read no more
-        # Called when a full queue has room, or when the connection's share of a turn of the loop is used up (`turns`),
-        # for instance by a part of a long response. The connection calls `handle_queued` in a later turn, and reads
-        # more requests.
-        on_room: Callable[[], None],
-        error_response: ErrorResponse = json_error,
-        budget: RequestBudget | None = None,  # counts what waits for the client; None for no limit
-    ) -> None:
-        self._handle = handle
-        self._budget = budget or RequestBudget()
-        self._transport: asyncio.Transport | None = None  # not None while the connection is open
-        self._on_closing = on_closing
-        self._on_linger = on_linger
-        self._on_body_released = on_body_released
-        self._on_full = on_full
-        self._on_room = on_room
-        self._error_response = error_response
-        # The request whose response is due next. While the connection is open and it is None, the next four have their
-        # first values: `respond` resets them with it.
-        self._current: HttpRequest | None = None
-        self._is_response_begun = False  # the first part of the response is written
-        self._submitted: SubmittedRequest | None = None
-        self._further: list[SubmittedRequest] = []  # empty while `_submitted` is None
-        self._resume: Callable[[], None] | None = None
-        # The rest of a long response, and its request: the next one is handled when all of it is written.
-        self._unwritten: deque[memoryview] = deque()
-        self._ending: HttpRequest | None = None
-        self._unread: UnreadResponse | None = None  # while something counts in the budget
-        self._written = 0  # bytes, since the connection was made
-        # Requests behind `_current`, oldest first. Where there are some and no `_current`, the client does not read, or
-        # the share of this turn is used up and the owner calls `handle_queued` in a later one.
-        self._pipelined: deque[HttpRequest] = deque()
-        self.is_full = False  # from _MAX_PIPELINED queued requests until a request begins with _FEW_PIPELINED left
-        self._is_handling_pipelined = False  # whether `handle_queued` is on the stack
-        self._is_blocked = False
-        self._is_draining = False  # stays True
-        self._is_closing = False  # stays True: no further request is accepted
-        self._is_continue_due = False  # only while a response is due
-        self._has_unread = False
-        self.request_count = 0
+    _handle: Callable[[HttpExchange], None]
+    _: KW_ONLY
+    on_closing: Callable[[], None]  # called when no further request of the connection will be handled
+    # Called instead of closing the transport where the client may still be sending: the connection lets it read what
+    # was written first.
+    on_linger: Callable[[], None]
+    on_body_released: Callable[[object], None]  # called with the memory of a body whose request is answered
+    on_full: Callable[[], None]  # also with each request that finds it full: read no more
+    # Called when a full queue has room, or when the connection's share of a turn of the loop is used up (`turns`), for
+    # instance by a part of a long response. The connection calls `handle_queued` in a later turn, and reads more.
+    on_room: Callable[[], None]
+    error_response: ErrorResponse = json_error
+    budget: RequestBudget = field(default_factory=RequestBudget)  # counts what waits for the client
+    _transport: asyncio.Transport | None = None  # not None while the connection is open
+    # The request whose response is due next. While the connection is open and it is None, the next four have their
+    # first values: `respond` resets them with it.
+    _current: HttpRequest | None = None
+    _is_response_begun: bool = False  # the first part of the response is written
+    _submitted: SubmittedRequest | None = None
+    _further: list[SubmittedRequest] = field(default_factory=list)  # empty while `_submitted` is None
+    _resume: Callable[[], None] | None = None
+    # The rest of a long response, and its request: the next one is handled when all of it is written.
+    _unwritten: deque[memoryview] = field(default_factory=deque)
+    _ending: HttpRequest | None = None
+    _unread: UnreadResponse | None = None  # while something counts in the budget
+    _written: int = 0  # bytes, since the connection was made
+    # Requests behind `_current`, oldest first. Where there are some and no `_current`, the client does not read, or the
+    # share of this turn is used up and the owner calls `handle_queued` in a later one.
+    _pipelined: deque[HttpRequest] = field(default_factory=deque)
+    is_full: bool = False  # from _MAX_PIPELINED queued requests until a request begins with _FEW_PIPELINED left
+    _is_handling_pipelined: bool = False  # whether `handle_queued` is on the stack
+    _is_blocked: bool = False
+    _is_draining: bool = False  # stays True
+    _is_closing: bool = False  # stays True: no further request is accepted
+    _is_continue_due: bool = False  # only while a response is due
+    _has_unread: bool = False
+    request_count: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -188,8 +178,8 @@ class ResponseQueue(HttpExchange):
         size = sum(map(len, parts))
         if size > _MAX_JOINED:
             self._release_request(current)  # what it held is room for the response
-            if not is_begun and not self._budget.has_room(size):
-                parts = self._error_response(_UNAVAILABLE, self._budget.refusal_to_send, b"")
+            if not is_begun and not self.budget.has_room(size):
+                parts = self.error_response(_UNAVAILABLE, self.budget.refusal_to_send, b"")
                 size = sum(map(len, parts))
         if self._is_draining and not is_begun and not self._pipelined:
             current.keep_alive = False
@@ -199,7 +189,7 @@ class ResponseQueue(HttpExchange):
             self._unwritten.extend([memoryview(part) for part in parts])
             self._ending = current
             if self._unread is None:
-                self._unread = self._budget.open_unread(self, size)
+                self._unread = self.budget.open_unread(self, size)
             else:  # of a stream
                 self._unread.resize(self._unread.size + size)
             if self._unwritten:  # the client was not disconnected for want of room
@@ -242,7 +232,7 @@ class ResponseQueue(HttpExchange):
             self._count_unsent(transport, 0)
             self._end_response(current, transport)
         elif not self._is_blocked:
-            self._on_room()
+            self.on_room()
 
     def _count_unsent(self, transport: asyncio.Transport, size: int) -> None:
         """Count the response that was written until the kernel has all of it; *size* is 0 if it is counted."""
@@ -250,7 +240,7 @@ class ResponseQueue(HttpExchange):
             self._release_unread()
             return
         if size and self._unread is None:
-            self._unread = self._budget.open_unread(self, size)
+            self._unread = self.budget.open_unread(self, size)
         elif size and self._unread is not None:  # as much as the buffer had when the transport was paused
             self._unread.resize(size)
         if self._transport is not None:
@@ -269,7 +259,7 @@ class ResponseQueue(HttpExchange):
             if is_expected:
                 transport.close()
             else:
-                self._on_linger()
+                self.on_linger()
         elif self._pipelined:
             self.handle_queued()
         elif self._is_continue_due:
@@ -277,7 +267,7 @@ class ResponseQueue(HttpExchange):
 
     def _release_body(self, body: Buffer) -> None:
         if isinstance(body, memoryview) and not isinstance(body.obj, bytes):
-            self._on_body_released(body.obj)
+            self.on_body_released(body.obj)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -296,7 +286,7 @@ class ResponseQueue(HttpExchange):
         self._pipelined.append(request)
         if len(self._pipelined) >= _MAX_PIPELINED:
             self.is_full = True
-            self._on_full()
+            self.on_full()
 
     def submit_last(self, head: Head, body: Buffer) -> None:
         self._has_unread = True
@@ -314,8 +304,8 @@ class ResponseQueue(HttpExchange):
         self._begin_closing()
         self._has_unread = True
         if self.is_idle:
-            transport.writelines(self._error_response(status, message, b"Connection: close\r\n"))
-            self._on_linger()
+            transport.writelines(self.error_response(status, message, b"Connection: close\r\n"))
+            self.on_linger()
 
     def write_continue(self) -> None:
         """Tell the client to send the body that it holds back (`Expect: 100-continue`), after earlier responses."""
@@ -327,12 +317,12 @@ class ResponseQueue(HttpExchange):
         self._current = request
         if self.is_full and len(self._pipelined) <= _FEW_PIPELINED:
             self.is_full = False
-            self._on_room()
+            self.on_room()
         try:
             self._handle(self)
         except Exception:
             logger.exception("cannot answer %s %r", request.method, request.path)
-            self.respond(self._error_response(500, INTERNAL_ERROR, b""))
+            self.respond(self.error_response(500, INTERNAL_ERROR, b""))
 
     def handle_queued(self) -> None:
         """Handle queued requests until one is not answered at once, or the share of this turn of the loop is used up.
@@ -359,7 +349,7 @@ class ResponseQueue(HttpExchange):
             if not deadline:
                 deadline = now + SHARE_SECONDS
             elif now >= deadline:
-                self._on_room()
+                self.on_room()
                 break
             self._begin(self._pipelined.popleft())
         self._is_handling_pipelined = False
@@ -375,7 +365,7 @@ class ResponseQueue(HttpExchange):
         """Handle no further request: the client does not read its responses."""
         self._is_blocked = True
         if self._unread is None and self._transport is not None:
-            self._unread = self._budget.open_unread(self)
+            self._unread = self.budget.open_unread(self)
             self._unread.resize(self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
@@ -393,11 +383,11 @@ class ResponseQueue(HttpExchange):
         self._drop_unwritten()
         # The callbacks refer to the connection, which refers to this queue. Without them the connection is freed at
         # once, and with it the buffer of a long body, rather than when the garbage collector runs.
-        self._on_closing = do_nothing
-        self._on_linger = do_nothing
-        self._on_body_released = do_nothing
-        self._on_full = do_nothing
-        self._on_room = do_nothing
+        self.on_closing = do_nothing
+        self.on_linger = do_nothing
+        self.on_body_released = do_nothing
+        self.on_full = do_nothing
+        self.on_room = do_nothing
         self._is_blocked = False
         if self._current is not None and self._current.charge is not None:
             self._current.charge.release()
@@ -446,7 +436,7 @@ class ResponseQueue(HttpExchange):
 
     def _begin_closing(self) -> None:
         self._is_closing = True
-        self._on_closing()
+        self.on_closing()
 
 
 def _with_connection_header(request: HttpRequest, head: Buffer) -> Buffer:

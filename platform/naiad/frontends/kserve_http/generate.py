@@ -132,7 +132,7 @@ class GenerateSink:
         if is_long(response.outputs):
             self._long = response
         else:
-            self._status, self._body = _rendered(response)
+            self._status, self._body = generate_response(response)
         if not final:
             exchange.on_resume(self._on_resume)
             self._collected = CollectedBytes(self._budget, self._on_refused)
@@ -162,24 +162,22 @@ class GenerateSink:
         assert exchange is not None
         self._release()
         long, self._long = self._long, None
+
+        def respond(status: int, *body: Buffer) -> None:
+            exchange.respond(response(status, body, extra=self._headers()))
+
         if self._count != 1:
             # Also with a wrong count the status is that of the first response: the reference has sent it by then.
-            exchange.respond(response(self._status, [error_document(_NOT_ONE)], extra=self._headers()))
+            respond(self._status, error_document(_NOT_ONE))
         elif long is None:
-            exchange.respond(response(self._status, [self._body], extra=self._headers()))
+            respond(self._status, self._body)
         elif exchange.is_connected:
-            name = long.model_name
             continue_later(
                 exchange,
                 partial(self._background.slices.start, generate_response_steps(long)),
-                lambda made: exchange.respond(response(made[0], made[1], extra=self._headers())),
-                lambda problem: exchange.respond(_error_of(problem, name, self._headers())),
+                lambda made: respond(made[0], *made[1]),
+                lambda problem: respond(*failed_response(problem, long.model_name)),
             )
-
-
-def _error_of(problem: Exception, model_name: str, headers: bytes) -> list[Buffer]:
-    status, body = failed_response(problem, model_name)
-    return response(status, [body], extra=headers)
 
 
 @dataclass(slots=True, eq=False)
@@ -264,15 +262,8 @@ class GenerateStreamSink:
         self._writer.write()
 
 
-def _rendered(response: InferResponse) -> tuple[int, bytes]:
-    try:
-        return generate_response(response)
-    except Exception as problem:  # noqa: BLE001 - logged there, as that of a long response is
-        return failed_response(problem, response.model_name)
-
-
 def _event_of(response: InferResponse | None) -> tuple[int, bytes | None]:
-    return (OK, None) if response is None else _rendered(response)
+    return (OK, None) if response is None else generate_response(response)
 
 
 def _long_event(
