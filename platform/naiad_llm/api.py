@@ -46,7 +46,7 @@ from naiad_llm.mcp.endpoint import PATH as MCP_PATH
 from naiad_llm.mcp.endpoint import McpEndpoint
 from naiad_llm.mcp.tools import ToolBox
 from naiad_llm.openai.completions import completion_writer
-from naiad_llm.openai.cors import LinesExchange, allowed_lines, is_preflight, preflight_response
+from naiad_llm.openai.cors import allowed_lines, is_preflight, preflight_response
 from naiad_llm.openai.embeddings import read_embedding
 from naiad_llm.openai.engine_control import read_is_sleeping, read_sleep, read_wake_up
 from naiad_llm.openai.engine_paths import (
@@ -249,7 +249,7 @@ class OpenAiApi:
         request = exchange.request
         path = request.path.decode("latin-1").rstrip("/")
         lines = allowed_lines(request, self._settings.origins)
-        exchange = LinesExchange(exchange, lines + _request_id_line(request.headers))
+        request.response_lines = lines + _request_id_line(request.headers)
         try:
             if path in self._open:
                 methods, show = self._open[path]

@@ -38,6 +38,7 @@ class HttpRequest:
     can_chunk: bool = True  # whether the client knows the chunked transfer coding (HTTP/1.1)
     charge: Charge | None = None  # what a decompressed body counts in the budget
     query: bytes = b""  # The query as sent, without its question mark. KServe's paths ignore it, as the reference does.
+    response_lines: bytes = b""  # header lines that its response has in addition, each ending in CR LF
 
 
 class HttpExchange(Protocol):
@@ -104,12 +105,10 @@ def reason_phrase(status: int) -> bytes:
     return _REASONS.get(status, b"Unknown")
 
 
-def with_connection(head: Buffer, *, keep_alive: bool) -> bytes:
-    """A status line and headers with a Connection header; *head* itself if it has one."""
+def with_lines(head: Buffer, lines: bytes) -> bytes:
+    """A status line and headers with further header lines."""
     line, _, rest = bytes(head).partition(b"\r\n")
-    if b"\r\nConnection: " in head:
-        return bytes(head)
-    return b"%b\r\nConnection: %b\r\n%b" % (line, b"keep-alive" if keep_alive else b"close", rest)
+    return b"%b\r\n%b%b" % (line, lines, rest)
 
 
 def stream_head(status: int, content_type: bytes, extra: bytes = b"", *, is_chunked: bool) -> bytes:

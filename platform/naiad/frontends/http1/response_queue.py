@@ -25,7 +25,7 @@ from typing import TypeAlias
 from naiad.core.turns import SHARE_SECONDS
 from naiad.frontends.callbacks import do_nothing
 from naiad.frontends.http1.heads import Head
-from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_connection
+from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange, HttpRequest, error_text, with_lines
 from naiad.frontends.refusals import client_address, server_address
 from naiad.frontends.request_budget import Charge, RequestBudget
 from naiad.frontends.unread_bytes import unsent_bytes
@@ -155,7 +155,7 @@ class ResponseQueue(HttpExchange):
             self._is_response_begun = True
             if self._is_draining and not self._pipelined:
                 self._current.keep_alive = False
-            part = _with_connection_header(self._current, part)
+            part = _with_further_headers(self._current, part)
         self._written += len(part)
         self._transport.write(part)
 
@@ -183,8 +183,8 @@ class ResponseQueue(HttpExchange):
                 size = sum(map(len, parts))
         if self._is_draining and not is_begun and not self._pipelined:
             current.keep_alive = False
-        if not is_begun and not (current.keep_alive and current.can_chunk):
-            parts = [_with_connection_header(current, parts[0]), *parts[1:]]
+        if not is_begun and (current.response_lines or not (current.keep_alive and current.can_chunk)):
+            parts = [_with_further_headers(current, parts[0]), *parts[1:]]
         if size > _WRITTEN_AT_ONCE:
             self._unwritten.extend([memoryview(part) for part in parts])
             self._ending = current
@@ -439,11 +439,12 @@ class ResponseQueue(HttpExchange):
         self.on_closing()
 
 
-def _with_connection_header(request: HttpRequest, head: Buffer) -> Buffer:
-    """The head of a response, with a Connection header where the client needs one.
+def _with_further_headers(request: HttpRequest, head: Buffer) -> Buffer:
+    """The head of a response with what its request adds, and a Connection header where the client needs one.
 
     HTTP/1.1 keeps connections by default. Clients of HTTP/1.0, such as ab, expect `keep-alive` (RFC 9112, 9.3).
     """
-    if request.keep_alive and request.can_chunk:
-        return head
-    return with_connection(head, keep_alive=request.keep_alive)
+    lines = request.response_lines
+    if not (request.keep_alive and request.can_chunk) and b"\r\nConnection: " not in head:
+        lines += b"Connection: keep-alive\r\n" if request.keep_alive else b"Connection: close\r\n"
+    return with_lines(head, lines) if lines else head
