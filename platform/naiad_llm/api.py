@@ -36,7 +36,7 @@ from naiad_llm.anthropic.endpoint import (
     MESSAGES,
     MESSAGES_PATH,
     VERSION_HEADER,
-    CountWriter,
+    CountForm,
     model_document,
     models_document,
 )
@@ -45,7 +45,7 @@ from naiad_llm.anthropic.request import read_count_request
 from naiad_llm.mcp.endpoint import PATH as MCP_PATH
 from naiad_llm.mcp.endpoint import McpEndpoint
 from naiad_llm.mcp.tools import ToolBox
-from naiad_llm.openai.completions import completion_writer
+from naiad_llm.openai.completions import CompletionForm
 from naiad_llm.openai.cors import allowed_lines, is_preflight, preflight_response
 from naiad_llm.openai.embeddings import read_embedding
 from naiad_llm.openai.engine_control import read_is_sleeping, read_sleep, read_wake_up
@@ -99,10 +99,8 @@ _RESPONSE = re.compile(r"/v1/responses/([^/]+)(/input_items|/cancel)?")
 _RESPONSES = "/v1/responses"
 _INPUT_TOKENS = f"{_RESPONSES}/input_tokens"
 Handler: TypeAlias = Callable[[HttpExchange], None]
-_CHATS = TextProtocol(read=read_chat, begin=lambda exchange, request: (request, completion_writer(exchange, request)))
-_COMPLETIONS = TextProtocol(
-    read=read_completion, begin=lambda exchange, request: (request, completion_writer(exchange, request))
-)
+_CHATS = TextProtocol(read=read_chat, begin=lambda _, request: (request, CompletionForm(request)))
+_COMPLETIONS = TextProtocol(read=read_completion, begin=lambda _, request: (request, CompletionForm(request)))
 
 
 class _Route(NamedTuple):
@@ -411,7 +409,7 @@ class OpenAiApi:
         def submit(request: TextRequest) -> None:
             metadata, _ = self._models.find(request.model)
             if not TOKENIZER.is_in(metadata):
-                self._texts.submit(exchange, request, CountWriter(exchange))
+                self._texts.submit(exchange, request, CountForm())
                 return
             counting = counting_request(request.model, str(request.prompts[0]), count_body)
             self._submit_single(exchange, counting, anthropic_error_response)

@@ -33,7 +33,6 @@ WITH_THE_GUEST = {
     "ModelConfig": "a value in the host; in the guest a name of `triton_python_backend_utils`",
     "ModelControl": _BOTH_ENDS,
     "ResponseIterator": _BOTH_APIS,
-    "ResponseWriter": "writes HTTP responses in the host, messages in the guest",
     "Tensor": f"{_BOTH_APIS}; the latter in two dialects",
     "TritonError": _BOTH_APIS,
 }

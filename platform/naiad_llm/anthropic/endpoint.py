@@ -11,11 +11,11 @@ from naiad.protocol.inference import Buffer
 from naiad_llm.anthropic.errors import error_response
 from naiad_llm.anthropic.form import MessagesForm
 from naiad_llm.anthropic.request import read_message_request
-from naiad_llm.openai.block_writer import block_writer
+from naiad_llm.openai.block_form import BlockForm
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.requests import TextRequest
 from naiad_llm.openai.submission import TextProtocol
-from naiad_llm.openai.text_response import Choice, ResponseWriter, Usage
+from naiad_llm.openai.text_response import Choice, ResponseForm, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 MESSAGES_PATH = "/v1/messages"
@@ -23,27 +23,23 @@ COUNT_PATH = f"{MESSAGES_PATH}/count_tokens"
 VERSION_HEADER = b"anthropic-version"  # sent by all clients of this API, also to the list of models
 
 
-class CountWriter(ResponseWriter):
+class CountForm(ResponseForm):
     """Responds with the number of tokens of the prompt."""
-
-    def __init__(self, exchange: HttpExchange) -> None:
-        self._exchange = exchange
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
         return []
 
-    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:  # noqa: ARG002 - the text does not matter
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - the text does not matter
         if usage.prompt is None:
-            self.fail(ApiError("The model does not count tokens: it has no output 'num_input_tokens'", param="model"))
-            return
-        self._exchange.respond(json_response({"input_tokens": usage.prompt}))
+            raise ApiError("The model does not count tokens: it has no output 'num_input_tokens'", param="model")
+        return json_response({"input_tokens": usage.prompt})
 
-    def fail(self, error: ApiError) -> None:
-        self._exchange.respond(error_response(error))
+    def failure(self, error: ApiError, *, has_begun: bool) -> list[Buffer]:  # noqa: ARG002 - it is no stream
+        return error_response(error)
 
 
-def _begin(exchange: HttpExchange, request: TextRequest) -> tuple[TextRequest, ResponseWriter]:
-    return request, block_writer(exchange, request, MessagesForm(request.model))
+def _begin(_exchange: HttpExchange, request: TextRequest) -> tuple[TextRequest, ResponseForm]:
+    return request, BlockForm(request, MessagesForm(request.model))
 
 
 MESSAGES = TextProtocol(read=read_message_request, begin=_begin, error_response=error_response)

@@ -10,7 +10,7 @@ import orjson
 from naiad.protocol.inference import Buffer
 from naiad_llm.anthropic.errors import error_document, error_response
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
-from naiad_llm.openai.block_writer import Events
+from naiad_llm.openai.block_form import Events
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.text_response import Usage
 

@@ -1,7 +1,4 @@
-"""Responses of chats and completions: as one JSON document, or as a stream of events.
-
-`DocumentWriter` writes one document at the end, `EventStreamWriter` writes an event for each delta.
-"""
+"""Responses of chats and completions: as one JSON document at the end, or as a stream with an event for each delta."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from naiad.frontends.http1.messages import HttpExchange, response
-from naiad.frontends.http1.server_sent_events import EventWriter, event
+from naiad.frontends.http1.messages import response
+from naiad.frontends.http1.server_sent_events import event
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai import logprobs
 from naiad_llm.openai.answer_blocks import REASONING_NAMES
@@ -21,7 +18,7 @@ from naiad_llm.openai.custom_tools import CustomCalls
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.json_parts import GrownJson, dump_parts
 from naiad_llm.openai.requests import TextRequest
-from naiad_llm.openai.text_response import Choice, ResponseWriter, StreamWriter, Usage
+from naiad_llm.openai.text_response import Choice, ResponseForm, Usage
 from naiad_llm.openai.vllm_tensors import ChoiceDelta
 
 _OK = 200
@@ -31,58 +28,41 @@ _OFFSET_BYTES = 40  # what an offset takes as a number in a list
 _DONE = event(b"[DONE]")
 
 
-def completion_writer(exchange: HttpExchange, request: TextRequest) -> ResponseWriter:
-    """The writer of the response to a chat or a completion."""
-    return (EventStreamWriter if request.stream else DocumentWriter)(exchange, request)
+class CompletionForm(ResponseForm):
+    """Writes the response to a chat or a completion."""
 
-
-class DocumentWriter(ResponseWriter):
-    """Collects all output and writes one JSON document."""
-
-    def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
-        self._exchange = exchange
-        self._documents = DocumentBuilder(request)
+    def __init__(self, request: TextRequest) -> None:
+        self._request = request
+        self._is_chat = request.is_chat
+        self._custom = CustomCalls(request.custom_tools)
+        prefix = "chatcmpl" if self._is_chat else "cmpl"
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
+        self._kind = kind
+        self._chunk_kind = f"{kind}.chunk" if self._is_chat else kind
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
+        if self._request.stream:
+            return [_event(chunk) for choice, delta in deltas for chunk in self._chunks(choice, delta)]
         for choice, delta in deltas:
-            self.collected += self._documents.collect(choice, delta)
+            self.collected += self._collect(choice, delta)
         return []
 
-    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
-        self._exchange.respond(response(_OK, dump_parts(self._documents.document(choices, usage))))
-
-    def fail(self, error: ApiError) -> None:
-        self._exchange.respond(error.response())
-
-
-class EventStreamWriter(StreamWriter):
-    """Writes each delta as an event."""
-
-    def __init__(self, exchange: HttpExchange, request: TextRequest) -> None:
-        self._exchange = exchange
-        self._request = request
-        self._documents = DocumentBuilder(request)
-        self._custom = CustomCalls(request.custom_tools)
-        self._events = EventWriter(exchange)
-
-    def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:  # noqa: ARG002 - counted at the end
-        return [_event(chunk) for choice, delta in deltas for chunk in self._chunks(choice, delta)]
-
-    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
-        """Send the missing finish reasons, the usage if requested, and `[DONE]`."""
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> list[Buffer]:
+        """The document, or the missing finish reasons, the usage if requested, and `[DONE]`."""
+        if not self._request.stream:
+            return response(_OK, dump_parts(self._document(choices, usage)))
         chunks = []
         for choice in choices:
             if choice.finish_reason is None:  # the model has no output `finish_reason`
                 chunks += self._chunks(choice, ChoiceDelta(choice.index, "", "stop"))
         if self._request.include_usage:
-            chunks.append(self._documents.usage_chunk(usage))
-        self._end([*map(_event, chunks), _DONE])
+            # The last chunk has the token counts, and no choices.
+            chunks.append({**self._chunk(), "usage": usage.document()})
+        return [*map(_event, chunks), _DONE]
 
-    def fail(self, error: ApiError) -> None:
-        if self._events.has_begun:
-            self._end([_event(error.document()), _DONE])
-        else:
-            self._exchange.respond(error.response())
+    def failure(self, error: ApiError, *, has_begun: bool) -> list[Buffer]:
+        return [_event(error.document()), _DONE] if has_begun else error.response()
 
     def _chunks(self, choice: Choice, delta: ChoiceDelta) -> list[dict[str, Any]]:
         if choice.finish_reason is not None:
@@ -95,10 +75,10 @@ class EventStreamWriter(StreamWriter):
         is_new = delta.text or delta.logprobs or delta.message
         if delta.finish_reason is not None and is_new and self._request.is_chat:
             # OpenAI sends a chat's finish reason in a separate chunk, with an empty delta.
-            chunks.append(self._documents.delta_chunk(choice, delta, None))
-            chunks.append(self._documents.delta_chunk(choice, ChoiceDelta(delta.index, ""), delta.finish_reason))
+            chunks.append(self.delta_chunk(choice, delta, None))
+            chunks.append(self.delta_chunk(choice, ChoiceDelta(delta.index, ""), delta.finish_reason))
         elif is_new or delta.finish_reason is not None:
-            chunks.append(self._documents.delta_chunk(choice, delta, delta.finish_reason))
+            chunks.append(self.delta_chunk(choice, delta, delta.finish_reason))
         return chunks
 
     def _first_chunks(self, choice: Choice) -> list[dict[str, Any]]:
@@ -106,32 +86,13 @@ class EventStreamWriter(StreamWriter):
             return []
         choice.has_begun = True
         if self._request.is_chat:
-            return [self._documents.role_chunk(choice)]
-        return [self._documents.echo_chunk(choice)] if choice.prompt else []
+            return [self._role_chunk(choice)]
+        return [self._echo_chunk(choice)] if choice.prompt else []
 
+    # -- documents ----------------------------------------------------------------------------------------------
 
-def _event(document: dict[str, Any]) -> bytes:
-    return event(orjson.dumps(document))
-
-
-# -- documents --------------------------------------------------------------------------------------------------
-
-
-class DocumentBuilder:
-    """Builds the JSON of one response: the whole document, or the chunks of a stream."""
-
-    def __init__(self, request: TextRequest) -> None:
-        self._request = request
-        self._is_chat = request.is_chat
-        self._custom = CustomCalls(request.custom_tools)
-        prefix = "chatcmpl" if self._is_chat else "cmpl"
-        kind = "chat.completion" if self._is_chat else "text_completion"
-        self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": request.model}
-        self._kind = kind
-        self._chunk_kind = f"{kind}.chunk" if self._is_chat else kind
-
-    def collect(self, choice: Choice, delta: ChoiceDelta) -> int:
-        """Append a delta to its choice, for `document`; return how many bytes more the choice holds."""
+    def _collect(self, choice: Choice, delta: ChoiceDelta) -> int:
+        """Append a delta to its choice, for `_document`; return how many bytes more the choice holds."""
         before = _size(choice)
         choice.text.add(delta.text)
         choice.finish_reason = delta.finish_reason or choice.finish_reason
@@ -153,7 +114,7 @@ class DocumentBuilder:
                     choice.length = choice.offsets[-1] + len(found["tokens"][-1])
         return _size(choice) - before + added
 
-    def document(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
+    def _document(self, choices: Sequence[Choice], usage: Usage) -> dict[str, Any]:
         document = {**self._head, "object": self._kind, "system_fingerprint": None}
         document["choices"] = [self._choice(choice) for choice in choices]
         counts = usage.document()
@@ -187,12 +148,12 @@ class DocumentBuilder:
                 document["logprobs"] = {**lists, "text_offset": offsets}
         return document
 
-    def role_chunk(self, choice: Choice) -> dict[str, Any]:
+    def _role_chunk(self, choice: Choice) -> dict[str, Any]:
         """The first chunk of a chat's choice, which has the role and no text."""
         return self._chunk({"index": choice.index, "delta": {"role": "assistant", "content": ""}, "logprobs": None,
                             "finish_reason": None})  # fmt: skip
 
-    def echo_chunk(self, choice: Choice) -> dict[str, Any]:
+    def _echo_chunk(self, choice: Choice) -> dict[str, Any]:
         """The first chunk of a completion's choice with `echo`, which has the prompt."""
         choice.length += len(choice.prompt)
         count = self._request.top_logprobs
@@ -216,16 +177,16 @@ class DocumentBuilder:
         choice.length += len(delta.text)
         return self._chunk(document)
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
-        """The last chunk of a stream with `include_usage`: the token counts, and no choices."""
-        return {**self._chunk(), "usage": usage.document()}
-
     def _chunk(self, *choices: dict[str, Any]) -> dict[str, Any]:
         document = {**self._head, "object": self._chunk_kind, "system_fingerprint": None, "choices": list(choices)}
         if self._request.include_usage:
             # OpenAI: "All other chunks will also include a usage field, but with a null value".
             document["usage"] = None
         return document
+
+
+def _event(document: dict[str, Any]) -> bytes:
+    return event(orjson.dumps(document))
 
 
 def _size(choice: Choice) -> int:

@@ -30,7 +30,7 @@ from naiad_llm.openai.requests import TextRequest, check_size, log_ignored, pars
 from naiad_llm.openai.served_models import ServedModels
 from naiad_llm.openai.single_response import MakeBody, SingleResponseSink
 from naiad_llm.openai.template import ChatTemplate
-from naiad_llm.openai.text_response import PromptSink, ResponseWriter, TextResponse
+from naiad_llm.openai.text_response import PromptSink, ResponseForm, TextResponse
 from naiad_llm.openai.vllm_tensors import infer_requests
 
 logger = logging.getLogger("naiad.openai")
@@ -166,7 +166,7 @@ class TextProtocol(Generic[R]):
 
     # Given a body and the default number of tokens. A function of a module: long bodies are read in another process.
     read: Callable[[dict[str, Any], int | None], R]
-    begin: Callable[[HttpExchange, R], tuple[TextRequest, ResponseWriter]]
+    begin: Callable[[HttpExchange, R], tuple[TextRequest, ResponseForm]]
     error_response: ErrorResponse = ApiError.response
 
 
@@ -190,7 +190,7 @@ class TextSubmission:
 
         self._bodies.read(exchange, read, then, protocol.error_response)
 
-    def submit(self, exchange: HttpExchange, request: TextRequest, writer: ResponseWriter) -> None:
+    def submit(self, exchange: HttpExchange, request: TextRequest, form: ResponseForm) -> None:
         for what in request.ignored:  # logged here: long requests are read in another process
             log_ignored(what)
         rank = exchange.request.headers.get(_RANK_HEADER)
@@ -198,7 +198,7 @@ class TextSubmission:
             request = replace(request, sampling={**request.sampling, "data_parallel_rank": _rank(rank)})
         metadata, lora = self._models.find(request.model)
         inferences = list(infer_requests(request, metadata, self._chat_template, lora))
-        response = TextResponse(exchange, request, writer, self._budget)
+        response = TextResponse(exchange, request, form, self._budget)
         for number, inference in enumerate(inferences):
             sent = SentCount()
             try:

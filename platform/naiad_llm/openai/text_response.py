@@ -1,9 +1,9 @@
 """One response to a request for text, in the form of its protocol.
 
 A request with several prompts is several inference requests, but one response. `TextResponse` collects the models'
-responses to all prompts and passes what is new to a `ResponseWriter`: those of `completions` write the choices of
-OpenAI's older APIs, and `block_writer` writes the blocks of newer ones. A failure of one prompt ends the response and
-cancels the other prompts' requests.
+responses to all prompts and has a `ResponseForm` write what is new: `completions` writes the choices of OpenAI's older
+APIs, and `block_form` the blocks of newer ones. A failure of one prompt ends the response and cancels the other
+prompts' requests.
 """
 
 from __future__ import annotations
@@ -81,50 +81,23 @@ class Choice:
     transfer: dict[str, Any] | None = None
 
 
-class ResponseWriter(Protocol):
-    """Writes one response to the client: its end, unless it is a `StreamWriter`."""
+class ResponseForm(Protocol):
+    """Writes one response: as one document at the end, or as a stream of events if its request asks for one."""
 
     collected: int = 0  # bytes of output that are held until the end
 
     def add(self, deltas: Sequence[tuple[Choice, ChoiceDelta]], usage: Usage) -> list[Buffer]:
-        """Apply new output to its choices; return the events to send for it, in parts."""
+        """Apply new output to its choices; return the events of a stream for it, in parts."""
 
-    def send(self, events: list[Buffer], sent: SentCount) -> None:  # noqa: ARG002 - no events before the end
-        """Send what `add` returned for one response of the model, and report that response as sent.
+    def finish(self, choices: Sequence[Choice], usage: Usage) -> list[Buffer]:
+        """The whole response, or the last events of a stream."""
 
-        The client's reading speed does not matter before the end.
-        """
-        sent.add()
+    def failure(self, error: ApiError, *, has_begun: bool) -> list[Buffer]:
+        """The response for an error, or the last events of a stream that has begun."""
 
-    def finish(self, choices: Sequence[Choice], usage: Usage) -> None:
-        """Complete the response."""
-
-    def fail(self, error: ApiError) -> None:
-        """End the response with an error."""
-
-    def abandon(self) -> None:
-        """Free what was collected: the client has left. `finish` or `fail` follows."""
+    def drop(self) -> None:
+        """Free what was collected: nobody reads it. `failure` may follow."""
         self.collected = 0
-
-
-class StreamWriter(ResponseWriter, Protocol):
-    """Writes a response as a stream of events, as fast as the client reads."""
-
-    _events: EventWriter
-
-    def send(self, events: list[Buffer], sent: SentCount) -> None:
-        """Queue the events; the response counts as sent once they are written."""
-        if not self._events.has_begun:
-            self._events.begin(_OK)
-        if sum(map(len, events)) < _JOINED:
-            self._events.add(b"".join(events), sent)
-        else:
-            self._events.add_long(events, sent)
-        self._events.write()
-
-    def _end(self, events: list[Buffer]) -> None:
-        self._events.end()
-        self.send(events, SentCount())  # of events that belong to no response of the model
 
 
 class TextResponse:
@@ -134,7 +107,7 @@ class TextResponse:
         self,
         exchange: HttpExchange,
         request: TextRequest,
-        writer: ResponseWriter,
+        form: ResponseForm,
         budget: RequestBudget,
     ) -> None:
         self.request = request
@@ -142,12 +115,14 @@ class TextResponse:
         self._exchange = exchange
         self._choices = _new_choices(request)
         self._usages = [Usage() for _ in request.prompts]
-        self._writer = writer
+        self._form = form
+        self._events: EventWriter | None = None  # of a stream that has begun
+        self._is_dropped = False
         self._pending_prompts = len(request.prompts)
         self._submitted: list[SubmittedRequest] = []
         self._collected = CollectedBytes(budget, self._on_refused, self._confirm_held)
         self._held: list[SentCount] = []  # of responses that count as sent when there is room for the next
-        if not request.stream:  # a stream's writer waits for its client in this way
+        if not request.stream:  # a stream's `EventWriter` waits for its client in this way
             exchange.on_resume(self._on_resume)
 
     def on_submitted(self, submitted: SubmittedRequest) -> None:
@@ -167,21 +142,24 @@ class TextResponse:
             with self._fail_on_error():
                 if is_read and not self.is_over:
                     events = self._add(prompt, response)
-                    self._collected.count(self._writer.collected)
+                    self._collected.count(self._form.collected)
             if not is_read or self.is_over:
                 # Discarded responses count too: otherwise a model that ignores its cancellation would block forever.
                 sent.add()
-            elif self._collected.is_stopped and not self.request.stream:
+            elif self.request.stream:
+                self._send(events, sent)
+            elif self._collected.is_stopped:
                 self._held.append(sent)
             else:
-                self._writer.send(events, sent)
+                sent.add()  # the client's reading speed does not matter before the end
         if final and not self.is_over:
             self._pending_prompts -= 1
             if not self._pending_prompts:
                 self.is_over = True
                 self._release()  # it counts as unread from now on, if the client does not read it
                 with self._fail_on_error():
-                    self._writer.finish(self._choices, self._total_usage())
+                    last = [] if self._is_dropped else self._form.finish(self._choices, self._total_usage())
+                    self._end(last, is_stream=self.request.stream)
 
     def fail(self, error: ApiError) -> None:
         """End the response with *error*, unless it is over."""
@@ -202,8 +180,29 @@ class TextResponse:
         self.is_over = True
         for submitted in self._submitted:
             submitted.cancel()
-        self._writer.fail(error)
+        has_begun = self._events is not None
+        self._end(self._form.failure(error, has_begun=has_begun), is_stream=has_begun)
         self._drop()
+
+    def _send(self, parts: list[Buffer], sent: SentCount, *, is_last: bool = False) -> None:
+        """Queue the events for one response of the model, which counts as sent once they are written."""
+        events = self._events
+        if events is None:
+            events = self._events = EventWriter(self._exchange)
+            events.begin(_OK)
+        if is_last:
+            events.end()
+        if sum(map(len, parts)) < _JOINED:
+            events.add(b"".join(parts), sent)
+        else:
+            events.add_long(parts, sent)
+        events.write()
+
+    def _end(self, parts: list[Buffer], *, is_stream: bool) -> None:
+        if is_stream:
+            self._send(parts, SentCount(), is_last=True)  # of events that belong to no response of the model
+        else:
+            self._exchange.respond(parts)
 
     def _on_refused(self, reason: str) -> None:
         self.fail(ApiError(reason, status=UNAVAILABLE))
@@ -214,8 +213,9 @@ class TextResponse:
 
     def _drop(self) -> None:
         """Free what was collected: nobody reads it."""
+        self._is_dropped = True
         self._choices = _new_choices(self.request)
-        self._writer.abandon()
+        self._form.drop()
         self._release()
 
     def _release(self) -> None:
@@ -255,7 +255,7 @@ class TextResponse:
         if self.request.is_empty:
             for delta in output.deltas:
                 delta.text, delta.logprobs = "", []
-        return self._writer.add([(self._choices[first + delta.index], delta) for delta in output.deltas], usage)
+        return self._form.add([(self._choices[first + delta.index], delta) for delta in output.deltas], usage)
 
     def _total_usage(self) -> Usage:
         total = Usage()

@@ -8,7 +8,7 @@ import pytest
 
 from naiad.frontends.kserve_http.json_tensors import pack_strings
 from naiad.protocol.metadata import ModelMetadata, TensorMetadata
-from naiad_llm.openai.completions import DocumentBuilder
+from naiad_llm.openai.completions import CompletionForm
 from naiad_llm.openai.embeddings import read_embedding
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.logprobs import SampledTokenFinder, for_completion
@@ -106,7 +106,7 @@ def test_a_required_prompt_is_empty_if_the_request_has_a_conversation_or_an_embe
 def test_parts_of_calls_that_a_model_did_not_number_are_numbered_by_their_order():
     request = read_chat({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True}, None)
     delta = ChoiceDelta(0, "", message={"tool_calls": [{"id": "a"}, {"index": 4, "id": "b"}]})
-    chunk = DocumentBuilder(request).delta_chunk(Choice(0), delta, None)
+    chunk = CompletionForm(request).delta_chunk(Choice(0), delta, None)
     assert chunk["choices"][0]["delta"]["tool_calls"] == [{"index": 0, "id": "a"}, {"index": 4, "id": "b"}]
 
 

@@ -12,7 +12,7 @@ import orjson
 
 from naiad.frontends.http1.messages import HttpExchange, json_response, response
 from naiad_llm.openai.answer_blocks import Answer
-from naiad_llm.openai.block_writer import block_writer
+from naiad_llm.openai.block_form import BlockForm
 from naiad_llm.openai.errors import NOT_FOUND, ApiError, wrong_method
 from naiad_llm.openai.json_parts import dumps
 from naiad_llm.openai.requests import TextRequest
@@ -20,7 +20,7 @@ from naiad_llm.openai.responses.form import ResponsesForm
 from naiad_llm.openai.responses.request import ResponsesRequest, read_response_request
 from naiad_llm.openai.responses.store import StoredResponse, StoredResponses
 from naiad_llm.openai.submission import TextProtocol
-from naiad_llm.openai.text_response import ResponseWriter
+from naiad_llm.openai.text_response import ResponseForm
 
 logger = logging.getLogger("naiad.openai")
 
@@ -73,7 +73,7 @@ class ResponsesApi:
             param="response_id",
         )
 
-    def _begin(self, exchange: HttpExchange, request: ResponsesRequest) -> tuple[TextRequest, ResponseWriter]:
+    def _begin(self, exchange: HttpExchange, request: ResponsesRequest) -> tuple[TextRequest, ResponseForm]:
         owner = self._owner(exchange.request.headers)
         earlier = self._earlier(request, owner)
         request = request.with_items(partial(self._item, owner=owner))
@@ -98,7 +98,7 @@ class ResponsesApi:
                 logger.info("response %s is not kept: it exceeds the bounds of stored responses", response_id)
 
         text = request.with_earlier(earlier)
-        return text, block_writer(exchange, text, ResponsesForm(request.fields, request.forms, on_answer))
+        return text, BlockForm(text, ResponsesForm(request.fields, request.forms, on_answer))
 
     def text_of(self, exchange: HttpExchange, request: ResponsesRequest) -> TextRequest:
         """The request for text with the conversation that it continues."""

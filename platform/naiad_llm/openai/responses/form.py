@@ -9,7 +9,7 @@ from typing import Any
 
 from naiad.protocol.inference import Buffer
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
-from naiad_llm.openai.block_writer import Events
+from naiad_llm.openai.block_form import Events
 from naiad_llm.openai.custom_tools import CustomInput, custom_input
 from naiad_llm.openai.errors import ApiError
 from naiad_llm.openai.responses.tools import CallForm
