@@ -65,6 +65,7 @@ from naiad_llm.openai.errors import (
     UNAUTHORIZED,
     UNAVAILABLE,
     ApiError,
+    ErrorResponse,
     to_api_error,
     unknown_model_error,
     wrong_method,
@@ -77,7 +78,7 @@ from naiad_llm.openai.responses.endpoint import ResponsesApi
 from naiad_llm.openai.responses.request import ResponsesRequest, read_response_request
 from naiad_llm.openai.responses.store import STORED_BYTES, ResponseStore, StoredResponses
 from naiad_llm.openai.served_models import AdapterNames, ContextLength, ServedModels, no_adapters, unknown_context
-from naiad_llm.openai.submission import INTERNAL, BodyReader, ErrorResponse, Submitter, TextProtocol, TextSubmission
+from naiad_llm.openai.submission import INTERNAL, BodyReader, Submitter, TextProtocol, TextSubmission
 from naiad_llm.openai.template import ChatTemplate
 from naiad_llm.openai.tokenizer import (
     count_body,
@@ -409,7 +410,7 @@ class OpenAiApi:
         def submit(request: TextRequest) -> None:
             metadata, _ = self._models.find(request.model)
             if not TOKENIZER.is_in(metadata):
-                self._texts.submit(exchange, request, CountForm())
+                self._texts.submit(exchange, request, CountForm(), anthropic_error_response)
                 return
             counting = counting_request(request.model, str(request.prompts[0]), count_body)
             self._submit_single(exchange, counting, anthropic_error_response)

@@ -34,9 +34,6 @@ class CountForm(ResponseForm):
             raise ApiError("The model does not count tokens: it has no output 'num_input_tokens'", param="model")
         return json_response({"input_tokens": usage.prompt})
 
-    def failure(self, error: ApiError, *, has_begun: bool) -> list[Buffer]:  # noqa: ARG002 - it is no stream
-        return error_response(error)
-
 
 def _begin(_exchange: HttpExchange, request: TextRequest) -> tuple[TextRequest, ResponseForm]:
     return request, BlockForm(request, MessagesForm(request.model))

@@ -7,8 +7,7 @@ from typing import Any
 
 import orjson
 
-from naiad.protocol.inference import Buffer
-from naiad_llm.anthropic.errors import error_document, error_response
+from naiad_llm.anthropic.errors import error_document
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
 from naiad_llm.openai.block_form import Events
 from naiad_llm.openai.errors import ApiError
@@ -68,9 +67,6 @@ class MessagesForm:
 
     def failure(self, error: ApiError, answer: Answer) -> Events:  # noqa: ARG002 - what was generated is sent already
         return [error_document(error)]
-
-    def error_response(self, error: ApiError) -> list[Buffer]:
-        return error_response(error)
 
 
 def _stop_reason(answer: Answer) -> str:

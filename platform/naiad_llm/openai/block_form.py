@@ -38,9 +38,6 @@ class AnswerForm(Protocol):
     def failure(self, error: ApiError, answer: Answer) -> Events:
         """The events that end a stream with an error."""
 
-    def error_response(self, error: ApiError) -> list[Buffer]:
-        """The response for an error before the first event."""
-
 
 class BlockForm(ResponseForm):
     """Writes one document, or each change of the answer as events; the last events of a stream repeat the answer."""
@@ -64,10 +61,8 @@ class BlockForm(ResponseForm):
             return response(_OK, dump_parts(self._form.document(answer)))
         return self._events(usage, changes) + _encoded(self._form.finish(answer))
 
-    def failure(self, error: ApiError, *, has_begun: bool) -> list[Buffer]:
-        return (
-            _encoded(self._form.failure(error, self._blocks.answer)) if has_begun else self._form.error_response(error)
-        )
+    def failure(self, error: ApiError) -> list[Buffer]:
+        return _encoded(self._form.failure(error, self._blocks.answer))
 
     def drop(self) -> None:
         super().drop()

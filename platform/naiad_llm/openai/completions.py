@@ -61,8 +61,8 @@ class CompletionForm(ResponseForm):
             chunks.append({**self._chunk(), "usage": usage.document()})
         return [*map(_event, chunks), _DONE]
 
-    def failure(self, error: ApiError, *, has_begun: bool) -> list[Buffer]:
-        return [_event(error.document()), _DONE] if has_begun else error.response()
+    def failure(self, error: ApiError) -> list[Buffer]:
+        return [_event(error.document()), _DONE]
 
     def _chunks(self, choice: Choice, delta: ChoiceDelta) -> list[dict[str, Any]]:
         if choice.finish_reason is not None:

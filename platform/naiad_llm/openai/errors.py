@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from naiad.core.errors import Code, NaiadError, UnknownModelError
@@ -60,6 +61,9 @@ class ApiError(Exception):
 
     def response(self) -> list[Buffer]:
         return json_response(self.document(), self.status)
+
+
+ErrorResponse = Callable[[ApiError], list[Buffer]]
 
 
 def to_api_error(problem: NaiadError, model: str) -> ApiError:

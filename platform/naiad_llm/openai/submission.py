@@ -24,8 +24,8 @@ from naiad.frontends.offload.deferred import no_deferred
 from naiad.frontends.offload.exchanges import continue_later
 from naiad.frontends.request_budget import RequestBudget
 from naiad.frontends.tracing.request_tracer import RequestTracer
-from naiad.protocol.inference import Buffer, InferRequest, Sink, SubmittedRequest
-from naiad_llm.openai.errors import SERVER_ERROR, ApiError, to_api_error
+from naiad.protocol.inference import InferRequest, Sink, SubmittedRequest
+from naiad_llm.openai.errors import SERVER_ERROR, ApiError, ErrorResponse, to_api_error
 from naiad_llm.openai.requests import TextRequest, check_size, log_ignored, parse_body
 from naiad_llm.openai.served_models import ServedModels
 from naiad_llm.openai.single_response import MakeBody, SingleResponseSink
@@ -45,8 +45,6 @@ INTERNAL = ApiError(INTERNAL_ERROR, status=SERVER_ERROR)
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-ErrorResponse = Callable[[ApiError], list[Buffer]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +184,13 @@ class TextSubmission:
         read = partial(_read, protocol.read, self._default_tokens)
 
         def then(request: R) -> None:
-            self.submit(exchange, *protocol.begin(exchange, request))
+            self.submit(exchange, *protocol.begin(exchange, request), protocol.error_response)
 
         self._bodies.read(exchange, read, then, protocol.error_response)
 
-    def submit(self, exchange: HttpExchange, request: TextRequest, form: ResponseForm) -> None:
+    def submit(
+        self, exchange: HttpExchange, request: TextRequest, form: ResponseForm, error_response: ErrorResponse
+    ) -> None:
         for what in request.ignored:  # logged here: long requests are read in another process
             log_ignored(what)
         rank = exchange.request.headers.get(_RANK_HEADER)
@@ -198,7 +198,7 @@ class TextSubmission:
             request = replace(request, sampling={**request.sampling, "data_parallel_rank": _rank(rank)})
         metadata, lora = self._models.find(request.model)
         inferences = list(infer_requests(request, metadata, self._chat_template, lora))
-        response = TextResponse(exchange, request, form, self._budget)
+        response = TextResponse(exchange, request, form, self._budget, error_response)
         for number, inference in enumerate(inferences):
             sent = SentCount()
             try:

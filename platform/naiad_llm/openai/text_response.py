@@ -20,7 +20,7 @@ from naiad.frontends.http1.messages import INTERNAL_ERROR, HttpExchange
 from naiad.frontends.http1.server_sent_events import EventWriter, SentCount
 from naiad.frontends.request_budget import RequestBudget
 from naiad.protocol.inference import Buffer, InferResponse, SubmittedRequest
-from naiad_llm.openai.errors import SERVER_ERROR, UNAVAILABLE, ApiError, to_api_error
+from naiad_llm.openai.errors import SERVER_ERROR, UNAVAILABLE, ApiError, ErrorResponse, to_api_error
 from naiad_llm.openai.json_parts import GrownJson
 from naiad_llm.openai.logprobs import SampledTokenFinder
 from naiad_llm.openai.requests import TextRequest
@@ -92,8 +92,9 @@ class ResponseForm(Protocol):
     def finish(self, choices: Sequence[Choice], usage: Usage) -> list[Buffer]:
         """The whole response, or the last events of a stream."""
 
-    def failure(self, error: ApiError, *, has_begun: bool) -> list[Buffer]:
-        """The response for an error, or the last events of a stream that has begun."""
+    def failure(self, error: ApiError) -> list[Buffer]:  # noqa: ARG002 - for a form that never is a stream
+        """The last events of a stream, for an error after the first event."""
+        return []
 
     def drop(self) -> None:
         """Free what was collected: nobody reads it. `failure` may follow."""
@@ -109,6 +110,7 @@ class TextResponse:
         request: TextRequest,
         form: ResponseForm,
         budget: RequestBudget,
+        error_response: ErrorResponse,
     ) -> None:
         self.request = request
         self.is_over = False
@@ -116,6 +118,7 @@ class TextResponse:
         self._choices = _new_choices(request)
         self._usages = [Usage() for _ in request.prompts]
         self._form = form
+        self._error_response = error_response
         self._events: EventWriter | None = None  # of a stream that has begun
         self._is_dropped = False
         self._pending_prompts = len(request.prompts)
@@ -181,7 +184,7 @@ class TextResponse:
         for submitted in self._submitted:
             submitted.cancel()
         has_begun = self._events is not None
-        self._end(self._form.failure(error, has_begun=has_begun), is_stream=has_begun)
+        self._end((self._form.failure if has_begun else self._error_response)(error), is_stream=has_begun)
         self._drop()
 
     def _send(self, parts: list[Buffer], sent: SentCount, *, is_last: bool = False) -> None:

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from naiad.protocol.inference import Buffer
 from naiad_llm.openai.answer_blocks import Answer, Block, BlockEvent, BlockKind, Step
 from naiad_llm.openai.block_form import Events
 from naiad_llm.openai.custom_tools import CustomInput, custom_input
@@ -73,9 +72,6 @@ class ResponsesForm:
         known = error.document()["error"]
         response["error"] = {"code": known["code"] or "server_error", "message": known["message"]}
         return [self._event("response.failed", response=response)]
-
-    def error_response(self, error: ApiError) -> list[Buffer]:
-        return error.response()
 
     def _event(self, kind: str, **members: object) -> dict[str, Any]:
         document = {"type": kind, "sequence_number": self._events, **members}
