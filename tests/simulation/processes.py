@@ -160,7 +160,8 @@ class FurtherProcess:
     def _begin(self) -> None:
         self._has_begun = True
         loop = self._world.loop
-        engine = self.engine = RemoteEngine()
+        taken_in: Any = self._socket
+        engine = self.engine = RemoteEngine(taken_in, lambda: self.exit(1))
         replicas = self.replicas = engine.replicas
         measure = replicas._measure
 
@@ -170,8 +171,6 @@ class FurtherProcess:
 
         replicas._measure = note_and_measure  # type: ignore[method-assign]
         self._commands = _Commands(loop, engine)
-        taken_in: Any = self._socket
-        engine.connect(taken_in, lambda: self.exit(1))
         self.link = engine.coordinator.link
         self._receive = self.link.receive
         self.link.receive = self._receive_answered  # type: ignore[method-assign]

@@ -100,10 +100,9 @@ def main(descriptor: int) -> None:
 
 async def _serve(sock: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    engine = RemoteEngine()
+    engine = RemoteEngine(sock, lambda: os._exit(1))  # the coordinator is gone, and with it every request
     replicas = engine.replicas
     commands = _Commands(loop, engine)
-    engine.connect(sock, lambda: os._exit(1))  # the coordinator is gone, and with it every request
     number, configuration = await commands.configuration
     name_process(role_of(number))
     rewrite_arguments(1, [b"naiad-process", str(number).encode()])

@@ -164,7 +164,16 @@ class Pair:
         owner, frontend = socket.socketpair()
         self.memory = LinkMemory(1)
         exited = ProcessExitedError("the process has exited")
-        self.process = serve_process(self.engine, self.memory, Tracer(), {}, exited, lambda _: None)  # type: ignore[arg-type]
+        self.process = serve_process(
+            owner,
+            lambda: self.process.close(),  # noqa: PLW0108 - it is made here
+            self.engine,  # type: ignore[arg-type]
+            self.memory,
+            Tracer(),
+            {},
+            exited,
+            lambda _: None,
+        )
         self.session = self.process.session
         self.kinds: list[int] = []  # of the frames that the owner has got
         self.opened: dict[int, OpenRequest] = {}  # those of `sink`, by their numbers on the link
@@ -174,12 +183,10 @@ class Pair:
             self.kinds.append(kind)
             on_frame(kind, payload)
 
-        self.process.on_frame = keep_kind  # type: ignore[method-assign]
-        self.process.connect(owner, self.process.close)
         self.owner = self.process.link
-        self.remote = RemoteEngine()
+        self.owner._on_frame = keep_kind
         self.ended: list[bool] = []
-        self.remote.connect(frontend, lambda: self.ended.append(True))
+        self.remote = RemoteEngine(frontend, lambda: self.ended.append(True))
         self.link = self.remote.coordinator.link
         answer_while_blocked(self.link, self.owner)
 

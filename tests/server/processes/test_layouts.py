@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -57,18 +58,20 @@ class Link:
 
 
 def connect(peer: Peer, link: Any) -> None:
-    peer.link = link
-    for each in (peer.calls, peer.requests, peer.session):
-        each.connect(link)
+    """Have a peer use *link* in place of its socket."""
+    peer.link.close()
+    peer.link = peer.calls._link = peer.requests._link = peer.session._link = link
 
 
 class Pair:
     """The owner's side and the frontend process's side in one process."""
 
     def __init__(self) -> None:
-        self.remote = RemoteEngine()
+        one, two = socket.socketpair()
+        self.remote = RemoteEngine(one, lambda: None)
         exited = ProcessExitedError("it has exited")
-        self.process = serve_process(Engine(), LinkMemory(1), Tracer(), {}, exited, lambda _: None)  # type: ignore[arg-type]
+        served: Any = Engine(), LinkMemory(1), Tracer(), {}, exited, lambda _: None
+        self.process = serve_process(two, lambda: None, *served)
         self.link = Link(self.remote.coordinator.on_frame)
         connect(self.process, self.link)
         connect(self.remote.coordinator, Link(self.process.on_frame))

@@ -134,8 +134,7 @@ def test_a_route_that_changes_while_its_answer_arrives_is_asked_for_again() -> N
             owner.sendall(frames)
 
     async def test() -> None:
-        remote = RemoteEngine()
-        remote.connect(frontend, lambda: None)
+        remote = RemoteEngine(frontend, lambda: None)
         try:
             assert remote.model_config("m") == {"load": 2}
             assert remote.model_config("m") == {"load": 2}  # kept

@@ -96,19 +96,22 @@ class Ends:
         self.elsewhere: list[OpenRequest] = []
         self.ended = 0
         self.here = Peer(
+            one,
+            self._on_end,
             Models(LinkMemory(1)),
             LinkMemory(1),
             {},
             exited_error(2),
             self.elsewhere.append,
         )
-        self.here.connect(one, self._on_end)
-        self.there = Peer(self.models, memory, {}, exited_error(1), lambda _: None)
-        self.there.connect(two, self.there.close)
+        self.there = Peer(two, self._on_other_end, self.models, memory, {}, exited_error(1), lambda _: None)
 
     def _on_end(self) -> None:
         self.ended += 1
         self.here.close()
+
+    def _on_other_end(self) -> None:
+        self.there.close()
 
     def send(self, sent: InferRequest, sink: Any, *, needs_idle: bool = False) -> OpenRequest:
         opened = OpenRequest(sent, sink, needs_idle)
@@ -355,7 +358,7 @@ async def test_a_process_takes_the_place_of_one_that_has_exited_and_is_gone_once
         pair.remote.services["peer"](own.detach(), 2)
         peers.append(pair.remote.peers[2])
     assert [each.link.is_open for each in peers] == [False, True]
-    pair.remote._on_peer_end(2, peers[0])
+    peers[0].link._on_end()
     assert pair.remote.peers == {2: peers[1]}
     pairs[1][1].close()
     await pair.settle(lambda: not pair.remote.peers)

@@ -51,7 +51,7 @@ class FakeProcesses(SpawnedProcesses):
 
     def connect(self, number: int, error: NaiadError | None = None) -> RemoteEngine:
         """Have a process take part from now on, or fail with *error*."""
-        engine = RemoteEngine()
+        engine = RemoteEngine(self.sockets[number], lambda: None)
 
         def listen(_: object) -> None:
             if error is not None:
@@ -61,7 +61,6 @@ class FakeProcesses(SpawnedProcesses):
             self.pings += 1
 
         engine.services |= {"listen": listen, "ping": ping, "configure": lambda *given: self.configured.append(given)}
-        engine.connect(self.sockets[number], lambda: None)
         self.engines.append(engine)
         self.links.append(engine.coordinator.link)
         return engine

@@ -22,22 +22,18 @@ class ProcessExitedError(NotReadyError):
 
 
 class RemoteCalls:
-    """Calls in both directions, after `connect`. Those of one direction arrive in their order."""
+    """Calls in both directions. Those of one direction arrive in their order."""
 
-    _link: Link
-
-    def __init__(self, services: MutableMapping[str, Service], exited: ProcessExitedError) -> None:
+    def __init__(self, link: Link, services: MutableMapping[str, Service], exited: ProcessExitedError) -> None:
         """*services* are what the other process may call; calls fail with *exited* once that process has exited."""
         self.services = services
+        self._link = link
         self._exited = exited
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._open: dict[int, asyncio.Future[Any]] = {}  # calls without their result
         self._tasks: set[asyncio.Task[None]] = set()
         self.handlers = {FrameKind.CALL: self._on_call, FrameKind.RESULT: self._on_result}
-
-    def connect(self, link: Link) -> None:
-        self._link = link
 
     def notify(self, name: str, *arguments: Any) -> None:
         """Call a service that has no result."""

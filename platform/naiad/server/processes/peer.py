@@ -27,46 +27,37 @@ def exited_error(number: int) -> ProcessExitedError:
 
 
 class Peer:
-    """Another process, after `connect`."""
-
-    link: Link
+    """Another process."""
 
     def __init__(
         self,
+        sock: socket.socket,
+        on_end: Callable[[], None],
         models: OwnModels,
         memory: LinkMemory,
         services: MutableMapping[str, Service],
         exited: ProcessExitedError,
         send_elsewhere: Callable[[OpenRequest], None],
         *,
+        is_urgent: Callable[[int, Payload], bool] = lambda *_: True,
         find_route: Callable[[OpenRequest], KnownRoute] | None = None,
         tracer: Tracer | None = None,
         find_part: Callable[[str, int, int], RegionPart] | None = None,
     ) -> None:
         """*models* are those of this process, whose guests share *memory*; for the others, see what they are for.
 
-        *services* is what the other process may call here; its own are added.
+        The link is over *sock*. *services* is what the other process may call here; those of requests are added.
         """
-        self.calls = RemoteCalls(services, exited)
-        self.requests = RequestLink(self.calls, send_elsewhere, find_route)  # to models there
-        self.session = RequestSession(self.calls, models, memory, tracer, find_part)  # its requests to models here
+        self.link = link = Link(sock, asyncio.get_running_loop(), self.on_frame, on_end, is_urgent)
+        self.calls = calls = RemoteCalls(link, services, exited)
+        self.requests = RequestLink(link, calls, send_elsewhere, find_route)  # to models there
+        self.session = RequestSession(link, calls, models, memory, tracer, find_part)  # its requests to models here
         self._exited = exited
         self._handlers: Mapping[int, Callable[[Payload], None]] = {
             **self.requests.handlers,
             **self.session.handlers,
             **self.calls.handlers,
         }
-
-    def connect(
-        self,
-        sock: socket.socket,
-        on_end: Callable[[], None],
-        is_urgent: Callable[[int, Payload], bool] = lambda *_: True,
-    ) -> None:
-        """Use a link over *sock*; see `Link`."""
-        self.link = Link(sock, asyncio.get_running_loop(), self.on_frame, on_end, is_urgent)
-        for each in (self.calls, self.requests, self.session):
-            each.connect(self.link)
 
     def on_frame(self, kind: int, payload: Payload) -> None:
         try:

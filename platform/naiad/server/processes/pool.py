@@ -251,9 +251,17 @@ class ProcessPool:
     def _start(self, number: int) -> _RunningProcess:
         process, own = self._spawned.take()
         exited, take_back = exited_error(number), self._replicas.take_back
-        peer = serve_process(self._engine, self._memory, self._tracer, self.services, exited, take_back)
+        peer = serve_process(
+            own,
+            lambda: self._on_end(started),
+            self._engine,
+            self._memory,
+            self._tracer,
+            self.services,
+            exited,
+            take_back,
+        )
         started = _RunningProcess(number, process, peer)
-        peer.connect(own, partial(self._on_end, started))
         peer.calls.notify("configure", number, self._configuration)
         self._replicas.connect(number, peer)
         for other in self._running.values():

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from naiad.config.model.model_config import ModelConfig, freeze
 from naiad.config.model.text import parse_mapping
@@ -23,7 +23,7 @@ from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.memory.link_memory import LinkMemory
 from naiad.protocol.inference import Buffer, InferRequest, Sink
-from naiad.protocol.metadata import IndexEntry, ModelMetadata
+from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.calls import ProcessExitedError, Service
 from naiad.server.processes.link import Payload
@@ -63,9 +63,12 @@ class _StepTarget:
 
 
 class RemoteEngine:
-    """Implements `naiad.engine.facade.EngineFacade` in a process beside the coordinator, after `connect`."""
+    """Implements `naiad.engine.facade.EngineFacade` in a process beside the coordinator."""
 
-    def __init__(self) -> None:
+    coordinator: Peer
+
+    def __init__(self, sock: socket.socket, on_exit: Callable[[], None]) -> None:
+        """The coordinator is at the other end of *sock*; *on_exit* is called when it has exited."""
         self.connections: socket.socket | None = None  # what clients' connections come through
         self.memory = LinkMemory()  # that other processes share with guests here
         self.peers: dict[int, Peer] = {}  # the other processes beside the coordinator that run, by number
@@ -78,18 +81,30 @@ class RemoteEngine:
             "peer": self._add_peer,
             "ping": lambda: None,
         }
+
+        def end() -> None:
+            self.coordinator.calls.close()
+            on_exit()
+
         self.coordinator = Peer(
+            sock,
+            end,
             self.replicas,
             self.memory,
             self.services,
             ProcessExitedError("Server exiting"),
             self._send_again,
+            is_urgent=_is_urgent,
             find_route=self._find_route,
         )
         self.requests = self.coordinator.requests  # to the coordinator's models
         self.notify = self.coordinator.calls.notify
-        self.call = self.coordinator.calls.call
-        # What only the coordinator knows. Methods that are not coroutines block until it has answered.
+        self.call = call = cast("Callable[..., Any]", self.coordinator.calls.call)
+        # What only the coordinator knows. Methods that are not to be awaited block until it has answered.
+        self.check_server_ready = partial(call, "check_server_ready")
+        self.check_ready = partial(call, "check_ready")
+        self.repository_index = partial(call, "repository_index")
+        self.gather_counts = partial(call, "gather_counts")
         self.server_metadata = partial(self.ask, "server_metadata")
         self.is_started = partial(self.ask, "is_started")
         self.is_live = partial(self.ask, "is_live")
@@ -98,15 +113,6 @@ class RemoteEngine:
         self.is_model_ready = partial(self.ask, "is_model_ready")
         self.statistics = partial(self.ask, "statistics")
         self.ready_index = partial(self.ask, "ready_index")
-
-    def connect(self, sock: socket.socket, on_end: Callable[[], None]) -> None:
-        """Use a link to the coordinator over *sock*; *on_end* is called when it has exited."""
-
-        def end() -> None:
-            self.coordinator.calls.close()
-            on_end()
-
-        self.coordinator.connect(sock, end, _is_urgent)
 
     def _peers(self) -> list[Peer]:
         return [self.coordinator, *self.peers.values()]
@@ -131,21 +137,11 @@ class RemoteEngine:
 
     # -- the facade -------------------------------------------------------------------------------------------------
 
-    async def check_server_ready(self) -> bool:
-        return bool(await self.call("check_server_ready"))
-
-    async def check_ready(self, name: str, version: int = LATEST) -> bool:
-        return bool(await self.call("check_ready", name, version))
-
     def model_metadata(self, name: str, version: int = LATEST) -> ModelMetadata:
         return self._current_route(name, version).metadata
 
     def model_config(self, name: str, version: int = LATEST) -> Mapping[str, Any]:
         return self._current_route(name, version).config
-
-    async def repository_index(self) -> Sequence[IndexEntry]:
-        found: Sequence[IndexEntry] = await self.call("repository_index")
-        return found
 
     async def load(self, name: str, parameters: Mapping[str, str | Buffer]) -> bool:
         plain = {key: value if isinstance(value, str) else bytes(value) for key, value in parameters.items()}
@@ -153,9 +149,6 @@ class RemoteEngine:
 
     async def unload(self, name: str, *, unload_dependents: bool = False) -> None:
         await self.call("unload", name, unload_dependents=unload_dependents)
-
-    async def gather_counts(self) -> None:
-        await self.call("gather_counts")
 
     def is_decoupled(self, name: str, version: int = LATEST) -> bool:
         """See `EngineFacade`. A request is checked against the answer when it reaches the coordinator."""
@@ -323,14 +316,15 @@ class RemoteEngine:
         before = self.peers.pop(number, None)
         if before is not None:
             before.close()
-        peer = Peer(self.replicas, self.memory, {}, exited_error(number), self._send_elsewhere)
-        self.peers[number] = peer
-        peer.connect(socket.socket(fileno=descriptor), partial(self._on_peer_end, number, peer))
 
-    def _on_peer_end(self, number: int, peer: Peer) -> None:
-        if self.peers.get(number) is peer:
-            del self.peers[number]
-        peer.close()
+        def on_end() -> None:
+            if self.peers.get(number) is peer:
+                del self.peers[number]
+            peer.close()
+
+        sock, exited = socket.socket(fileno=descriptor), exited_error(number)
+        peer = Peer(sock, on_end, self.replicas, self.memory, {}, exited, self._send_elsewhere)
+        self.peers[number] = peer
 
 
 def _route_of(known: KnownRoute) -> VersionRoute:

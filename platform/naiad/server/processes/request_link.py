@@ -110,10 +110,11 @@ class KnownRoute:
 
 
 class RequestLink:
-    """Requests to another process, after `connect`. Implements `Holder`: a request's key is its number on the link."""
+    """Requests to another process. Implements `Holder`: a request's key is its number on the link."""
 
     def __init__(
         self,
+        link: Link,
         calls: RemoteCalls,
         send_elsewhere: Callable[[OpenRequest], None],
         find_route: Callable[[OpenRequest], KnownRoute] | None = None,
@@ -134,7 +135,7 @@ class RequestLink:
         self.find_guest: Callable[[int, str], Worker | None] | None = None
         self._has_worked = False  # whether there was a request since `trim` was called last
         self._loop = asyncio.get_running_loop()
-        self._link: Link | None = None
+        self._link = link
         self._notify = calls.notify
         self._parts: dict[int, InputPart] = {}  # by the number of the segment of inputs
         self._segments: dict[int, memoryview] = {}
@@ -171,9 +172,6 @@ class RequestLink:
             }
         )
 
-    def connect(self, link: Link) -> None:
-        self._link = link
-
     @property
     def request_count(self) -> int:
         return len(self._sent)
@@ -183,7 +181,7 @@ class RequestLink:
 
     def open_link(self) -> Link:
         """The link; NotReadyError if the other process has exited."""
-        if self._link is None or not self._link.is_open:
+        if not self._link.is_open:
             raise NotReadyError("Server exiting")
         return self._link
 
@@ -200,7 +198,6 @@ class RequestLink:
 
     def close(self, error: NaiadError) -> None:
         """The other process has exited: free what it had, and end its requests with *error*."""
-        self._link = None
         sent, self._sent = self._sent, {}
         self._counts.clear()
         self._copied.clear()
@@ -406,7 +403,7 @@ class RequestLink:
                 self._notify("drop_responses", opened.key)
 
     def confirm_responses(self, opened: OpenRequest, count: int) -> None:
-        if self._has(opened) and self._link is not None:
+        if self._has(opened):
             self._link.send(wire.frame(FrameKind.CONFIRM_SENT, CONFIRM_SENT.pack(opened.key, count)))
 
     def reject_waiting(self, opened: OpenRequest, error: NaiadError) -> None:
@@ -655,7 +652,7 @@ class RequestLink:
         return buffers
 
     def _release(self, token: int) -> None:
-        if self._link is not None:
+        if self._link.is_open:
             self._link.send_lazily(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
 
 

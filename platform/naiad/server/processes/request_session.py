@@ -177,10 +177,11 @@ class _SessionSink:
 
 
 class RequestSession:
-    """Requests of one other process, after `connect`."""
+    """Requests of one other process."""
 
     def __init__(
         self,
+        link: Link,
         calls: RemoteCalls,
         models: OwnModels,
         memory: LinkMemory,
@@ -194,12 +195,13 @@ class RequestSession:
         self._notify, self._notify_with = calls.notify, calls.notify_with
         self._models = models
         self._memory = memory
+        memory.users.append(self)
         self._tracer = tracer
         self._find_part = find_part
         self._traces: dict[int, TracedSink] = {}  # by the numbers of requests
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._link: Link | None = None
+        self._link = link
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
         self._open: dict[int, SubmittedRequest | None] = {}  # by the numbers of requests; None while one is accepted
@@ -227,19 +229,14 @@ class RequestSession:
             }
         )
 
-    def connect(self, link: Link) -> None:
-        self._link = link
-        self._memory.users.append(self)
-
     @property
     def request_count(self) -> int:
         return len(self._open)
 
     def close(self) -> None:
         """The process has exited: cancel its requests, and free what it had."""
-        if self._link is not None:
+        if self in self._memory.users:  # it may be closed twice
             self._memory.users.remove(self)
-        self._link = None
         for submitted in list(self._open.values()):
             if submitted is not None:
                 submitted.cancel()
@@ -257,7 +254,7 @@ class RequestSession:
     def share_inputs(self, target: Target) -> None:
         """Give the process a part of the segment of a version's inputs, if there is one and it has none."""
         shared = None if target.direct is None else target.direct.shared_inputs
-        if shared is not None and shared.number not in self._parts and self._link is not None:
+        if shared is not None and shared.number not in self._parts and self._link.is_open:
             part = shared.take_part()
             if part is None:
                 return  # until guests are done with the inputs of processes that have exited
@@ -270,8 +267,7 @@ class RequestSession:
         for template in self._templates.values():
             template.forget_version()
         self._notify("routes_changed")
-        if self._link is not None:
-            self._link.flush()
+        self._link.flush()
 
     def forget_part(self, number: int) -> None:
         """Have the process unmap its part of a segment of inputs, whose version has ended."""
@@ -487,11 +483,11 @@ class RequestSession:
         # The last reference to inputs is nearly always dropped on the loop's thread, where this costs least.
         if threading.get_ident() == self._thread:
             self._send_inputs_free(number, start)
-        elif self._link is not None:
+        elif self._link.is_open:
             self._loop.call_soon_threadsafe(self._send_inputs_free, number, start)
 
     def _send_inputs_free(self, number: int, start: int) -> None:
-        if self._link is not None:
+        if self._link.is_open:
             self._link.send_lazily(wire.frame(FrameKind.INPUTS_FREE, PLACE.pack(number, start)))
 
     # -- responses ------------------------------------------------------------------------------------------------
@@ -503,7 +499,7 @@ class RequestSession:
         """Send the response to a forwarded request, as the guest wrote it."""
         self._open.pop(number, None)
         link = self._link
-        if link is None:
+        if not link.is_open:
             return  # the process has exited
         known = self._layouts.get((layout, True))
         if known is None:
@@ -515,7 +511,7 @@ class RequestSession:
         if final:
             self._open.pop(number, None)
         link = self._link
-        if link is None:
+        if not link.is_open:
             return  # the process has exited
         if response is None:
             link.send(wire.frame(FrameKind.RESPONSE, RESPONSE.pack(number, 0, FINAL | NO_RESPONSE, 0)))
@@ -559,7 +555,6 @@ class RequestSession:
         token = self._lend(response) if any(places) else 0
         of = response.model_name, response.model_version, response.request_id
         message = FullResponse(number, final, *of, outputs, size, token, dict(response.parameters), response.error)
-        assert self._link is not None
         self._link.send_parts([pack_before(FrameKind.FULL_RESPONSE, message, size), *parts])
 
     def _place_of(self, output: OutputTensor) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections import ChainMap
 from collections.abc import Callable, MutableMapping
 
@@ -52,6 +53,8 @@ class _EngineModels:
 
 
 def serve_process(
+    sock: socket.socket,
+    on_end: Callable[[], None],
     engine: Engine,
     memory: LinkMemory,
     tracer: Tracer,
@@ -59,7 +62,7 @@ def serve_process(
     exited: ProcessExitedError,
     send_elsewhere: Callable[[OpenRequest], None],
 ) -> Peer:
-    """One other process, as the coordinator has it.
+    """One other process, at the other end of *sock*, as the coordinator has it.
 
     *services* is what the process may call beside the engine's facade, by name; "find_part" is for its requests. It may
     be completed until the process listens.
@@ -80,6 +83,8 @@ def serve_process(
     # The same for a call of a model: one that names no model that serves is not counted as refused.
     own["find_route"] = lambda name, version: route_to(engine.find_target(name, version), name, version)
     peer = Peer(
+        sock,
+        on_end,
         _EngineModels(engine),
         memory,
         ChainMap(own, services),
