@@ -49,11 +49,7 @@ class Traced:
 
     def __init__(self, sink: Any) -> None:
         self.recorder: Any = Recorder()
-        self.announced = 0
-        self.sink = TracedSink(self.recorder, sink, "HTTP", self._announce)
-
-    def _announce(self) -> None:
-        self.announced += 1
+        self.sink = TracedSink(self.recorder, sink, "HTTP")
 
     def take(self) -> list[Any]:
         events, self.recorder.events = self.recorder.events, []
@@ -66,7 +62,6 @@ def test_a_trace_ends_when_the_last_response_was_sent() -> None:
     traced.sink.send(InferResponse("m", 1), False)
     traced.sink.send(None, True)
     assert len(sink.responses) == 2
-    assert traced.announced == 1, "before the first response alone"
     assert traced.take() == [*ANSWER, "INFER_RESPONSE_COMPLETE", *END]
     traced.sink.on_sent(3, 4, final=False)
     assert traced.take() == SENDING
@@ -78,7 +73,6 @@ def test_a_rejected_request_has_not_failed() -> None:
     sink = Sink()
     traced = Traced(sink)
     traced.sink.reject(InvalidRequestError("no"))
-    assert traced.announced == 1
     (response,) = sink.responses
     assert response is not None
     assert response.error is not None
@@ -153,7 +147,7 @@ async def test_the_sending_of_each_response_is_reported_and_the_last_one_ends_th
 
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_traced_request_that_is_rejected_has_a_short_trace_or_none(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch, is_late: bool
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_late: bool
 ) -> None:
     def refuse(*_: object) -> None:
         raise InvalidRequestError("no")
@@ -168,6 +162,9 @@ async def test_a_traced_request_that_is_rejected_has_a_short_trace_or_none(
         await pair.settle(lambda: "close" in tracer.recorders[0].events)
     await pair.settle(lambda: sink.responses)
     assert [each and each.error and each.error.message for each in sink.responses] == ["no"]
+    pair.link.flush()
+    pair.owner.receive()
+    assert not caplog.records, "it was traced, or no longer, when its end was reported"
     assert tracer.recorders[0].events == ([*END, *SENDING, "close"] if is_late else ["rejected"])
     assert not pair.session._traces
     assert not pair.session.request_count

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from naiad_stub import wire
 
@@ -143,11 +143,9 @@ class GuestCaller(NamedTuple):
     traced: int | None  # number on the link of the request whose trace it belongs to; None for none
 
 
-class Origin(NamedTuple):
-    """What the coordinator has to know of a request beside its content."""
-
-    arrival: TracedArrival | None = None  # how it came from a client, if it may be traced
-    caller: GuestCaller | None = None  # the guest that makes this call, which is treated like those of guests here
+# What the coordinator has to know of a request beside its content: how it came from a client, if it may be traced, or
+# the guest that makes this call, which is treated like those of guests there.
+Origin: TypeAlias = TracedArrival | GuestCaller
 
 
 class RegionUse(NamedTuple):

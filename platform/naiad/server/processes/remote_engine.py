@@ -27,7 +27,7 @@ from naiad.protocol.metadata import ModelMetadata
 from naiad.protocol.model_names import LATEST
 from naiad.server.processes.calls import ProcessExitedError, Service
 from naiad.server.processes.link import Payload
-from naiad.server.processes.messages import FrameKind, GuestCaller, Origin, TracedArrival, VersionRoute, unpack
+from naiad.server.processes.messages import FrameKind, GuestCaller, TracedArrival, VersionRoute, unpack
 from naiad.server.processes.own_replicas import OwnReplica, OwnReplicas
 from naiad.server.processes.peer import Peer, exited_error
 from naiad.server.processes.request_link import KnownRoute
@@ -165,7 +165,7 @@ class RemoteEngine:
         opened = OpenRequest(request, sink)
         known = self._known_route(request.model_name, request.model_version)
         if arrival is not None:
-            opened.origin = Origin(arrival)
+            opened.origin = arrival
         elif request.device is None and self._send_near(self._process_for(known), known, opened):
             self.replicas.received += 1
             return opened
@@ -256,7 +256,7 @@ class RemoteEngine:
     def _find_route(self, opened: OpenRequest) -> KnownRoute:
         """The route of a request to the coordinator, which looks for that of a call if it is not known here."""
         name, version = opened.request.model_name, opened.request.model_version
-        if opened.origin is not None and opened.origin.caller is not None:
+        if isinstance(opened.origin, GuestCaller):
             return self.requests.routes.get((name, version)) or KnownRoute(0, is_decoupled=False)
         return self._known_route(name, version)
 
@@ -288,7 +288,7 @@ class RemoteEngine:
         return replica if replica is not None and replica.takes_call(is_decoupled=call.is_decoupled) else None
 
     def send_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
-        opened.origin = Origin(caller=caller)
+        opened.origin = caller
         self._send(opened)
 
     def _on_sought(self, key: tuple[str, int], changes: int, route: asyncio.Future[VersionRoute]) -> None:

@@ -401,9 +401,9 @@ class RequestSession:
         self._open[number] = None
         sink = self.sink_of(number)
         try:
-            if origin is not None and origin.caller is not None:
+            if isinstance(origin, GuestCaller):
                 self.received_count -= 1
-                opened = self.on_call(origin.caller, request, sink)
+                opened = self.on_call(origin, request, sink)
             else:
                 target = self._models.admitted_target(request, template.load)
                 if target.number != template.load and target.config.decoupled != template.is_decoupled:
@@ -411,8 +411,8 @@ class RequestSession:
                         f"model '{request.model_name}' was loaded again with another transaction policy while the "
                         "request was received; send it again"
                     )
-                if origin is not None and origin.arrival is not None:
-                    sink = self._trace(number, request, sink, origin.arrival)
+                if origin is not None:
+                    sink = self._trace(number, request, sink, origin)
                 opened = OpenRequest(request, sink, needs_idle)
                 target.accept(opened)
                 if needs_idle:
@@ -435,13 +435,14 @@ class RequestSession:
         recorder = self._tracer.start(request, arrival.protocol, arrival.headers, arrival.received)
         if recorder is None:
             return sink
-        traced = TracedSink(recorder, sink, arrival.protocol, lambda: self._notify("traced", number))
-        self._traces[number] = traced
+        self._notify("traced", number)  # that process reports when it has sent the responses
+        traced = self._traces[number] = TracedSink(recorder, sink, arrival.protocol)
         return traced
 
     def _on_traced_sending(self, number: int, began: int, ended: int, final: bool) -> None:  # noqa: FBT001 - by its position, from the link
-        traced = self._traces.pop(number) if final else self._traces[number]
-        traced.on_sent(began, ended, final=final)
+        traced = self._traces.pop(number, None) if final else self._traces.get(number)
+        if traced is not None:  # else the request was rejected when it came
+            traced.on_sent(began, ended, final=final)
 
     def _refuse(self, number: int) -> None:
         """Have the process send a request elsewhere: its version is gone, or the memory with its inputs."""

@@ -66,19 +66,16 @@ class TracedSink:
     The trace ends once its last response was sent, or cannot be any more.
     """
 
-    __slots__ = ("_announce", "_is_answered", "_is_gone", "_protocol", "_recorder", "_sink")
+    __slots__ = ("_is_answered", "_is_gone", "_protocol", "_recorder", "_sink")
 
-    def __init__(self, recorder: TraceRecorder, sink: Sink, protocol: str, announce: Callable[[], None]) -> None:
-        """*announce* has that process report when it has sent the responses; it is called before the first one."""
+    def __init__(self, recorder: TraceRecorder, sink: Sink, protocol: str) -> None:
         self._recorder = recorder
         self._sink = sink
         self._protocol = protocol
-        self._announce: Callable[[], None] | None = announce
         self._is_answered = False
         self._is_gone = False
 
     def send(self, response: InferResponse | None, final: bool) -> None:  # noqa: FBT001 - the signature of Sink
-        self._begin()
         record_answer(self._recorder, response, final=final)
         self._is_answered = final
         self._sink.send(response, final)
@@ -86,16 +83,10 @@ class TracedSink:
 
     def reject(self, error: NaiadError) -> None:
         """See `RejectableSink`: no failure of the model."""
-        self._begin()
         self._recorder.end_request(None)
         self._is_answered = True
         reject_sink(self._sink, error)
         self._end()
-
-    def _begin(self) -> None:
-        if self._announce is not None:
-            self._announce()
-            self._announce = None
 
     def _end(self) -> None:
         if self._is_answered and self._is_gone:
