@@ -95,15 +95,7 @@ class Model:
         self.waiting: set[int] = set()
         self.acts: list[tuple[Any, ...]] = []
         self.problem: NaiadError | None = None
-        self._keys = self.notes = 0
-
-    @property
-    def version(self) -> Model:
-        """See `OwnReplica`, as which a process has it."""
-        return self
-
-    def note_load(self) -> None:
-        self.notes += 1
+        self._keys = 0
 
     def accept(self, opened: OpenRequest) -> None:
         assert opened.needs_idle
@@ -275,9 +267,6 @@ def test_a_process_executes_a_call_if_it_has_an_idle_instance(
         assert (replica is not None and len(replica.open) == 1) is is_executed_there
         assert [each.request.device for each in server.here["m"].open.values()] == [None] * (not is_executed_there)
         assert bool(server.calls) is not is_executed_there
-        if is_executed_there:
-            assert replica is not None
-            assert replica.notes == 1
 
     clock.run(check())
 

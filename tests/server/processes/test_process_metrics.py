@@ -81,6 +81,6 @@ def test_a_process_measures_itself_under_its_number() -> None:
 
 
 def test_received_requests_are_counted_by_process() -> None:
-    family = received_family({"0": 4, "1": 7})
+    family = received_family({0: 4, 1: 7})
     assert (family.name, family.type) == ("naiad_process_requests_total", MetricType.COUNTER)
     assert [(each.labels, each.value) for each in family.samples] == [({"process": "0"}, 4), ({"process": "1"}, 7)]

@@ -175,18 +175,23 @@ class ModelCalls:
         self._suspected: frozenset[CallId] | None = None  # blocking calls when other processes were asked again
         self._search: asyncio.TimerHandle | None = None
 
-    def on_call(self, worker: Worker, call: ModelCall, target: Target | None = None) -> None:
-        """Submit a call, to *target* if it was found; a call that is rejected gets the error as its response."""
+    def on_call(self, worker: Worker, call: ModelCall, accept: Callable[[OpenRequest], None] | None = None) -> None:
+        """Submit a call; one that is rejected gets the error as its response.
+
+        *accept* is what takes it, if that was found; its tensors are not in GPU memory then.
+        """
         request = call.request
         name = request.model_name
         try:
-            version = self._find(call) if target is None else target
-            if request.device is not None or call.uses_device:
-                _settle_device_use(worker, call, version)
+            if accept is None:
+                version = self._find(call)
+                accept = version.accept
+                if request.device is not None or call.uses_device:
+                    _settle_device_use(worker, call, version)
             pending = OpenCall(self, worker, call)
             self._calls.setdefault(worker, {})[call.number] = pending
             try:
-                version.accept(pending.opened)
+                accept(pending.opened)
             except NaiadError:
                 self.remove(pending)
                 pending.opened.release()  # its sink is the call

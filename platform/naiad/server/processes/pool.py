@@ -8,7 +8,6 @@ import logging
 import socket
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -103,7 +102,6 @@ class ProcessPool:
         self._restarts: dict[int, asyncio.TimerHandle] = {}
         self._is_stopping = False
         self._sum = FamilySum()
-        self._received: Counter[int] = Counter()  # requests that the processes before the current ones have received
         self._watching: asyncio.TimerHandle | None = None
         self.restart_count = 0  # processes that were started in place of others
         # Deals the connections of clients, to be set before `start`; None for none.
@@ -221,18 +219,16 @@ class ProcessPool:
 
     def families(self, own: Sequence[Family], received_here: int) -> list[Family]:
         """The metrics of all processes, as reported last; *own* and the requests *received_here* are this one's."""
-        received = {str(COORDINATOR): received_here}
-        for number in self._numbers:
-            current = self._running[number].peer.session.received_count if number in self._running else 0
-            received[str(number)] = self._received[number] + current
+        received = {COORDINATOR: received_here, **dict.fromkeys(self._numbers, 0)}
+        received.update({number: each.peer.session.received_count for number, each in self._running.items()})
         restarts = Family(
             "naiad_process_restarts_total",
             "Number of processes of the server that were started in place of others",
             MetricType.COUNTER,
             [Sample({}, self.restart_count)],
         )
-        reports = [own, *(each.families for each in self._running.values())]
-        return [*self._sum.total(reports), received_family(received), restarts]
+        here = [*own, received_family(received), restarts]
+        return self._sum.total([here, *(each.families for each in self._running.values())])
 
     async def figures(self) -> Mapping[int, Mapping[str, int]]:
         """What each process has to do now, by its id, under the names that people read."""
@@ -299,8 +295,7 @@ class ProcessPool:
 
     def _on_end(self, each: _RunningProcess) -> None:
         each.peer.close()
-        self._sum.retire(each.families)
-        self._received[each.number] += each.peer.session.received_count
+        self._sum.retire([*each.families, received_family({each.number: each.peer.session.received_count})])
         if self.connections is not None:
             self.connections.leave(each.number)
         self._replicas.disconnect(each.number)

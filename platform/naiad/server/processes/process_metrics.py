@@ -53,13 +53,13 @@ def process_families(number: int, count: ConnectionCount, memory: RequestMemory,
     ]
 
 
-def received_family(received: Mapping[str, int]) -> Family:
-    """The family with the number of requests that each process, by its name, has received since the server's start."""
+def received_family(received: Mapping[int, int]) -> Family:
+    """The family with the number of requests that each process, by its number, has received."""
     return Family(
         "naiad_process_requests_total",
         "Number of inference requests that a process of the server has received",
         MetricType.COUNTER,
-        [Sample({"process": process}, count) for process, count in received.items()],
+        [Sample({"process": str(process)}, count) for process, count in received.items()],
     )
 
 

@@ -21,11 +21,11 @@ from naiad.core.errors import ModelError, NaiadError
 from naiad.engine.calls.model_calls import CallId, ModelCalls, rejection
 from naiad.engine.calls.services import ModelServices
 from naiad.engine.open_request import Events, OpenRequest
-from naiad.engine.served import Target
 from naiad.guests.calls import ModelCall
 from naiad.guests.worker import Worker
 from naiad.protocol.inference import InferRequest, InferResponse, Sink, SubmittedRequest, Trace
 from naiad.server.processes.messages import GuestCaller
+from naiad.server.processes.request_session import RequestTarget
 from naiad.server.processes.traces import RemoteTrace
 
 # A call that was open at two looks so far apart is reported. Most calls take less, and are never reported.
@@ -35,16 +35,6 @@ _LASTING_SECONDS = 0.05
 Notify: TypeAlias = Callable[..., None]  # see `RemoteCalls.notify`
 
 
-class IdleReplica(Protocol):
-    """A replica that can execute a call."""
-
-    @property
-    def version(self) -> Target | None: ...
-
-    def note_load(self) -> None:
-        """Have other processes know how many requests it has."""
-
-
 class Routes(Protocol):
     """Where calls of a process's guests go, as far as the process knows, and what else they ask for."""
 
@@ -52,7 +42,7 @@ class Routes(Protocol):
     def notify(self) -> Notify:
         """Calls a service of the coordinator that has no result."""
 
-    def replica_for(self, call: ModelCall) -> IdleReplica | None:
+    def replica_for(self, call: ModelCall) -> RequestTarget | None:
         """What executes a call without the coordinator: an idle instance here; None without one."""
 
     def send_call(self, opened: OpenRequest, caller: GuestCaller) -> None:
@@ -117,8 +107,7 @@ class GuestRelay:
         if replica is None:
             self._relay(worker, call, caller)
         else:
-            self._own.on_call(worker, call, replica.version)
-            replica.note_load()
+            self._own.on_call(worker, call, replica.accept)
         if self._next_look is None:
             self._next_look = self._loop.call_later(_LASTING_SECONDS, self._look)
 
