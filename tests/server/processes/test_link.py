@@ -465,3 +465,17 @@ def test_frames_that_only_free_memory_wait_for_others_and_go_first():
         ends.close()
 
     asyncio.run(check())
+
+
+def test_memory_is_freed_from_any_thread_and_also_when_the_link_is_closed():
+    async def check() -> None:
+        ends = TwoEnds()
+        await asyncio.to_thread(ends.sender.send_lazily, frame(1))
+        await until_async(lambda: ends.received)
+        assert [kind for kind, _ in ends.received] == [1]
+        ends.close()
+        await asyncio.to_thread(ends.sender.send_lazily, frame(2))
+        ends.sender.send_lazily(frame(3))
+        assert not ends.sender._lazy
+
+    asyncio.run(check())

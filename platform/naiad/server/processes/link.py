@@ -18,6 +18,7 @@ import asyncio
 import os
 import select
 import socket
+import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -64,6 +65,7 @@ class Link:
         self.descriptors: deque[int] = deque()
         self._socket: socket.socket | None = sock
         self._loop = loop
+        self._thread = threading.get_ident()
         self._on_frame = on_frame
         self._on_end = on_end
         self._is_urgent = is_urgent
@@ -109,7 +111,15 @@ class Link:
             self._loop.add_writer(self._socket, self._write)
 
     def send_lazily(self, data: bytes) -> None:
-        """Send whole frames together with the next ones, or after a millisecond without further ones."""
+        """Send whole frames that only free memory: with the next ones, or after a millisecond without further ones.
+
+        Any thread may call this, also when the link is closed: it is called where the last reference is dropped.
+        """
+        if not self.is_open:
+            return
+        if threading.get_ident() != self._thread:  # rarely; waking the loop takes two system calls
+            self._loop.call_soon_threadsafe(self.send_lazily, data)
+            return
         self._lazy.append(data)
         if self._lazy_flush is None:
             self._lazy_flush = self._loop.call_later(_LAZY_SECONDS, self._flush_lazy)

@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import logging
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -149,7 +148,6 @@ class RequestLink:
         self._template_numbers = itertools.count()
         self._template_count = self._template_bytes = 0
         self._references: dict[int, Any] = {}  # to borrowed outputs, by token
-        self._thread = threading.get_ident()
         self.handlers = {
             FrameKind.RESPONSE: self._on_response,
             FrameKind.FULL_RESPONSE: self._on_full_response,
@@ -639,10 +637,7 @@ class RequestLink:
             remaining -= 1
             if not remaining:
                 self._references.pop(token, None)
-                if threading.get_ident() == self._thread:  # nearly always; waking the loop takes two system calls
-                    self._release(token)
-                else:
-                    self._loop.call_soon_threadsafe(self._release, token)
+                self._release(token)
 
         for (segment, offset), size in zip(places, sizes, strict=True):
             view, reference = track(self._segments[segment], offset, size, on_dropped)
@@ -652,8 +647,7 @@ class RequestLink:
         return buffers
 
     def _release(self, token: int) -> None:
-        if self._link.is_open:
-            self._link.send_lazily(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
+        self._link.send_lazily(wire.frame(FrameKind.RELEASE_OUTPUTS, NUMBER.pack(token)))
 
 
 def _parts_of(buffers: list[Buffer], template: _KnownTemplate) -> list[Buffer]:

@@ -6,10 +6,8 @@ requests are cancelled. Its parts of segments are free once the guests, which ma
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
@@ -199,8 +197,6 @@ class RequestSession:
         self._tracer = tracer
         self._find_part = find_part
         self._traces: dict[int, TracedSink] = {}  # by the numbers of requests
-        self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._link = link
         self._parts: dict[int, int] = {}  # by the number of the segment of inputs
         self._templates: dict[int, _OwnedTemplate] = {}
@@ -385,7 +381,8 @@ class RequestSession:
             return None
         number = shared.number
         part = self._parts[number]
-        view = shared.lend(part, start, template.size, lambda: self._on_inputs_dropped(number, start))
+        free = wire.frame(FrameKind.INPUTS_FREE, PLACE.pack(number, start))
+        view = shared.lend(part, start, template.size, lambda: self._link.send_lazily(free))
         return template.slices(view), InputPlace(number, part * shared.part_size + start, view)
 
     def _open_request(
@@ -479,17 +476,6 @@ class RequestSession:
         submitted = self._open.get(number)
         if submitted is not None:
             submitted.confirm_sent(count)
-
-    def _on_inputs_dropped(self, number: int, start: int) -> None:
-        # The last reference to inputs is nearly always dropped on the loop's thread, where this costs least.
-        if threading.get_ident() == self._thread:
-            self._send_inputs_free(number, start)
-        elif self._link.is_open:
-            self._loop.call_soon_threadsafe(self._send_inputs_free, number, start)
-
-    def _send_inputs_free(self, number: int, start: int) -> None:
-        if self._link.is_open:
-            self._link.send_lazily(wire.frame(FrameKind.INPUTS_FREE, PLACE.pack(number, start)))
 
     # -- responses ------------------------------------------------------------------------------------------------
 
