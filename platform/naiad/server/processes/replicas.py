@@ -283,7 +283,6 @@ class ReplicaProcesses:
         self.keep_lines: Callable[[Sequence[ServerLine]], None] = lambda _: None
         self.running: dict[int, _ReplicaProcess] = {}
         self._versions: dict[int, VersionReplicas] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def make(self, order: ReplicaOrder, model: str, specs: Mapping[int, Sequence[LaunchSpec]]) -> VersionReplicas:
         assert COORDINATOR not in specs
@@ -371,15 +370,10 @@ class ReplicaProcesses:
 
     def gather_waits(self, then: Callable[[], None]) -> None:
         """Have the processes report again whose guests wait, as they reported last; call *then* when they have."""
-        task = asyncio.get_running_loop().create_task(self._gather_waits(then))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _gather_waits(self, then: Callable[[], None]) -> None:
-        asked = [number for number, process in self.running.items() if process.guests.are_waiting]
+        asked = [process.peer.calls for process in self.running.values() if process.guests.are_waiting]
         # What a process that exits has reported ends with it.
-        await asyncio.gather(*(self.order(number, "report_waits") for number in asked), return_exceptions=True)
-        then()
+        reports = asyncio.gather(*(calls.call("report_waits") for calls in asked), return_exceptions=True)
+        reports.add_done_callback(lambda _: then())
 
     def close(self) -> None:
         self.table.close()
