@@ -511,42 +511,38 @@ def test_outputs_stay_in_gpu_memory_where_the_request_allows_it(device):
     assert device.copied == []
 
 
-@pytest.mark.parametrize("use", [None, exchange.OutputUse(False, frozenset({"X"}), {})])
-def test_outputs_are_copied_from_gpu_memory_where_it_does_not(device, use):
-    flags, count, packed, *_ = device.writer.write([device.tensor("A"), device.tensor("B", LARGE + 1)], use)
-    assert (flags, count) == (wire.OWN_BLOCKS, 2)
-    blocks = np.frombuffer(packed, "<u8").tolist()
-    assert device.copied == [(LARGE, blocks[0]), (LARGE + 1, blocks[1])]
-    assert device.exported == []
+@pytest.mark.parametrize(
+    ("use", "exports_left", "kept"),
+    [
+        (None, 9, ""),
+        (exchange.OutputUse(False, frozenset({"X"}), {}), 9, ""),
+        (exchange.OutputUse(False, frozenset({"B"}), {}), 9, "B"),
+        (exchange.KEEPS_ALL, 1, "A"),
+    ],
+    ids=["none is asked for", "another is asked for", "one is asked for", "only one can be exported"],
+)
+def test_outputs_are_copied_from_gpu_memory_unless_the_request_keeps_them_there(device, use, exports_left, kept):
+    device.exports_left = exports_left
+    sizes = {"A": LARGE, "B": LARGE + 1}
+    flags, count, packed, *_ = device.writer.write([device.tensor(*each) for each in sizes.items()], use)
+    assert (flags, count) == (wire.OWN_BLOCKS | (wire.DEVICE if kept else 0), 2)
+    blocks = dict(zip(sizes, np.frombuffer(packed[:16], "<u8").tolist(), strict=True))
+    assert device.copied == [(sizes[name], block) for name, block in blocks.items() if name != kept]
+    assert device.exported == [sizes[each] for each in kept]
+    assert blocks.get(kept, wire.DEVICE_BLOCK + 1) == wire.DEVICE_BLOCK + 1
 
 
-def test_a_request_may_keep_some_outputs_in_gpu_memory(device):
-    use = exchange.OutputUse(False, frozenset({"B"}), {})
-    flags, _, packed, *_ = device.writer.write([device.tensor("A"), device.tensor("B")], use)
-    blocks = np.frombuffer(packed[:16], "<u8").tolist()
-    assert flags == wire.OWN_BLOCKS | wire.DEVICE
-    assert device.copied == [(LARGE, blocks[0])]
-    assert blocks[1] == wire.DEVICE_BLOCK + 1
-
-
-def test_outputs_that_cannot_be_exported_are_copied(device):
-    device.exports_left = 1
-    flags, _, packed, *_ = device.writer.write([device.tensor("A"), device.tensor("B")], exchange.KEEPS_ALL)
-    assert flags == wire.OWN_BLOCKS | wire.DEVICE
-    assert device.copied == [(LARGE, np.frombuffer(packed[:16], "<u8").tolist()[1])]
-
-
-def test_a_gpu_that_fails_leaves_nothing_exported(device):
+@pytest.mark.parametrize(
+    ("use", "exports_left", "released"),
+    [
+        (exchange.KEEPS_ALL, 1, [wire.DEVICE_BLOCK + 1]),
+        (exchange.OutputUse(False, frozenset({"B"}), {}), 9, [0, wire.DEVICE_BLOCK + 1]),
+    ],
+    ids=["an export", "a copy"],
+)
+def test_a_gpu_that_fails_leaves_no_block_taken(device, use, exports_left, released):
     device.problem = RuntimeError("the GPU failed")
-    device.exports_left = 1
-    with pytest.raises(RuntimeError):
-        device.writer.write([device.tensor("A"), device.tensor("B")], exchange.KEEPS_ALL)
-    assert device.released == [wire.DEVICE_BLOCK + 1]
-
-
-def test_a_copy_that_fails_gives_all_blocks_back(device):
-    device.problem = RuntimeError("the GPU failed")
-    use = exchange.OutputUse(False, frozenset({"B"}), {})
+    device.exports_left = exports_left
     with pytest.raises(RuntimeError):
         device.writer.write([device.tensor("A"), device.tensor("B")], use)
-    assert device.released == [0, wire.DEVICE_BLOCK + 1]
+    assert device.released == released

@@ -198,16 +198,17 @@ def test_a_model_that_ends_its_process_fails_its_requests_instead(error):
 
 
 @pytest.mark.parametrize(
-    ("returned", "text"),
+    ("returned", "decoupled", "text"),
     [
-        (5, "Expected a list in the execute return, found type '<class 'int'>'."),
-        ((), "Expected a list in the execute return, found type '<class 'tuple'>'."),
-        ([], NUMBERS_DIFFER),
-        (["x"], f"{NO_RESPONSE}, found type '<class 'str'>'."),
+        (5, False, "Expected a list in the execute return, found type '<class 'int'>'."),
+        ((), False, "Expected a list in the execute return, found type '<class 'tuple'>'."),
+        ([], False, NUMBERS_DIFFER),
+        (["x"], False, f"{NO_RESPONSE}, found type '<class 'str'>'."),
+        ([], True, "Python model 'm_0' is using the decoupled mode and the execute function must return None."),
     ],
 )
-def test_what_execute_may_not_return_fails_its_requests_without_frames_of_the_stub(returned, text):
-    guest = Guest(lambda requests: returned)
+def test_what_execute_may_not_return_fails_its_requests_without_frames_of_the_stub(returned, decoupled, text):
+    guest = Guest(lambda requests: returned, decoupled=decoupled)
     assert guest.run(batch_of(1)) == failed([1], text)
     [(logged, place)] = guest.logged
     assert logged == FAILED + text
@@ -342,11 +343,6 @@ def test_a_sender_cannot_respond_after_execute_has_returned_a_response():
     with pytest.raises(TritonModelException, match="cannot send more than one response"):
         kept[0].send(response(), 1)
     assert guest.channel.responses() == []
-
-
-def test_a_decoupled_model_must_return_none():
-    text = "Python model 'm_0' is using the decoupled mode and the execute function must return None."
-    assert Guest(lambda requests: [], decoupled=True).run(batch_of(1)) == failed([1], text)
 
 
 def test_responses_that_are_ready_are_sent_before_a_later_one_waits():
