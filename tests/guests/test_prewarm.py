@@ -19,7 +19,7 @@ from support.waiting import until_async
 from naiad.core.errors import GuestExitedError
 from naiad.guests.prewarm import ForkServerPool
 
-from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started
+from .guests import IDENTITY, guest, is_running, launch_spec, request, started
 
 pytestmark = pytest.mark.server
 
@@ -197,16 +197,12 @@ NATIVE = """
     ],
     ids=["missing", "ends", "ends-slowly", "exits", "thread", "native-thread"],
 )
-def test_a_guest_that_cannot_be_forked_is_started_as_any_other(tmp_path, caplog, module, reason):
+async def test_a_guest_that_cannot_be_forked_is_started_as_any_other(tmp_path, caplog, module, reason):
     caplog.set_level(logging.INFO)
-
-    async def serve():
-        with borrowed(ForkServerPool(), "numpy", "slow_to_import") as prewarmed:
-            worker, _ = await started(warm_spec(tmp_path, prewarmed, modules=module))
-            assert parent_of(worker).pid == os.getpid()
-            await worker.kill()
-
-    run(serve())
+    with borrowed(ForkServerPool(), "numpy", "slow_to_import") as prewarmed:
+        worker, _ = await started(warm_spec(tmp_path, prewarmed, modules=module))
+        assert parent_of(worker).pid == os.getpid()
+        await worker.kill()
 
     (record,) = [record for record in caplog.records if "without the prewarmed" in record.getMessage()]
     start = "'m_0_0' is started without the prewarmed numpy, slow_to_import: "

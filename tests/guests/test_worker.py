@@ -11,26 +11,23 @@ import pytest
 from naiad_stub import wire
 from support.waiting import until_async
 
-from .guests import IDENTITY, guest, is_running, launch_spec, request, run, started
+from .guests import IDENTITY, guest, is_running, launch_spec, request, started
 
 pytestmark = pytest.mark.server
 
 
-def test_a_guest_answers_its_requests(tmp_path):
-    async def serve():
-        worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
-        for key in range(1, 6):
-            worker.execute([(key, request(key, key + 0.5), None)], 1)
-        assert worker.python.count(".") == 2
-        await until_async(lambda: len(delegate.done) == 5, "five batches")
-        assert [answer.key for answer in delegate.answers] == [1, 2, 3, 4, 5]
-        assert [list(output) for output in delegate.outputs()] == [[k, k + 0.5] for k in range(1, 6)]
-        assert (worker.batches, worker.memory.inputs.in_use) == ({}, 0)
-        await worker.stop(10)
-        assert delegate.deaths == []
-        return worker
-
-    assert not is_running(run(serve()).pid)
+async def test_a_guest_answers_its_requests(tmp_path):
+    worker, delegate = await started(launch_spec(tmp_path, IDENTITY))
+    for key in range(1, 6):
+        worker.execute([(key, request(key, key + 0.5), None)], 1)
+    assert worker.python.count(".") == 2
+    await until_async(lambda: len(delegate.done) == 5, "five batches")
+    assert [answer.key for answer in delegate.answers] == [1, 2, 3, 4, 5]
+    assert [list(output) for output in delegate.outputs()] == [[k, k + 0.5] for k in range(1, 6)]
+    assert (worker.batches, worker.memory.inputs.in_use) == ({}, 0)
+    await worker.stop(10)
+    assert delegate.deaths == []
+    assert not is_running(worker.pid)
 
 
 DIES = """
@@ -129,24 +126,14 @@ def execute(self, requests):
     await worker.kill()
 
 
-def test_completing_returns_the_configuration(tmp_path):
+async def test_completing_returns_the_configuration(tmp_path):
     methods = """
 @staticmethod
 def auto_complete_config(config):
     config.set_max_batch_size(7)
     return config
 """
-
-    async def complete():
-        worker, _ = guest(
-            launch_spec(tmp_path, methods, completes_config=True, model_config='{"name": "m", "max_batch_size": 0}')
-        )
-        try:
-            return await worker.start()
-        finally:
-            await worker.kill()
-
-    assert '"max_batch_size": 7' in run(complete())
-
-
-"""20 MiB: copied in slices."""
+    given = '{"name": "m", "max_batch_size": 0}'
+    worker, _ = guest(launch_spec(tmp_path, methods, completes_config=True, model_config=given))
+    assert '"max_batch_size": 7' in await worker.start()
+    await worker.kill()

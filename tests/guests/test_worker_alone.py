@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -404,20 +405,17 @@ async def test_what_a_guest_says_of_its_memory_is_kept():
         (CancelCalls([1]), "its message could not be handled: a fault of ours"),
     ],
 )  # fmt: skip
-def test_a_guest_whose_message_cannot_be_handled_is_killed_for_that(said, reason, caplog):
-    async def say():
-        played = await Played().start()
+async def test_a_guest_whose_message_cannot_be_handled_is_killed_for_that(said, reason, caplog):
+    played = await Played().start()
 
-        def fail(*_):
-            raise ZeroDivisionError("a fault of ours")
+    def fail(*_):
+        raise ZeroDivisionError("a fault of ours")
 
-        played.host.on["on_calls_cancelled"] = fail
-        played.say(said)
-        [(error,)] = await played.until_called("on_exit")
-        assert error.message.startswith(reason)
-        assert (error.exit_status, error.label, played.process.kills) == (-9, "", 1)
-
-    play(say())
+    played.host.on["on_calls_cancelled"] = fail
+    played.say(said)
+    [(error,)] = await played.until_called("on_exit")
+    assert error.message.startswith(reason)
+    assert (error.exit_status, error.label, played.process.kills) == (-9, "", 1)
     assert "'m_0_0' (pid 4242) is killed: " in caplog.text
     assert ("ZeroDivisionError" in caplog.text) == (reason == "its message could not be handled: a fault of ours")
 
@@ -437,31 +435,27 @@ async def test_queries_are_answered_even_if_their_reply_cannot_be_packed():
     assert played.worker._queries == 0
 
 
-def test_a_guest_is_told_once_which_models_take_tensors_in_gpu_memory(monkeypatch):
+async def test_a_guest_is_told_once_which_models_take_tensors_in_gpu_memory(monkeypatch):
     monkeypatch.setattr(worker_module, "_MAX_TAKERS", 2)
-
-    async def tell():
-        played = await Played().start()
-        tell = played.worker.tell_device_use
-        told = TakesDevice("a", [1], True, "*")
-        for gpus, takes, sent in [
-            (None, False, []),  # what it assumes of every model
-            (None, True, [told]),
-            (None, True, []),
-            (frozenset([b"\2", b"\1"]), True, [TakesDevice("a", [1], True, "01 02")]),
-            (frozenset(), True, [TakesDevice("a", [1], False, "")]),
-            (None, True, [told]),
-        ]:
-            tell("a", 1, gpus, takes=takes)
-            assert played.sent() == sent, (gpus, takes)
-        tell("b", 1, None, takes=True)
-        tell("a", 1, None, takes=True)
-        assert played.sent() == [TakesDevice("b", [1], True, "*")], "both are remembered"
-        tell("c", 1, None, takes=True)
-        tell("a", 1, None, takes=True)
-        assert played.sent() == [TakesDevice("c", [1], True, "*"), told], "all are forgotten where they are too many"
-
-    play(tell())
+    played = await Played().start()
+    tell = played.worker.tell_device_use
+    told = TakesDevice("a", [1], True, "*")
+    for gpus, takes, sent in [
+        (None, False, []),  # what it assumes of every model
+        (None, True, [told]),
+        (None, True, []),
+        (frozenset([b"\2", b"\1"]), True, [TakesDevice("a", [1], True, "01 02")]),
+        (frozenset(), True, [TakesDevice("a", [1], False, "")]),
+        (None, True, [told]),
+    ]:
+        tell("a", 1, gpus, takes=takes)
+        assert played.sent() == sent, (gpus, takes)
+    tell("b", 1, None, takes=True)
+    tell("a", 1, None, takes=True)
+    assert played.sent() == [TakesDevice("b", [1], True, "*")], "both are remembered"
+    tell("c", 1, None, takes=True)
+    tell("a", 1, None, takes=True)
+    assert played.sent() == [TakesDevice("c", [1], True, "*"), told], "all are forgotten where they are too many"
 
 
 async def test_a_call_has_the_headers_that_all_open_requests_share(monkeypatch):
@@ -729,63 +723,32 @@ async def test_an_end_closes_every_socket_and_both_segments():
 # -- hangs ------------------------------------------------------------------------------------------------------------
 
 
-def waits_for_a_reply(played: Played) -> None:
-    played.worker._queries = 1
-
-
-def waits_for_memory(played: Played) -> None:
-    played.worker._wants_release = True
-
-
-def waits_for_a_call(played: Played) -> None:
-    played.host.replies["is_calling"] = True
-
-
-def waits_for_a_client(played: Played) -> None:
-    played.host.replies["is_held_back"] = True
-
-
-def has_responded(played: Played) -> None:
-    played.worker._on_watched_frame(wire.Kind.RESPONSES, responses(1, answer(1, flags=0), flags=0)[wire.FRAME.size :])
-
-
-def has_no_requests(played: Played) -> None:
-    played.worker.open.clear()
-
-
-def is_gone(played: Played) -> None:
-    played.worker._is_gone = True
-
-
-def is_stopping(played: Played) -> None:
-    played.worker._is_stopping = True
-
-
-def has_a_later_batch(played: Played) -> None:
-    played.worker.batches[1] = played.worker.batches[1]._replace(sent=int(1010.5e9))
-
-
-def nothing(played: Played) -> None:
-    pass
-
-
-def is_debugged(played: Played) -> None:
-    played.worker.spec = replace(played.worker.spec, at_terminal=True)
-
-
-def has_a_limit(played: Played) -> None:
-    played.worker._watch.seconds = 600
-
-
-EXCUSES = (
-    *(waits_for_a_reply, waits_for_memory, waits_for_a_call, waits_for_a_client),
-    *(is_gone, is_stopping, has_a_later_batch),
-)
+EXCUSES: dict[str, Callable[[Played], object]] = {
+    "waits for a reply": lambda played: setattr(played.worker, "_queries", 1),
+    "waits for memory": lambda played: setattr(played.worker, "_wants_release", True),
+    "waits for a call": lambda played: played.host.replies.update(is_calling=True),
+    "waits for a client": lambda played: played.host.replies.update(is_held_back=True),
+    "is gone": lambda played: setattr(played.worker, "_is_gone", True),
+    "is stopping": lambda played: setattr(played.worker, "_is_stopping", True),
+    "has a later batch": lambda played: played.worker.batches.update(
+        {1: played.worker.batches[1]._replace(sent=int(1010.5e9))}
+    ),
+}
+STATES: dict[str, Callable[[Played], object]] = {
+    **EXCUSES,
+    "nothing": lambda played: None,
+    "has responded": lambda played: played.worker._on_watched_frame(
+        wire.Kind.RESPONSES, responses(1, answer(1, flags=0), flags=0)[wire.FRAME.size :]
+    ),
+    "has no requests": lambda played: played.worker.open.clear(),
+    "is debugged": lambda played: setattr(played.worker, "spec", replace(played.worker.spec, at_terminal=True)),
+    "has a limit": lambda played: setattr(played.worker._watch, "seconds", 600),
+}
 
 
 @pytest.mark.parametrize(
     ("why", "hangs"),
-    [(nothing, True), (has_responded, False), (has_no_requests, False), *((excuse, False) for excuse in EXCUSES)],
+    [("nothing", True), ("has responded", False), ("has no requests", False), *((each, False) for each in EXCUSES)],
 )
 async def test_a_guest_hangs_that_has_requests_and_waits_for_nobody(monkeypatch, clock, caplog, why, hangs):
     monkeypatch.setattr(worker_module, "STACKS_SECONDS", 0.0)
@@ -800,7 +763,7 @@ async def test_a_guest_hangs_that_has_requests_and_waits_for_nobody(monkeypatch,
         worker._check_progress()
     assert (looks, worker.is_hung) == ([1.0, 1.0], False), "it is looked at again"
     clock.now += 1.5
-    why(played)
+    STATES[why](played)
     worker._check_progress()
     assert worker.is_hung == hangs
     if not hangs:
@@ -852,8 +815,8 @@ async def test_a_guest_without_a_limit_reports_once_that_execute_makes_no_progre
 @pytest.mark.parametrize(
     ("why", "stalls"),
     [
-        *((nothing, True), (has_no_requests, True), (is_debugged, False), (has_a_limit, False)),
-        *((excuse, False) for excuse in EXCUSES),
+        *(("nothing", True), ("has no requests", True), ("is debugged", False), ("has a limit", False)),
+        *((each, False) for each in EXCUSES),
     ],
 )
 async def test_execute_without_a_limit_stalls_if_it_waits_for_nobody(clock, why, stalls):
@@ -862,7 +825,7 @@ async def test_execute_without_a_limit_stalls_if_it_waits_for_nobody(clock, why,
     execute(played, 1)
     clock.now += 10.5
     worker.look_at_progress()  # from now on responses count as progress
-    why(played)
+    STATES[why](played)
     clock.now += 50
     worker.look_at_progress()
     assert bool(played.host.of("on_stall")) == stalls

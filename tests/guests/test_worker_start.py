@@ -16,35 +16,34 @@ from support.waiting import until_async
 
 from naiad.core.errors import GuestExitedError, ModelError
 
-from .guests import IDENTITY, guest, is_running, launch_spec, run, started
+from .guests import IDENTITY, guest, is_running, launch_spec, started
 
 pytestmark = pytest.mark.server
 
 
-def test_model_that_fails_to_initialize_says_why_with_its_traceback(tmp_path):
-    async def start():
-        worker, _ = guest(launch_spec(tmp_path, "def initialize(self, args):\n    self.x = lorem_ipsum\n"))
-        with pytest.raises(ModelError, match="name 'lorem_ipsum' is not defined") as caught:
-            await worker.start()
-        assert "model.py" in caught.value.traceback_text
-        assert "self.x = lorem_ipsum" in caught.value.traceback_text
-        return worker.pid
-
-    assert not is_running(run(start()))
-
-
-def test_a_failed_import_names_the_interpreter_and_why_it_was_chosen(tmp_path):
-    async def start():
-        methods = "def initialize(self, args):\n    import not_installed_here\n"
-        worker, _ = guest(launch_spec(tmp_path, methods, environment="chosen by a flag"))
-        with pytest.raises(ModelError) as caught:
-            await worker.start()
-        return caught.value.message.splitlines()[0]
-
-    assert run(start()) == (
-        f"ModuleNotFoundError: No module named 'not_installed_here' (in Python {platform.python_version()}: "
-        f"{sys.executable}, chosen by a flag)"
-    )
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("self.x = lorem_ipsum", "NameError: name 'lorem_ipsum' is not defined"),
+        (
+            "import not_installed_here",
+            (
+                "ModuleNotFoundError: No module named 'not_installed_here' (in Python "
+                f"{platform.python_version()}: {sys.executable}, chosen by a flag)"
+            ),
+        ),
+    ],
+    ids=["an error", "an import, with the interpreter and why it was chosen"],
+)
+async def test_model_that_fails_to_initialize_says_why_with_its_traceback(tmp_path, statement, error):
+    methods = f"def initialize(self, args):\n    {statement}\n"
+    worker, _ = guest(launch_spec(tmp_path, methods, environment="chosen by a flag"))
+    with pytest.raises(ModelError) as caught:
+        await worker.start()
+    assert caught.value.message.splitlines()[0] == error
+    assert "model.py" in caught.value.traceback_text
+    assert statement in caught.value.traceback_text
+    assert not is_running(worker.pid)
 
 
 async def test_lists_of_processes_show_the_instance_and_the_model(tmp_path):
@@ -94,30 +93,22 @@ async def test_guest_that_dies_while_it_starts_is_reported_with_its_last_lines(t
     assert delegate.deaths == []
 
 
-def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path):
-    async def start():
-        spec = launch_spec(
-            tmp_path, "def initialize(self, args):\n    os.kill(os.getpid(), signal.SIGSTOP)", start_timeout=0.7
-        )
-        worker, _ = guest(spec)
-        text = r"Stub process 'm_0_0' is not healthy. Reason: it made no progress for 0\.7 s .*stub-timeout-seconds.* was killed"
-        with pytest.raises(GuestExitedError, match=text):
-            await worker.start()
-        return worker.pid
-
-    assert not is_running(run(start()))
+async def test_guest_that_makes_no_progress_is_killed_after_the_start_timeout(tmp_path):
+    methods = "def initialize(self, args):\n    os.kill(os.getpid(), signal.SIGSTOP)"
+    worker, _ = guest(launch_spec(tmp_path, methods, start_timeout=0.7))
+    text = r"Stub process 'm_0_0' is not healthy. Reason: it made no progress for 0\.7 s .*stub-timeout-seconds.* was killed"
+    with pytest.raises(GuestExitedError, match=text):
+        await worker.start()
+    assert not is_running(worker.pid)
 
 
-def test_start_that_is_cancelled_leaves_no_process(tmp_path):
-    async def start():
-        worker, delegate = guest(launch_spec(tmp_path, "def initialize(self, args):\n    print('in'); time.sleep(60)"))
-        task = asyncio.ensure_future(worker.start())
-        await until_async(lambda: delegate.lines, "initialize to be running")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        return worker.pid
-
-    assert not is_running(run(start()))
+async def test_start_that_is_cancelled_leaves_no_process(tmp_path):
+    worker, delegate = guest(launch_spec(tmp_path, "def initialize(self, args):\n    print('in'); time.sleep(60)"))
+    task = asyncio.ensure_future(worker.start())
+    await until_async(lambda: delegate.lines, "initialize to be running")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert not is_running(worker.pid)
 
 
 async def test_stopping_runs_finalize_and_exit_handlers(tmp_path):
@@ -139,13 +130,10 @@ def finalize(self):
     assert (tmp_path / "after").exists()
 
 
-def test_finalize_that_hangs_is_cut_short(tmp_path):
-    async def stop():
-        worker, _ = await started(launch_spec(tmp_path, "def finalize(self):\n    time.sleep(60)"))
-        await worker.stop(0.2)
-        return worker.pid
-
-    assert not is_running(run(stop()))
+async def test_finalize_that_hangs_is_cut_short(tmp_path):
+    worker, _ = await started(launch_spec(tmp_path, "def finalize(self):\n    time.sleep(60)"))
+    await worker.stop(0.2)
+    assert not is_running(worker.pid)
 
 
 async def test_killing_a_guest_ends_the_processes_that_the_model_started(tmp_path):
@@ -207,6 +195,7 @@ def initialize(self, args):
     await worker.stop(60)
 
 
+OWN_OOM_SCORE = int(Path("/proc/self/oom_score_adj").read_text())
 OOM_SCORE = """
     def initialize(self, args):
         import subprocess
@@ -215,12 +204,8 @@ OOM_SCORE = """
 """
 
 
-def test_the_kernel_ends_a_guest_rather_than_the_host_when_memory_runs_out(tmp_path):
-    async def serve():
-        worker, delegate = await started(launch_spec(tmp_path, OOM_SCORE))
-        await until_async(lambda: len(delegate.lines) == 2, "both values")
-        await worker.kill()
-        return [int(line) for _, line in delegate.lines]
-
-    own = int(Path("/proc/self/oom_score_adj").read_text())
-    assert run(serve()) == [min(own + 200, 1000)] * 2
+async def test_the_kernel_ends_a_guest_rather_than_the_host_when_memory_runs_out(tmp_path):
+    worker, delegate = await started(launch_spec(tmp_path, OOM_SCORE))
+    await until_async(lambda: len(delegate.lines) == 2, "both values")
+    await worker.kill()
+    assert [int(line) for _, line in delegate.lines] == [min(OWN_OOM_SCORE + 200, 1000)] * 2

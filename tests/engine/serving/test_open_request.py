@@ -283,25 +283,9 @@ async def test_a_request_stays_the_same_while_it_moves(clock):
     assert moves.answers.responses == []
 
 
-def fail_at_dormant(moves: Any) -> None:
-    moves.version.fail_waiting(NaiadError("it cannot be loaded"))
-
-
-def fail_at_loaded(moves: Any) -> None:
-    moves.in_flight.fail_all(NaiadError("it is over"))
-
-
-def answer_at_guest(moves: Any) -> None:
-    moves.guest.respond(moves.opened.key)
-
-
 def break_sink(moves: Any) -> None:
     moves.answers.problem = ValueError("closed")
     moves.guest.respond(moves.opened.key, InferResponse("m", 1, outputs=output()), final=False)
-
-
-def exit_guest(moves: Any) -> None:
-    moves.in_flight.fail_guest(moves.guest, NaiadError("it was removed"))
 
 
 def end_step(moves: Any) -> None:
@@ -309,31 +293,19 @@ def end_step(moves: Any) -> None:
     moves.of_step.release()
 
 
-def fail_step(moves: Any) -> None:
-    moves.of_step.fail(NaiadError("no luck"))
-
-
-def fail(moves: Any) -> None:
-    moves.opened.fail(NaiadError("no luck"))
-
-
-def reject(moves: Any) -> None:
-    moves.opened.reject(NaiadError("it does not fit"))
-
-
 ENDS: list[tuple[type[Moves], Callable[[Any], None]]] = [
-    (AtNobody, fail),
-    (AtNobody, reject),
-    (AtDormant, fail_at_dormant),
+    (AtNobody, lambda moves: moves.opened.fail(NaiadError("no luck"))),
+    (AtNobody, lambda moves: moves.opened.reject(NaiadError("it does not fit"))),
+    (AtDormant, lambda moves: moves.version.fail_waiting(NaiadError("it cannot be loaded"))),
     (AtDormant, lambda moves: moves.opened.cancel()),
-    (AtLoaded, fail_at_loaded),
+    (AtLoaded, lambda moves: moves.in_flight.fail_all(NaiadError("it is over"))),
     (AtLoaded, lambda moves: moves.opened.cancel()),
-    (AtGuest, answer_at_guest),
-    (AtGuest, fail_at_loaded),
+    (AtGuest, lambda moves: moves.guest.respond(moves.opened.key)),
+    (AtGuest, lambda moves: moves.in_flight.fail_all(NaiadError("it is over"))),
     (AtGuest, break_sink),
-    (AtGuest, exit_guest),
+    (AtGuest, lambda moves: moves.in_flight.fail_guest(moves.guest, NaiadError("it was removed"))),
     (AtEnsemble, end_step),
-    (AtEnsemble, fail_step),
+    (AtEnsemble, lambda moves: moves.of_step.fail(NaiadError("no luck"))),
 ]
 
 
