@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -73,6 +74,12 @@ def suspended(server: ServerProcess) -> Iterator[None]:
     os.kill(server.pid, signal.SIGCONT)
 
 
+def connections_to(port: int) -> int:
+    """Established TCP connections at a port of this machine, whether or not the server has accepted them."""
+    rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    return sum(1 for row in rows if row[1].endswith(f":{port:04X}") and row[3] == "01")
+
+
 @pytest.mark.parametrize("shared", ["false", "true"])
 def test_requests_that_were_sent_before_the_signal_are_answered(models, tmp_path, shared):
     """In the buffer of a kept connection, and on one that the server has not accepted yet. They were reset."""
@@ -105,6 +112,8 @@ def test_calls_that_were_sent_before_the_signal_are_answered(models, tmp_path):
             ]
             with suspended(server):
                 calls = [call.future(None, timeout=60, wait_for_ready=False) for call in live]
+                # gRPC connects in threads of its own, which a loaded machine may delay until after the signal.
+                until(lambda: connections_to(server.grpc_port) == len(channels), "all channels to be connected")
                 os.kill(server.pid, signal.SIGTERM)
             assert [call.result() for call in calls] == [b"\x08\x01"] * 10
         assert server.wait_exit() == 0
