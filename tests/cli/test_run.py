@@ -75,8 +75,13 @@ def test_durations_have_three_digits_and_no_exponent(ms, text):
     assert duration(ms) == text
 
 
-def test_a_request_to_a_model_with_sequences_is_a_sequence_of_one_request(run_here, tmp_path):
-    model = write_model(tmp_path, "double", DOUBLE, more="sequence_batching { }")
+@pytest.mark.parametrize(
+    "control",
+    ["", 'control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }'],
+    ids=["number", "text"],
+)
+def test_a_request_to_a_model_with_sequences_is_a_sequence_of_one_request(run_here, tmp_path, control):
+    model = write_model(tmp_path, "double", DOUBLE, more=f"sequence_batching {{ {control} }}")
 
     code, out, err = run_here(model, "--input", "IN=[2]")
 

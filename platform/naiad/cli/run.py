@@ -24,7 +24,7 @@ import orjson
 
 from naiad.cli.command_line import EXIT_FAILURE, CommandLine, run_command, server_flag, wrong_arguments
 from naiad.cli.json_output import json_option, print_json
-from naiad.cli.run_input import example_of, read_request
+from naiad.cli.run_input import example_of, read_request, sequence_id_type
 from naiad.cli.serve import log_settings, open_log, with_default_build
 from naiad.config.server.command_line import read_options
 from naiad.config.server.env_build import EnvBuild
@@ -170,8 +170,9 @@ async def _load_and_infer(directory: Path, own: RunOptions, options: ServerOptio
             _reject_missing_inputs(metadata)
         request = read_request(own.inputs, metadata)
         request.model_version = version
-        if not request.correlation_id and "sequence_batching" in engine.model_config(name, version):
-            request.correlation_id, request.flags = 1, SEQUENCE_START | SEQUENCE_END  # a sequence of one request
+        id_type = sequence_id_type(engine.model_config(name, version))
+        if id_type is not None and not request.correlation_id:
+            request.correlation_id, request.flags = id_type(1), SEQUENCE_START | SEQUENCE_END  # one request's sequence
         sink = _ResponseSink()
         sink.submitted = engine.submit(request, sink)
         await sink.ended

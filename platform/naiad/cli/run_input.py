@@ -63,6 +63,18 @@ def read_request(inputs: Sequence[str], metadata: ModelMetadata) -> InferRequest
     return request
 
 
+def sequence_id_type(config: Mapping[str, Any]) -> type[int | str] | None:
+    """The type of the sequence ids that a model takes, from its configuration in JSON; None without sequences."""
+    if "sequence_batching" not in config:
+        return None
+    is_text = any(
+        (control.get("kind"), control.get("data_type")) == ("CONTROL_SEQUENCE_CORRID", "TYPE_STRING")
+        for tensor in config["sequence_batching"].get("control_input", ())
+        for control in tensor.get("control", ())
+    )
+    return str if is_text else int
+
+
 def _is_file(text: str) -> bool:
     try:
         return Path(text).exists()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote
 
@@ -26,6 +28,7 @@ _PROGRAM = "naiad bench MODEL [URL]"
 _GRPC_URL = "localhost:8001"
 _LARGEST_NUMBER = 10_000
 _LARGEST_RATE = 1_000_000
+_LISTED_MODELS = 10
 _UNAUTHORIZED = (401, 403)  # statuses of requests without the key of a restricted API
 
 
@@ -119,10 +122,9 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: BenchOption
     try:
         config = server.get(f"/v2/models/{quote(name, safe='')}{versioned}/config")
     except HttpStatusError as error:
-        needs_key = error.status in _UNAUTHORIZED
-        advice = "give the key with --header=NAME:VALUE" if needs_key else "`naiad top URL` lists its models"
         raise NaiadError(
-            f"cannot measure model '{name}': the server at {server.url} responded: {error.detail}; {advice}"
+            f"cannot measure model '{name}': the server at {server.url} responded: {error.detail}"
+            f"{_advice(error.status, name, server)}"
         ) from error
     model = model_of_config(config, plan.version)
     request, notes = plan.source.request(model)
@@ -132,6 +134,25 @@ async def _measure_over_http(name: str, server: ServerAddress, plan: BenchOption
         return await _measure(target, plan, report)
     finally:
         target.close()
+
+
+def _advice(status: int, name: str, server: ServerAddress) -> str:
+    """What to do about a model whose configuration the server did not return."""
+    if status in _UNAUTHORIZED:
+        return "; give the key with --header=NAME:VALUE"
+    if status != HTTPStatus.NOT_FOUND:
+        return ""
+    try:
+        ready = [(row["name"], row["version"]) for row in server.post("/v2/repository/index", {"ready": True})]
+    except (NaiadError, KeyError, TypeError):  # such as a server that restricts the index
+        return ""
+    if versions := [version for model, version in ready if model == name]:
+        return f"; its versions are: {', '.join(versions)}"
+    models = sorted({model for model, _ in ready})
+    if near := difflib.get_close_matches(name, models, n=1):
+        return f"; did you mean '{near[0]}'?"
+    others = f" and {len(models) - _LISTED_MODELS} more" if len(models) > _LISTED_MODELS else ""
+    return f"; its models are: {', '.join(models[:_LISTED_MODELS]) or 'none'}{others}"
 
 
 async def _measure_over_grpc(name: str, url: str, plan: BenchOptions) -> list[LoadResult]:

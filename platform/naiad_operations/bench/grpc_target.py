@@ -101,24 +101,24 @@ class GrpcTarget:
 
 
 def _messages(model: BenchModel, request: InferRequest, version: str) -> Iterator[bytes]:
-    if not model.has_sequences:
-        return itertools.repeat(_message(model, request, version, 0))
+    id_type = model.sequence_id_type
+    if id_type is None:
+        return itertools.repeat(_message(model, request, version, None))
     # Each request is a separate sequence.
-    return (_message(model, request, version, number) for number in itertools.count(1))
+    return (_message(model, request, version, id_type(number)) for number in itertools.count(1))
 
 
-def _message(model: BenchModel, request: InferRequest, version: str, sequence: int) -> bytes:
+def _message(model: BenchModel, request: InferRequest, version: str, sequence_id: int | str | None) -> bytes:
     from naiad.frontends.kserve_grpc import service_pb2
 
     message = service_pb2.ModelInferRequest(model_name=model.metadata.name, model_version=version)
     for tensor in request.inputs:
         message.inputs.add(name=tensor.name, datatype=tensor.datatype.name, shape=tensor.shape)
         message.raw_input_contents.append(bytes(tensor.data))
-    for name, value in request.parameters.items():
+    parameters = dict(request.parameters)
+    if sequence_id is not None:
+        parameters |= {"sequence_id": sequence_id, "sequence_start": True, "sequence_end": True}
+    for name, value in parameters.items():
         field = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
         setattr(message.parameters[name], field, value)
-    if sequence:
-        message.parameters["sequence_id"].int64_param = sequence
-        message.parameters["sequence_start"].bool_param = True
-        message.parameters["sequence_end"].bool_param = True
     return bytes(message.SerializeToString())

@@ -77,11 +77,12 @@ def _messages(server: ServerAddress, model: BenchModel, request: InferRequest, v
     versioned = f"/versions/{quote(version, safe='')}" if version else ""
     path = f"/v2/models/{quote(model.metadata.name, safe='')}{versioned}"
     encode = _stream_message if model.is_decoupled else _message
-    if not model.has_sequences:
+    id_type = model.sequence_id_type
+    if id_type is None:
         return itertools.repeat(encode(server, path, request, {}))
     # Each request is a separate sequence.
-    numbers = ({"sequence_id": number, "sequence_start": True, "sequence_end": True} for number in itertools.count(1))
-    return (encode(server, path, request, parameters) for parameters in numbers)
+    flags = {"sequence_start": True, "sequence_end": True}
+    return (encode(server, path, request, {"sequence_id": id_type(number), **flags}) for number in itertools.count(1))
 
 
 def _stream_message(server: ServerAddress, path: str, request: InferRequest, parameters: dict[str, Any]) -> bytes:

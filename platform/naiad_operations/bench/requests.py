@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from naiad.cli.run_input import input_tensor, read_request
+from naiad.cli.run_input import input_tensor, read_request, sequence_id_type
 from naiad.config.server.flag import Flag, Kind
 from naiad.config.server.flag_values import FlagValues
 from naiad.config.server.option_group import combined
@@ -31,7 +31,7 @@ class BenchModel:
     metadata: ModelMetadata
     max_batch_size: int
     is_decoupled: bool
-    has_sequences: bool
+    sequence_id_type: type[int | str] | None  # None for a model without sequences
 
 
 def model_of_config(config: Mapping[str, Any], version: str) -> BenchModel:
@@ -58,7 +58,7 @@ def model_of_config(config: Mapping[str, Any], version: str) -> BenchModel:
         max_batch_size=max_batch_size,
         is_decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
         # Over gRPC, a message that is not set is missing; over HTTP, a server leaves it out.
-        has_sequences="sequence_batching" in config,
+        sequence_id_type=sequence_id_type(config),
     )
 
 

@@ -52,7 +52,7 @@ def _model(name: str, origin: str | None, link: bool, repository: str, root: Pat
     """
     from naiad_operations.scaffold.templates import function_model, plain_model
 
-    if origin is not None and (not _is_function(origin) or Path(origin).exists()):
+    if origin is not None and not _is_code(origin):
         _write_saved(origin, name, repository, root, links=link, json=json)
         return
     ask = _ask_rank if sys.stdin.isatty() and sys.stdout.isatty() and not json else None
@@ -63,9 +63,10 @@ def _model(name: str, origin: str | None, link: bool, repository: str, root: Pat
     _write(scaffold, root, json=json)
 
 
-def _is_function(origin: str) -> bool:
-    module, colon, function = origin.partition(":")
-    return bool(colon) and function.isidentifier() and "/" not in module
+def _is_code(origin: str) -> bool:
+    """Whether a value of --from is meant as a function, perhaps in a wrong form, rather than as a saved file."""
+    path = Path(origin)
+    return path.suffix == ".py" or (not path.exists() and (":" in origin or Path(f"{origin}.py").is_file()))
 
 
 def _write_saved(origin: str, name: str, repository: str, root: Path, *, links: bool, json: bool) -> None:
@@ -147,6 +148,11 @@ def init_group(
     if origin is None:
         click.echo(context.get_help())
         return
+    if _is_code(origin):
+        raise click.UsageError(
+            f"--from={origin} does not name a file that a framework saved; for a function, use "
+            "`naiad init model NAME --from MODULE:FUNCTION`"
+        )
     _write_saved(origin, name, repository, root, links=link, json=json)
 
 

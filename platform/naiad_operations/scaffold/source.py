@@ -8,7 +8,7 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from naiad.core.errors import ScaffoldError
 
@@ -28,8 +28,10 @@ class FunctionSource:
 def find_function(named: str, search: Sequence[str]) -> FunctionSource:
     """The source of `package.module:function`; ScaffoldError if it is missing, or one call cannot serve a request."""
     module, colon, name = named.partition(":")
-    if not (colon and name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ScaffoldError(f"cannot read --from '{named}': expected package.module:function")
+    if not (colon and _is_name(module, name)):
+        raise ScaffoldError(
+            f"cannot read --from '{named}': expected package.module:function{_right_form(module, name)}"
+        )
     path = _source_of(module, search)
     try:
         tree = ast.parse(path.read_bytes(), str(path))
@@ -42,6 +44,20 @@ def find_function(named: str, search: Sequence[str]) -> FunctionSource:
         path=path,
         files=_copied_files(module, path),
     )
+
+
+def _is_name(module: str, function: str) -> bool:
+    is_module = all(part.isidentifier() for part in module.split(".")) and not module.endswith(".py")
+    return is_module and function.isidentifier()
+
+
+def _right_form(module: str, name: str) -> str:
+    """What to write in place of the path of a file, a call or a method."""
+    module = ".".join(PurePath(module.removesuffix(".py")).parts)
+    function = name.removesuffix("()") or "FUNCTION"
+    if _is_name(module, function):
+        return f", such as {module}:{function}"
+    return ", with a function at the top level of a module that can be imported here"
 
 
 def _source_of(module: str, search: Sequence[str]) -> Path:

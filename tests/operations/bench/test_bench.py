@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,11 @@ SHORT = ("--seconds=0.2", "--warm-up=0", "--concurrency=1,3")
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with ServerProcess(REPOSITORIES, work=tmp_path_factory.mktemp("bench")) as server:
+    by_name = tmp_path_factory.mktemp("models") / "by_name"
+    shutil.copytree(REPOSITORIES[2] / "running_total", by_name)
+    config = by_name / "config.pbtxt"
+    config.write_text(config.read_text().replace("data_type: TYPE_UINT64", "data_type: TYPE_STRING"))
+    with ServerProcess([*REPOSITORIES, by_name.parent], work=tmp_path_factory.mktemp("bench")) as server:
         yield server
 
 
@@ -73,9 +78,9 @@ def test_tables_are_for_people(served, capsys):
     assert len(lines) == 6
 
 
+@pytest.mark.parametrize("name", ["running_total", "by_name"])
 @pytest.mark.parametrize("flag", ["--grpc", ""])
-def test_each_request_is_a_sequence_of_its_own(served, capsys, flag):
-    (name,) = (path.name for path in REPOSITORIES[2].iterdir())
+def test_each_request_is_a_sequence_of_its_own(served, capsys, flag, name):
     measured(capsys, name, f"--url={served.grpc_url if flag else served.http_url}", *([flag] if flag else []))
 
 
@@ -126,7 +131,12 @@ def test_failed_requests_are_counted_with_the_first_message(served, capsys, flag
     ("arguments", "code", "text"),
     [
         (["nosuch"], 1, "cannot measure model 'nosuch': the server at http://127.0.0.1:"),
-        (["nosuch"], 1, "unknown model: 'nosuch'"),
+        (
+            ["nosuch"],
+            1,
+            "unknown model: 'nosuch' is not found; its models are: add_sub, by_name, running_total, squares",
+        ),
+        (["add_sum"], 1, "unknown model: 'add_sum' is not found; did you mean 'add_sub'?"),
         (["nosuch", "--grpc"], 1, "cannot measure model 'nosuch': the server at 127.0.0.1:"),
         (["nosuch", "--grpc"], 1, "unknown model: 'nosuch'"),
         (
@@ -134,7 +144,7 @@ def test_failed_requests_are_counted_with_the_first_message(served, capsys, flag
             1,
             "cannot measure 'models/nosuch': it is not the name of a model; name a model of a running",
         ),
-        (["add_sub", "--version=7"], 1, "'add_sub'"),
+        (["add_sub", "--version=7"], 1, "'add_sub' version 7 is not found; its versions are: 1"),
         (["add_sub", "--batch=2"], 2, "--batch=2: too large for model 'add_sub': it has no batches"),
         (["add_sub", "--concurrency=0"], 2, "--concurrency=0: not numbers from 1 to 10000, such as 1,4,16"),
         (["add_sub", "--rate=0"], 2, "--rate=0: not numbers from 1 to 1000000"),

@@ -201,7 +201,13 @@ def test_a_function_that_no_request_can_call_is_refused_with_its_place(tmp_path,
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("pricing", "cannot read --from 'pricing': expected package.module:function"),
+        ("pricing", "cannot read --from 'pricing': expected package.module:function, such as pricing:FUNCTION"),
+        ("pricing:", "cannot read --from 'pricing:': expected package.module:function, such as pricing:FUNCTION"),
+        ("pricing.py", "expected package.module:function, such as pricing:FUNCTION"),
+        ("pricing.py:quote", "expected package.module:function, such as pricing:quote"),
+        ("./src/pricing.py:quote()", "expected package.module:function, such as src.pricing:quote"),
+        ("/src/pricing.py:quote", "function, with a function at the top level of a module that can be imported here"),
+        ("pricing:Prices.quote", "function, with a function at the top level of a module that can be imported here"),
         ("nowhere.at:all", "cannot find module 'nowhere': no 'nowhere' in "),
         ("itertools:chain", "cannot find module 'itertools'"),
     ],
@@ -278,11 +284,19 @@ def test_a_saved_file_may_be_linked_and_have_another_name(naiad, tmp_path):
         (["--from", "digits.onnx", "--name", "-x"], "cannot create a model named '-x'"),
         (["model", "m", "--from", "nothing"], "nothing': it does not exist; correct the path"),
         (["--from", "digits.onnx", "model", "m"], "--from is written after 'model' and its NAME"),
+        (["model", "m", "--from", "./code.py:f"], "cannot read --from './code.py:f': expected package.module:function"),
+        (["model", "m", "--from", "code:K.f"], "cannot read --from 'code:K.f': expected package.module:function"),
+        (
+            ["model", "m", "--from", "code"],
+            "cannot read --from 'code': expected package.module:function, such as code:",
+        ),
+        (["--from", "code:f"], "for a function, use `naiad init model NAME --from MODULE:FUNCTION`"),
     ],
 )
 def test_a_file_that_cannot_become_a_model_is_refused_with_the_reason(naiad, tmp_path, arguments, message):
     (tmp_path / "digits.onnx").write_bytes(b"graph")
     (tmp_path / "weights.h5").write_bytes(b"")
+    (tmp_path / "code.py").write_text("")
     (tmp_path / "models" / "taken").mkdir(parents=True)
     (tmp_path / "models" / "taken" / "config.pbtxt").write_text("")
 
