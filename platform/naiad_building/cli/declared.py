@@ -214,6 +214,11 @@ def _print_locked(locked: LockedDeclaration) -> None:
     click.echo(f"wrote {locked.lock}: {len(locked.versions)} packages for Python {_minor(locked)}")
     for name, version in sorted(locked.versions.items()):
         click.echo(f"    {name} {version}")
+    if lacking := [pin.name for pin in locked.pins if not pin.has_file_for(locked.python)]:
+        click.echo(
+            f"note: the lock has no file of {', '.join(lacking)} for Python {_minor(locked)} on this machine; the "
+            "model needs another Python here, which `naiad run` and servers look for"
+        )
     sizes = {pin.name: pin.size_for(locked.python) for pin in locked.pins if locked.base is not None}
     if total := sum(sizes.values()):
         unknown = sorted(name for name, size in sizes.items() if not size)

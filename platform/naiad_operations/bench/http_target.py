@@ -21,7 +21,7 @@ import httptools
 import orjson
 
 from naiad.cli.http_reading import ServerAddress
-from naiad.core.errors import Code, NaiadError
+from naiad.core.errors import Code, NaiadError, OptionError
 from naiad.protocol.inference import InferRequest
 from naiad_operations.bench.requests import BenchModel, flat_json
 
@@ -76,17 +76,23 @@ def _messages(server: ServerAddress, model: BenchModel, request: InferRequest, v
     """The bytes of each request: the same, but for the ids of sequences."""
     versioned = f"/versions/{quote(version, safe='')}" if version else ""
     path = f"/v2/models/{quote(model.metadata.name, safe='')}{versioned}"
-    encode = _stream_message if model.is_decoupled else _message
     id_type = model.sequence_id_type
+    if model.is_decoupled:
+        if id_type is not None:
+            raise OptionError(
+                f"cannot send sequences to '{model.metadata.name}' over HTTP: it is decoupled, and streams of HTTP "
+                "have no sequences; add --grpc"
+            )
+        return itertools.repeat(_stream_message(server, path, request))
     if id_type is None:
-        return itertools.repeat(encode(server, path, request, {}))
+        return itertools.repeat(_message(server, path, request, {}))
     # Each request is a separate sequence.
     flags = {"sequence_start": True, "sequence_end": True}
-    return (encode(server, path, request, {"sequence_id": id_type(number), **flags}) for number in itertools.count(1))
+    return (_message(server, path, request, {"sequence_id": id_type(number), **flags}) for number in itertools.count(1))
 
 
-def _stream_message(server: ServerAddress, path: str, request: InferRequest, parameters: dict[str, Any]) -> bytes:
-    body = orjson.dumps({**flat_json(request), "parameters": {**request.parameters, **parameters}})
+def _stream_message(server: ServerAddress, path: str, request: InferRequest) -> bytes:
+    body = orjson.dumps({**flat_json(request), "parameters": dict(request.parameters)})
     return _post(server, f"{path}/generate_stream", body, {"Content-Type": "application/json"})
 
 

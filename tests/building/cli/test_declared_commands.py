@@ -313,6 +313,14 @@ def test_what_an_environment_downloads_is_said_and_how_it_would_be_less(
     _print_locked(locked(unknown))
     assert capsys.readouterr().out.endswith("    adder 1\n")
 
+    elsewhere = Pin("tables", "1", ("0",), ("tables-1-cp38-cp38-win32.whl",), (5,))
+    _print_locked(locked(unknown, elsewhere))
+    minor = ".".join(map(str, sys.version_info[:2]))
+    assert capsys.readouterr().out.endswith(
+        f"    tables 1\nnote: the lock has no file of tables for Python {minor} on this machine; the model needs another "
+        "Python here, which `naiad run` and servers look for\n"
+    )
+
 
 def make_recipe(folder: Path, python: str, project: str) -> Path:
     folder.mkdir()

@@ -127,7 +127,7 @@ FAILURES = {
     "versions": (
         {"more": "version_policy { specific { versions: 7 } }"},
         {},
-        "at least one version must be available under the version policy of model 'm' (there are 1)",
+        "at least one version must be available under the version policy of model 'm' (its versions are: 1)",
     ),
     "parameter": (
         {"more": parameter("HANG_SECONDS", "x")},

@@ -23,6 +23,7 @@ from naiad.core.errors import InvalidRequestError
 from naiad.frontends.console.page import Console, ConsoleSettings
 from naiad.frontends.console.state import ConsoleState, ModelOrigin, ServerProfile
 from naiad.frontends.kserve_http.server import HttpFrontend
+from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START
 from naiad.protocol.metadata import Duration, IndexEntry, ModelCondition, ModelState, TensorMetadata
 
 LONG = "a-model-with-a-name-that-somebody-was-very-fond-of-" * 3
@@ -531,6 +532,40 @@ def test_the_pixels_of_a_picture_are_sent_where_the_shape_has_them(page, site, t
     compile(python, "sample", "exec")
     page.click(".files button", "Remove")
     page.until(lambda: page.text("fieldset textarea") is not None and not page.texts(".files canvas"))
+
+
+def texts_of_samples(page):
+    page.click("summary", "The same request as a command")
+    page.until(lambda: page.texts(".copy pre"))
+    return page.texts(".copy pre")
+
+
+@pytest.mark.parametrize(("data_type", "identifier"), [("TYPE_STRING", "1"), ("TYPE_UINT64", 1)])
+def test_a_request_to_a_model_with_sequences_is_a_sequence_of_its_own(page, site, data_type, identifier):
+    offer(site, "INT32", (1,))
+    control = {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": data_type}
+    site.engine.models["identity"].config["sequence_batching"] = {
+        "control_input": [{"name": "ID", "control": [control]}]
+    }
+    page.open("#/model/identity/1/request")
+    page.until(lambda: page.texts("legend"))
+    send(page, site)
+    request = site.engine.requests[-1]
+    assert (request.correlation_id, request.flags) == (identifier, SEQUENCE_START | SEQUENCE_END)
+    curl, python, _ = texts_of_samples(page)
+    assert f'"sequence_id":{json.dumps(identifier)},"sequence_start":true,"sequence_end":true' in curl
+    assert f"sequence_id={json.dumps(identifier)}, sequence_start=True, sequence_end=True" in python
+    compile(python, "sample", "exec")
+
+
+def test_the_sample_of_python_sends_bf16_as_the_client_takes_it(page, site):
+    offer(site, "BF16", (2,))
+    page.open("#/model/identity/1/request")
+    page.until(lambda: page.texts("legend"))
+    python = texts_of_samples(page)[1]
+    assert "import ml_dtypes\n" in python
+    assert "np.array([0, 0], ml_dtypes.bfloat16)" in python
+    compile(python, "sample", "exec")
 
 
 def test_a_picture_is_scaled_to_a_fixed_shape(page, site, tmp_path):

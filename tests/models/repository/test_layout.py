@@ -223,9 +223,9 @@ def test_a_wanted_version_that_is_missing_is_logged_and_the_others_are_served(ca
     [
         (Latest(1), [], "none of its folders is a version, such as 1/"),
         (All(), [], "none of its folders is a version, such as 1/"),
-        (Latest(0), [1], "there are 1"),
-        (Specific((7,)), [1, 3], "there are 1, 3"),
-        (Specific(()), [1], "there are 1"),
+        (Latest(0), [1], "its versions are: 1"),
+        (Specific((7,)), [1, 3], "its versions are: 1, 3"),
+        (Specific(()), [1], "its versions are: 1"),
     ],
 )
 def test_a_model_without_any_version_to_serve_is_refused(policy, available, there):

@@ -24,6 +24,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     shutil.copytree(REPOSITORIES[2] / "running_total", by_name)
     config = by_name / "config.pbtxt"
     config.write_text(config.read_text().replace("data_type: TYPE_UINT64", "data_type: TYPE_STRING"))
+    pairs = by_name.with_name("pairs")
+    shutil.copytree(REPOSITORIES[1] / "squares", pairs)
+    with (pairs / "config.pbtxt").open("a") as config_file:
+        config_file.write("sequence_batching { }\n")
     with ServerProcess([*REPOSITORIES, by_name.parent], work=tmp_path_factory.mktemp("bench")) as server:
         yield server
 
@@ -93,6 +97,15 @@ def test_a_decoupled_model_is_measured_to_its_last_response(served, capsys):
         assert succeeded(served, "squares") - before == sum(load["requests"] for load in document["loads"])
 
 
+def test_sequences_of_a_decoupled_model_need_grpc(served, capsys):
+    measured(capsys, "pairs", f"--url={served.grpc_url}", "--grpc")
+    code, _, err = bench(capsys, "pairs", f"--url={served.http_url}")
+    assert (code, err.strip()) == (
+        2,
+        "cannot send sequences to 'pairs' over HTTP: it is decoupled, and streams of HTTP have no sequences; add --grpc",
+    )
+
+
 def test_an_error_of_a_stream_is_an_error_of_its_request(served, capsys):
     code, _, err = bench(capsys, "squares", f"--url={served.http_url}", "--input=COUNT=[1, 2, 3]")
     assert code == 1
@@ -134,7 +147,7 @@ def test_failed_requests_are_counted_with_the_first_message(served, capsys, flag
         (
             ["nosuch"],
             1,
-            "unknown model: 'nosuch' is not found; its models are: add_sub, by_name, running_total, squares",
+            "unknown model: 'nosuch' is not found; its models are: add_sub, by_name, pairs, running_total, squares",
         ),
         (["add_sum"], 1, "unknown model: 'add_sum' is not found; did you mean 'add_sub'?"),
         (["nosuch", "--grpc"], 1, "cannot measure model 'nosuch': the server at 127.0.0.1:"),

@@ -169,7 +169,7 @@ MODELS = {
         None,
         files={"v1/model.py": CODE.encode()},
     ),
-    "version_policy": Broken(f"{NO_VERSION}(there are 1)", config=f"{CONFIG}version_policy {{ specific {{ versions: 3 }} }}"),
+    "version_policy": Broken(f"{NO_VERSION}(its versions are: 1)", config=f"{CONFIG}version_policy {{ specific {{ versions: 3 }} }}"),
     # its environment
     "no_archive": Broken(
         "parameter EXECUTION_ENV_PATH of model '{model}' names the execution environment 'env.tar.gz', but "

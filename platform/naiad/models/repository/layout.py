@@ -165,7 +165,9 @@ def versions_to_load(
             chosen = tuple(present)
     if not chosen:
         there = (
-            f"there are {', '.join(map(str, present))}" if present else "none of its folders is a version, such as 1/"
+            f"its versions are: {', '.join(map(str, present))}"
+            if present
+            else "none of its folders is a version, such as 1/"
         )
         if directory is not None and not present:
             there += f"; git keeps no empty folder, as that of an ensemble is: `{mkdir_command(directory)}` makes one"

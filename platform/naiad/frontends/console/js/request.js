@@ -177,7 +177,9 @@ class RequestForm {
     const outputs = this.model.outputs.filter(output => BINARY_ONLY.includes(output.datatype));
     const packed = inputs.filter(isBinary).map(input => ({ input, bytes: input.bytes || packHalves(input) }));
     const requested = outputs.length ? `,"outputs":[${this.model.outputs.map(output => JSON.stringify({ name: output.name, parameters: { binary_data: outputs.includes(output) } })).join()}]` : "";
-    const text = `{"inputs":[${inputs.map(input => inputJson(input, packed.find(each => each.input === input))).join()}]${requested}}`;
+    const sequence = sequenceOf(this.model);
+    const parameters = sequence ? `"parameters":${JSON.stringify(sequence)},` : "";
+    const text = `{${parameters}"inputs":[${inputs.map(input => inputJson(input, packed.find(each => each.input === input))).join()}]${requested}}`;
     const headers = {};
     let body = text;
     if (packed.length) {
@@ -235,6 +237,15 @@ function isBinary(input) {
 function inputJson(input, packed) {
   const content = packed ? `"parameters":{"binary_data_size":${packed.bytes.length}}` : `"data":[${input.elements.join()}]`;
   return `{"name":${JSON.stringify(input.name)},"datatype":"${input.datatype}","shape":[${input.shape}],${content}}`;
+}
+
+// The parameters of a request that is a sequence of its own; null for a model without sequences.
+function sequenceOf(model) {
+  const batching = (model.config || {}).sequence_batching;
+  if (!batching) return null;
+  const controls = (batching.control_input || []).flatMap(tensor => tensor.control || []);
+  const isText = controls.some(control => control.kind === "CONTROL_SEQUENCE_CORRID" && control.data_type === "TYPE_STRING");
+  return { sequence_id: isText ? "1" : 1, sequence_start: true, sequence_end: true };
 }
 
 function generateBody(inputs) {
@@ -386,7 +397,8 @@ function commandsFor(model, inputs) {
   const python = model.is_decoupled ? grpcSample(model, inputs) : httpSample(model, inputs);
   if (hasFiles) return [["tritonclient", python]];  // files travel as bytes, not as JSON or as arguments
   const needsBinary = inputs.some(isBinary);
-  const body = needsBinary ? "" : model.is_decoupled ? generateBody(inputs) : `{"inputs": [${inputs.map(input => inputJson(input)).join(", ")}]}`;
+  const sequence = sequenceOf(model);
+  const body = needsBinary ? "" : model.is_decoupled ? generateBody(inputs) : `{${sequence ? `"parameters": ${JSON.stringify(sequence)}, ` : ""}"inputs": [${inputs.map(input => inputJson(input)).join(", ")}]}`;
   const curl = needsBinary ? "# JSON has no numbers of FP16 and BF16: use tritonclient or naiad run"
     : `curl ${model.is_decoupled ? "-N " : ""}${quoted(address(modelPath(model, endpoint)))} -d ${quoted(body)}`;
   const values = inputs.map(input => ` \\\n  --input ${quoted(`${input.name}=${input.datatype === "BYTES" && input.elements.length === 1 ? JSON.parse(input.elements[0]) : `[${input.elements.join(", ")}]`}`)}`);
@@ -394,27 +406,35 @@ function commandsFor(model, inputs) {
   return [["curl", curl], ["tritonclient", python], ["naiad run", run]];
 }
 
+function pythonSequence(model) {
+  const sequence = sequenceOf(model);
+  return sequence ? `, sequence_id=${JSON.stringify(sequence.sequence_id)}, sequence_start=True, sequence_end=True` : "";
+}
+
 function pythonInputs(inputs) {
   return inputs.map((input, i) => {
     if (input.python) return `inputs.append(client.InferInput(${JSON.stringify(input.name)}, [${input.shape.join(", ")}], "${input.datatype}"))\ninputs[${i}].set_data_from_numpy(${input.python}.reshape(${input.shape.join(", ")}))`;
     const values = input.elements.map(text => input.datatype === "BOOL" ? (text === "true" ? "True" : "False") : text);
-    const array = input.datatype === "BF16" ? `np.array([${values.join(", ")}], np.float32)` : `np.array([${values.join(", ")}], np.${NUMPY_TYPES[input.datatype]})`;
+    const type = input.datatype === "BF16" ? "ml_dtypes.bfloat16" : `np.${NUMPY_TYPES[input.datatype]}`;
+    const array = `np.array([${values.join(", ")}], ${type})`;
     return `inputs.append(client.InferInput(${JSON.stringify(input.name)}, [${input.shape.join(", ")}], "${input.datatype}"))\ninputs[${i}].set_data_from_numpy(${array}.reshape(${input.shape.join(", ")}))`;
   }).join("\n");
 }
 
-function pillow(inputs) {
-  return inputs.some(input => input.needsPillow) ? "from PIL import Image\n" : "";
+function moreImports(inputs) {
+  const types = inputs.some(input => input.datatype === "BF16") ? "import ml_dtypes\n" : "";  // clients since 26.06 take BF16 as its type alone
+  const pictures = inputs.some(input => input.needsPillow) ? "from PIL import Image\n" : "";
+  return types + pictures;
 }
 
 function httpSample(model, inputs) {
   return `import numpy as np
 import tritonclient.http as client
-${pillow(inputs)}
+${moreImports(inputs)}
 server = client.InferenceServerClient("${location.host}"${location.protocol === "https:" ? ", ssl=True" : ""})
 inputs = []
 ${pythonInputs(inputs)}
-result = server.infer(${JSON.stringify(model.name)}, inputs, model_version="${model.version}")
+result = server.infer(${JSON.stringify(model.name)}, inputs, model_version="${model.version}"${pythonSequence(model)})
 ${model.outputs.map(output => `print(result.as_numpy(${JSON.stringify(output.name)}))`).join("\n")}`;
 }
 
@@ -423,13 +443,13 @@ function grpcSample(model, inputs) {
 
 import numpy as np
 import tritonclient.grpc as client
-${pillow(inputs)}
+${moreImports(inputs)}
 results = queue.Queue()
 server = client.InferenceServerClient("${location.hostname}:8001")
 inputs = []
 ${pythonInputs(inputs)}
 server.start_stream(lambda result, error: results.put(error or result))
-server.async_stream_infer(${JSON.stringify(model.name)}, inputs, model_version="${model.version}", enable_empty_final_response=True)
+server.async_stream_infer(${JSON.stringify(model.name)}, inputs, model_version="${model.version}"${pythonSequence(model)}, enable_empty_final_response=True)
 while True:
     result = results.get()
     if isinstance(result, Exception):
