@@ -22,7 +22,7 @@ FRAME_ID = b"unpackable message"
 
 def install() -> None:
     """Install the faults in this process of the server."""
-    from naiad.frontends.kserve_http import generate
+    from naiad.frontends.kserve_http import generate_response
     from naiad.guests import exchange, result_queue, worker
     from naiad.server.processes import request_link, request_session
 
@@ -44,7 +44,7 @@ def install() -> None:
         lambda number, response, *_: response is not None and response.request_id == "unpackable result",
     )
     raise_for(worker, "pack", lambda message: "'unpackable'" in getattr(message, "text", ""))
-    raise_for(generate, "generate_response", lambda response: response.request_id == "unpackable body")
+    raise_for(generate_response, "_document", lambda response: response.request_id == "unpackable body")
     request_link.SHORT_REQUEST_FRAME = _FaultyFrame(request_link.SHORT_REQUEST_FRAME)  # type: ignore[assignment] # as long as it packs
 
     def is_unpackable(response: Any) -> bool:
