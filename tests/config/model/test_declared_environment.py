@@ -56,6 +56,9 @@ def test_a_script_without_a_block_has_none(text: str) -> None:
         ('requires-python = "three"', "requires-python is 'three', which is not a range of versions"),
         ("requires-python = 3.12", "requires-python is 3.12, which is not a range of versions"),
         ("dependencies = []\n# ///\n\n# /// script\n# dependencies = []", "has 2 script blocks"),
+        ('dependencies = [\n\n#   "numpy"\n# ]', "begins in line 1 and has no end; begin each of its lines with '#'"),
+        ('dependancies = ["numpy"]', "has the unknown key 'dependancies'; did you mean 'dependencies'?"),
+        ('requires_python = ">=3.12"', "has the unknown key 'requires_python'; did you mean 'requires-python'?"),
     ],
 )
 def test_an_invalid_block_is_refused_with_the_file_and_the_key(block: str, message: str) -> None:

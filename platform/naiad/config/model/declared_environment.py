@@ -10,6 +10,7 @@ The functions here only parse and edit texts; `environments.declared` locks and 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,10 @@ from naiad.core.toml import explain_toml_error, tomllib
 
 # PEP 723 has this expression.
 _BLOCK = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+# The specification ignores a block without an end; an empty line without `#` inside it would discard its packages.
+_BEGIN = re.compile(r"(?m)^# /// script$\s^#")
 _SCRIPT = "script"
+_KEYS = ("dependencies", "requires-python")
 _REQUIREMENTS = re.compile(r"requirements([._-][A-Za-z0-9._-]+)?\.(txt|in)")
 _PYLOCK = re.compile(r"pylock(\.[^.]+)?\.toml")
 _CONDA = re.compile(r"(environment([._-][A-Za-z0-9._-]+)?|conda)\.ya?ml|pixi\.(toml|lock)")
@@ -75,6 +79,12 @@ def read_script_block(text: str, where: str) -> ScriptBlock | None:
     """The block of a script; None without one. *where* names it in errors, as below."""
     found = [match for match in _BLOCK.finditer(_with_newlines(text)) if match["type"] == _SCRIPT]
     if not found:
+        if begin := _BEGIN.search(_with_newlines(text)):
+            line = text.count("\n", 0, begin.start()) + 1
+            raise ConfigError(
+                f"the script block of {where} begins in line {line} and has no end; begin each of its lines with '#', "
+                "the empty ones too, and end it with '# ///'"
+            )
         return None
     if len(found) > 1:
         raise ConfigError(f"{where} has {len(found)} script blocks ('# /// script'); keep one")
@@ -87,6 +97,9 @@ def read_script_block(text: str, where: str) -> ScriptBlock | None:
         raise ConfigError(
             f"the script block of {where} is not valid TOML: {explain_toml_error(error, content)}"
         ) from error
+    for key in table:
+        if key not in _KEYS and (near := difflib.get_close_matches(key, _KEYS, n=1, cutoff=0.8)):
+            raise ConfigError(f"the script block of {where} has the unknown key '{key}'; did you mean '{near[0]}'?")
     dependencies = table.get("dependencies", [])
     if not isinstance(dependencies, list) or not all(isinstance(line, str) for line in dependencies):
         raise ConfigError(f"the script block of {where}: 'dependencies' must be a list of strings")
