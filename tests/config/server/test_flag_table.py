@@ -178,3 +178,11 @@ def test_resources_are_limited_on_one_device_or_on_each():
         ("R", 2, None),
         ("S", 3, 1),
     ]
+
+
+@pytest.mark.parametrize("name", ["http-restricted-api", "grpc-restricted-protocol"])
+def test_the_form_of_a_restriction_in_the_usage_is_the_one_that_is_read(name):
+    (flag,) = (each for each in SERVER_FLAGS if each.name == name)
+    form = flag.kind.value.replace("<api>,<api>", "trace,logging").replace("<header>=<value>", "key=secret")
+
+    parse(f"--{name}={form}")

@@ -53,6 +53,7 @@ class Kind(enum.Enum):
     VERBOSITY = "<level>"
     SETTING = "<string>=<string>"
     NAMED_SETTING = "<string>,<string>=<string>"
+    RESTRICTION = "<api>,<api>:<header>=<value>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,4 +236,5 @@ _PARSERS: dict[Kind, Callable[[Flag, str], Value]] = {
     Kind.VERBOSITY: _verbosity,
     Kind.SETTING: _text,
     Kind.NAMED_SETTING: _text,
+    Kind.RESTRICTION: _text,
 }

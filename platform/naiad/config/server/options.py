@@ -347,7 +347,7 @@ class HttpOptions:
         "http-max-input-size", "Largest JSON or raw body of a request.", _SIZE, "67108864", low=1
     )
     restrictions: Restrictions = option(
-        "http-restricted-api", "APIs that need a header.", _NAMED, repeatable=True, read=parse_restrictions
+        "http-restricted-api", "APIs that need a header.", Kind.RESTRICTION, repeatable=True, read=parse_restrictions
     )
     tls: TlsFiles | None = _tls("http", own=True)
     # None: the names of this machine at loopback addresses, else any.
@@ -441,7 +441,11 @@ class GrpcOptions:
         "grpc-max-connection-age-grace", "Milliseconds its calls then have; 0 is any.", _INT, "0", low=0
     )
     restrictions: Restrictions = option(
-        "grpc-restricted-protocol", "APIs that need a header.", _NAMED, repeatable=True, read=parse_restrictions
+        "grpc-restricted-protocol",
+        "APIs that need a header.",
+        Kind.RESTRICTION,
+        repeatable=True,
+        read=parse_restrictions,
     )
 
 
