@@ -214,8 +214,17 @@ def test_a_directory_that_is_not_there_is_named(run_here, tmp_path):
     assert run_here(tmp_path / "none") == (
         2,
         "",
-        f"cannot run a model from '{tmp_path}/none': it is not a directory\n",
+        f"cannot run a model from '{tmp_path}/none': it does not exist\n",
     )
+
+
+def test_the_directory_of_a_file_of_a_model_is_named(run_here, double, tmp_path):
+    for file in (double / "config.pbtxt", double / "1" / "model.py"):
+        assert run_here(file)[2] == (
+            f"cannot run a model from '{file}': it is a file; name the directory of its model, '{double}'\n"
+        )
+    (tmp_path / "notes").touch()
+    assert run_here(tmp_path / "notes")[2].endswith("/notes': it is not a directory\n")
 
 
 def test_all_responses_of_a_decoupled_model_are_printed(run_here, tmp_path):

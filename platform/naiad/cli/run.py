@@ -33,6 +33,7 @@ from naiad.config.server.option_group import flags_of, own_option
 from naiad.config.server.options import ModelControlMode, ServerOptions
 from naiad.core.errors import NaiadError, OptionError
 from naiad.frontends.kserve_http.json_tensors import split_strings
+from naiad.models.repository.layout import explain_no_directory
 from naiad.models.resolution.tables import failed_models
 from naiad.protocol.datatypes import Datatype
 from naiad.protocol.inference import SEQUENCE_END, SEQUENCE_START, InferResponse, OutputTensor, SubmittedRequest
@@ -111,7 +112,7 @@ def _run(line: CommandLine, own: RunOptions) -> int:
         raise wrong_arguments(_PROGRAM, "one model directory", line.positional)
     directory = Path(line.positional[0]).absolute()
     if not directory.is_dir():
-        raise OptionError(f"cannot run a model from '{directory}': it is not a directory")
+        raise OptionError(f"cannot run a model from '{directory}': {explain_no_directory(directory)}")
     if own.debugger and not _DEBUGGER.fullmatch(own.debugger):
         raise OptionError(f"--debug={own.debugger}: unknown debugger; use pdb, debugpy or debugpy:PORT")
     options = _server_options(directory, line, own)

@@ -20,7 +20,7 @@ from naiad.config.model.render import to_json
 from naiad.config.model.text import parse_mapping, parse_text
 from naiad.config.model.validate import validate
 from naiad.core.errors import RepositoryError
-from naiad.models.repository.layout import ModelFiles, available_versions, versions_to_load
+from naiad.models.repository.layout import ModelFiles, available_versions, explain_no_directory, versions_to_load
 from naiad.models.repository.read import prepare_config, read_config
 from naiad.models.resolution.backend import find_backend
 from naiad.models.resolution.files import Files
@@ -50,7 +50,7 @@ def source_of_directory(
     """Read the configuration of a model's directory and find its code."""
     directory = directory.absolute()
     if not directory.is_dir():
-        raise RepositoryError(f"cannot load a model from '{directory}': it is not a directory")
+        raise RepositoryError(f"cannot load a model from '{directory}': {explain_no_directory(directory)}")
     files = ModelFiles(name=directory.name, repository=directory.parent, directory=directory)
     if config is None:
         message = read_config(files, strict=False)

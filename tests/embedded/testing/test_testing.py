@@ -426,7 +426,7 @@ def test_a_version_may_be_named(tmp_path):
 
 
 def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(NaiadError, match=f"cannot load a model from '{tmp_path}/none': it is not a directory"):
+    with pytest.raises(NaiadError, match=f"cannot load a model from '{tmp_path}/none': it does not exist"):
         load(tmp_path / "none")
 
 

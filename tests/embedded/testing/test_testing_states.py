@@ -71,6 +71,16 @@ def test_states_begin_with_the_content_of_a_file(tmp_path):
         assert add(model, 2, flags=START) == [42]
 
 
+@pytest.mark.parametrize("datatype", ["TYPE_STRING", "TYPE_UINT64"])
+def test_a_request_without_a_sequence_id_is_refused_whatever_type_ids_have(tmp_path, datatype):
+    path = write(tmp_path)
+    config = (path / "config.pbtxt").read_text()
+    control = f'control_input {{ name: "ID" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: {datatype} }} }}'
+    (path / "config.pbtxt").write_text(config.replace("sequence_batching {", f"sequence_batching {{ {control}", 1))
+    with load(path) as model, pytest.raises(InvalidRequestError, match="must specify a non-zero or non-empty"):
+        model.infer({"IN": [1]})
+
+
 @pytest.mark.parametrize(
     ("request_", "text"),
     [

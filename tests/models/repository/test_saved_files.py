@@ -95,6 +95,11 @@ def test_the_name_is_that_of_the_file_or_of_a_folder_that_says_something(tmp_pat
         ),
         ("notes.txt", "no trees", "a .txt file is a model only if"),
         ("weights.h5", "", "no backend is known for files that end in '.h5'; known are a directory with MLmodel"),
+        (
+            "pricing.py",
+            "",
+            "it is code; `naiad init model NAME --from pricing:FUNCTION` writes the model of a function",
+        ),
         ("weights", "", "its name has no ending; known are"),
         ("m/config.pbtxt", "", "it is a model of a repository; did you mean --model-repository="),
         ("r/m/config.pbtxt", "", "it is a model repository; did you mean --model-repository="),

@@ -55,6 +55,14 @@ class RepositoryScan:
     duplicates: Mapping[str, tuple[ModelFiles, ...]]
 
 
+def explain_no_directory(path: Path) -> str:
+    """Why a path that was given for the directory of a model is not one."""
+    if not path.exists():
+        return "it does not exist"
+    model = next((folder for folder in list(path.parents)[:2] if (folder / _CONFIG_FILENAME).exists()), None)
+    return "it is not a directory" if model is None else f"it is a file; name the directory of its model, '{model}'"
+
+
 def explain_no_model(directory: Path) -> str:
     """Why a directory in a repository cannot be a model, so that it is skipped; empty for all that may be one.
 

@@ -170,6 +170,8 @@ def _what_it_is(path: Path) -> str:
                 "the result by save_pretrained"
             )
         return "it is a directory without a file of a framework that naiad knows"
+    if path.suffix == ".py":
+        return f"it is code; `naiad init model NAME --from {path.stem}:FUNCTION` writes the model of a function in it"
     if path.suffix.lower() in {".json", ".txt"}:
         return f"a {path.suffix} file is a model only if XGBoost or LightGBM wrote it, and this one does not begin so"
     return f"no backend is known for files that end in '{path.suffix}'" if path.suffix else "its name has no ending"
